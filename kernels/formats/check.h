@@ -73,6 +73,10 @@ enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_arg
  */
 enum ctw_status ctw_check_transposed(struct ctw_weight *w, const struct ctw_quant_args *args,
                                      int64_t rows, int64_t cols, struct ctw_err *err);
+/* The whole check() of nvfp4, and of ModelOpt's NVFP4 but for its dtype: `group` columns a scale.
+ */
+enum ctw_status ctw_check_nvfp4(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                int64_t group, struct ctw_err *err);
 /* The whole check() of mxfp4, mxfp6 and mxfp8. */
 enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *args, int bits,
                              struct ctw_err *err);

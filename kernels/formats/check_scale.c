@@ -23,7 +23,9 @@ static enum ctw_status check_block_scale(struct ctw_weight *w, const struct ctw_
     const struct ctw_part *scale = &w->part[CTW_PART_SCALE];
     bool apart = scale->n_dims == 4 && scale->shape[0] == down && scale->shape[1] == 1 &&
                  scale->shape[2] == w->n_groups && scale->shape[3] == 1; /* as ModelOpt does */
-    if (!apart && !ctw_part_has_shape(scale, down, w->n_groups))
+    bool flat = (down == 1 || w->n_groups == 1) && /* as transformers 5 does of small experts */
+                ctw_part_has_shape(scale, down * w->n_groups, -1);
+    if (!apart && !flat && !ctw_part_has_shape(scale, down, w->n_groups))
         return ctw_part_fail(w, CTW_PART_SCALE, err,
                              "[%" PRId64 ", %" PRId64 "] (strategy block, %" PRId64 " x %" PRId64
                              ")",
@@ -268,9 +270,9 @@ enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *
                   values->shape[1] == w->n_groups &&
                   values->shape[2] == CTW_MX_GROUP * bits / 8; /* gpt-oss' */
     if (!blocks && !ctw_part_has_shape(values, w->n, row_bytes))
-        return ctw_part_fail(
-            w, CTW_PART_VALUES, err,
-            "%s [%" PRId64 ", %" PRId64 "] for a [%" PRId64 ", %" PRId64 "] matrix",
-            ctw_dtype_name(values->dtype), w->n, row_bytes, w->n, w->k);
+        return ctw_part_fail(w, CTW_PART_VALUES, err,
+                             "%s [%" PRId64 ", %" PRId64 "] for a [%" PRId64 ", %" PRId64
+                             "] matrix",
+                             ctw_dtype_name(values->dtype), w->n, row_bytes, w->n, w->k);
     return CTW_OK;
 }

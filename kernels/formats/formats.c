@@ -35,7 +35,8 @@ static const struct ctw_part_names methods[] = {
      .codes = {[CTW_PART_SCALE] = "weight_scale"},
      .values = "weight"},
     {.method = "modelopt",
-     .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8) | FORMAT(nvfp4_modelopt),
+     .formats = DENSE | FORMAT(float_quantized) | FORMAT(int_quantized) | FORMAT(mxfp8) |
+                FORMAT(mxfp4) | FORMAT(nvfp4_modelopt),
      .codes = {[CTW_PART_SCALE] = "weight_scale", [CTW_PART_GLOBAL_SCALE] = "weight_scale_2"},
      .values = "weight"},
     {.method = "mxfp4",

@@ -417,6 +417,8 @@ def describe(config, names=()):
     m = FAMILIES[kind](config)
     if any(".experts.0.down_proj." in name for name in names):
         m = mixture_families.apart(m)
+    if any(".mlp.experts." in name for name in names):
+        m = mixture_families.as_class(m, any(".mlp.experts.gate_up_proj" in name for name in names))
     if kind in ("gpt2", "bloom") and f"transformer.{m.embed}.weight" in names:
         return renamed(m, "", "transformer.", m.head)
     return m

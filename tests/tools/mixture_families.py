@@ -32,6 +32,17 @@ def apart(m):
     return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
 
 
+def as_class(m, stacked):
+    """The Model as transformers 5's class names it: experts in "mlp", in one tensor each if `stacked`."""
+    def one(e):
+        router = replace(e.router, module=e.router.module.replace("block_sparse_moe", "mlp"))
+        names = {"gate_up": tuple(x.replace("block_sparse_moe", "mlp") for x in e.gate_up),
+                 "down": e.down.replace("block_sparse_moe", "mlp")}
+        return replace(e, router=router, **(STACKED if stacked and "{}" in e.down else names))
+
+    return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
+
+
 def sigmoid_router(c, **more):
     return Router(**{"scores": "sigmoid", "correction": "mlp.gate.e_score_correction_bias", "added": 1e-20, "exact": True,
                      "groups": c.get("n_group") or 1, "kept": c.get("topk_group") or 1,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import checkpoint_io as cio
-from encoders import E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, nearest_code, pack_rows
+from encoders import E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, MxScheme, Nvfp4Scheme, nearest_code, pack_rows
 
 
 def renamed(tensors, names):
@@ -55,42 +55,47 @@ class Fp8Scheme(Native):
 
 @dataclass(frozen=True)
 class ModelOptScheme(Native):
-    """ModelOpt: FP8 with one factor or one per row, and NVFP4, whose second scale multiplies."""
+    """ModelOpt: bytes with one factor or one per row, NVFP4, whose second scale multiplies, and MXFP4."""
     algo: str = "NVFP4"
     own_file: bool = False  # hf_quant_config.json instead of config.json
+    group: int = NVFP4_GROUP  # columns of NVFP4 that share a scale
 
     @property
     def name(self):
-        return "nvfp4" if "NVFP4" in self.algo else "float-quantized"
+        if "MXFP4" in self.algo:
+            return "mxfp4-pack-quantized"
+        return "nvfp4" if "NVFP4" in self.algo else "int-quantized" if self.algo.startswith("W8") else "float-quantized"
 
     @property
     def beside(self):
         return "hf_quant_config.json" if self.own_file else ""
 
     @property
-    def fp8(self):
-        return {"FP8": ByteScheme(rows=0, activations="tensor"), "FP8_PER_CHANNEL_PER_TOKEN": ByteScheme(),
-                "FP8_PB_WO": ByteScheme(rows=128, group_size=128)}[self.algo]
+    def inner(self):
+        return {"MXFP4": MxScheme(4), "W8A16": ByteScheme(False), "FP8": ByteScheme(rows=0, activations="tensor"),
+                "FP8_PER_CHANNEL_PER_TOKEN": ByteScheme(), "FP8_PB_WO": ByteScheme(rows=128, group_size=128)}[self.algo]
 
     def specs(self, n, k, scale_dtype):
         if "NVFP4" in self.algo:
             inputs = {} if self.algo.startswith("W4A16") else {"input_scale": ("F32", ())}
-            return {"weight": ("U8", (n, k // 2)), "weight_scale": ("F8_E4M3", (n, k // NVFP4_GROUP)),
+            return {"weight": ("U8", (n, k // 2)), "weight_scale": ("F8_E4M3", (n, k // self.group)),
                     "weight_scale_2": ("F32", ())} | inputs
-        return {name: (dtype, self.shape(name, shape)) for name, (dtype, shape) in self.fp8.specs(n, k, "F32").items()}
+        specs = {name: (dtype, self.shape(name, shape)) for name, (dtype, shape) in self.inner.specs(n, k, "F32").items()}
+        return renamed(specs, {"weight_packed": "weight"})
 
     def shape(self, name, shape):
         """ModelOpt's shape of what encoders store."""
-        if name == "weight" or self.algo == "FP8_PB_WO" and name == "weight_scale":
-            return shape if name == "weight" else (shape[0], 1, shape[1], 1)
+        if "MXFP4" in self.algo or name == "weight" or self.algo == "FP8_PB_WO" and name == "weight_scale":
+            return (shape[0], 1, shape[1], 1) if self.algo == "FP8_PB_WO" and name != "weight" else shape
         return () if shape == (1,) else shape[:1]
 
     def encode(self, w, scale_dtype, amax_shared=None):
         if "NVFP4" not in self.algo:
-            return {name: np.reshape(x, self.shape(name, x.shape)) for name, x in self.fp8.encode(w, "F32").items()}
+            parts = {name: np.reshape(x, self.shape(name, x.shape)) for name, x in self.inner.encode(w, "F32").items()}
+            return renamed(parts, {"weight_packed": "weight"})
         n, k = w.shape
         factor = np.float32(max(np.abs(w).max(), 2.0**-30)) / np.float32(E4M3_MAX * E2M1_MAX)
-        grouped = w.reshape(n, k // NVFP4_GROUP, NVFP4_GROUP)
+        grouped = w.reshape(n, k // self.group, self.group)
         code = nearest_code(np.abs(grouped).max(axis=2) / factor / np.float32(E2M1_MAX), E4M3)
         code[code == 0] = 0x20  # 0.125; any scale will do: all weights of the group round to 0
         scaled = grouped / (E4M3[code] * factor)[:, :, None]
@@ -99,7 +104,7 @@ class ModelOptScheme(Native):
                 "weight_scale_2": np.float32(factor), "input_scale": np.float32(0.01)}
 
     def native_config(self, ignore):
-        group = {"group_size": 16} if "NVFP4" in self.algo else {}
+        group = {"group_size": self.group} if "NVFP4" in self.algo else {}
         if self.own_file:
             return {"producer": {"name": "modelopt", "version": "0.33.1"}, "quantization": {
                 "quant_algo": self.algo, "kv_cache_quant_algo": "FP8", "exclude_modules": list(ignore), **group}}
@@ -193,6 +198,36 @@ class AwqScheme(Native):
                 "zero_point": not self.symmetric, "modules_to_not_convert": list(ignore)}
 
 
+@dataclass(frozen=True)
+class AutoRoundScheme(Native):
+    """AutoRound's floats: as compressed-tensors stores them, or as FP8 with a scale for each output or block."""
+    packing: str = "auto_round:llm_compressor"
+    inner: object = MxScheme(4)
+
+    @property
+    def name(self):
+        return self.inner.name.replace("naive", "float")
+
+    @property
+    def scale_name(self):
+        return "weight_scale_inv" if self.packing == "auto_round:fp8" else "weight_scale"
+
+    def specs(self, n, k, scale_dtype):
+        return renamed(self.inner.specs(n, k, "BF16"), {"weight_scale": self.scale_name})
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        return renamed(self.inner.encode(w, "BF16", amax_shared), {"weight_scale": self.scale_name})
+
+    def native_config(self, ignore):
+        kind = {MxScheme: "mx_fp", Nvfp4Scheme: "nv_fp"}.get(type(self.inner), "fp")
+        group = self.inner.group_size
+        if kind == "fp":
+            group = [self.inner.rows, group] if group else -1
+        return {"quant_method": "auto-round", "packing_format": self.packing, "data_type": kind, "sym": True, "act_bits": 16,
+                "bits": getattr(self.inner, "bits", 8 if kind == "fp" else 4), "group_size": group,
+                "extra_config": {module: {"bits": 16, "data_type": "float"} for module in ignore}}
+
+
 FP8_TENSOR = Fp8Scheme(rows=0, columns=0, scale_name="weight_scale")
 NATIVE = {
     "fp8native_block": ("bfloat16", Fp8Scheme()),
@@ -204,6 +239,9 @@ NATIVE = {
     "modelopt_fp8_channel": ("bfloat16", ModelOptScheme("FP8_PER_CHANNEL_PER_TOKEN")),
     "modelopt_fp8_block": ("bfloat16", ModelOptScheme("FP8_PB_WO")),
     "modelopt_nvfp4": ("bfloat16", ModelOptScheme("NVFP4")),
+    "modelopt_nvfp4_g32": ("bfloat16", ModelOptScheme("W4A16_NVFP4", group=32)),
+    "modelopt_mxfp4": ("bfloat16", ModelOptScheme("MXFP4")),
+    "modelopt_int8": ("bfloat16", ModelOptScheme("W8A16", own_file=True)),
     "gptq4_g64": ("float16", GptqScheme()),
     "gptq4_act_order": ("bfloat16", GptqScheme(group_size=32, act_order=True, symmetric=False)),
     "gptq3_v2": ("float16", GptqScheme(3, 32, False, 2)),
@@ -211,6 +249,10 @@ NATIVE = {
     "gptq2_g32": ("float16", GptqScheme(2, 32, False)),
     "gptq8_mislabelled": ("float16", GptqScheme(8, 64, True, 2, mislabelled=True)),
     "auto_round": ("float16", GptqScheme(4, 64, False, 2, auto_round=True)),
+    "auto_round_mxfp4": ("bfloat16", AutoRoundScheme()),
+    "auto_round_nvfp4": ("bfloat16", AutoRoundScheme(inner=Nvfp4Scheme())),
+    "auto_round_fp8": ("bfloat16", AutoRoundScheme("auto_round:fp8", ByteScheme(rows=128, group_size=128))),
+    "auto_round_fp8_static": ("bfloat16", AutoRoundScheme("auto_round:fp8_static", ByteScheme())),
     "awq_g64": ("float16", AwqScheme()),
     "awq_channel_bf16": ("bfloat16", AwqScheme(0)),
     "modelopt_nvfp4_fp16": ("float16", ModelOptScheme("W4A16_NVFP4", own_file=True)),

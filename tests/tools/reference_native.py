@@ -22,10 +22,10 @@ def decode_fp8(t, stem, block):
 
 
 def decode_nvfp4(t, stem):
-    """ModelOpt's NVFP4: the scales of 16 columns times the matrix's factor, in fp32; times the code."""
+    """ModelOpt's NVFP4: the scales of 16 or 32 columns times the matrix's factor, in fp32; times the code."""
     factor = t[stem + "weight_scale_2"][1].astype(np.float32)
-    scale = e4m3_values(t[stem + "weight_scale"][1]) * factor
-    return "F32", e2m1_values(t[stem + "weight"][1]) * np.repeat(scale, 16, axis=1)
+    scale, codes = e4m3_values(t[stem + "weight_scale"][1]) * factor, e2m1_values(t[stem + "weight"][1])
+    return "F32", codes * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
 
 
 def fields(words, count, bits):
@@ -73,7 +73,14 @@ def decode(t, name, config):
         return decode_awq(t, stem, n) if quantization["quant_method"] == "awq" else decode_gptq(t, stem, n, quantization)
     if stem + "weight_scale_2" in t:
         return decode_nvfp4(t, stem)
-    if name in t and t[name][0] == "F8_E4M3" and quantization.get("quant_method") != "compressed-tensors":
-        block = quantization.get("weight_block_size")
+    if name in t and t[name][0] in ("U8", "I8") and quantization.get("quant_method") != "compressed-tensors":  # ModelOpt's
+        scale_dtype, scale = t[stem + "weight_scale"]
+        if scale_dtype == "U8":
+            return reference_formats.decode_mx({stem + "weight_packed": t[name], stem + "weight_scale": (scale_dtype, scale)}, stem)
+        return "F32", t[name][1].astype(np.float32) * widen(scale_dtype, scale).reshape(-1, 1)
+    mx = stem + "weight_scale" in t and t[stem + "weight_scale"][0] == "U8"
+    if name in t and t[name][0] == "F8_E4M3" and not mx and quantization.get("quant_method") != "compressed-tensors":
+        group = quantization.get("group_size")
+        block = quantization.get("weight_block_size") or (group if isinstance(group, list) else None)
         return decode_fp8(t, stem, [128, 128] if quantization.get("quant_algo") == "FP8_PB_WO" else block)
     return reference_formats.decode(t, name, config)

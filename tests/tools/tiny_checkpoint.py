@@ -468,8 +468,8 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
     if "num_key_value_heads" in FAMILIES[family][1]:
         sizes["kv_heads"] = FAMILIES[family][1]["num_key_value_heads"]
     new, old = configs(family, dtype, sizes, scheme)
-    apart = [".experts.0.down_proj."] if family.endswith("_apart") else []  # experts as llm-compressor saves them
-    model = families.describe(new, apart)
+    names = {"apart": ".experts.0.down_proj.", "modules": ".mlp.experts.0.down_proj.", "stacked": ".mlp.experts.gate_up_proj"}
+    model = families.describe(new, [names.get(family.rsplit("_", 1)[-1], "")])  # experts as tools save them
     if "ignore" in new.get("quantization_config", {}):  # the list of both styles
         new["quantization_config"]["ignore"] += [
             name.removesuffix(".weight") for name, _, kind in recipe.tensors(model) if kind.endswith("router")]

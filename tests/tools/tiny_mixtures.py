@@ -96,6 +96,7 @@ FAMILIES = {
     "glm4_moe_plain": ("glm4_moe", {"use_qk_norm": False, "n_shared_experts": 2, "norm_topk_prob": False, "n_group": 1}),
     "deepseek_v2_lite": ("deepseek_v2", {"topk_method": "greedy", "n_group": None, "topk_group": None, "q_lora_rank": None}),
     "deepseek_v3_halves": ("deepseek_v3", {"rope_interleave": False, "attention_bias": True, "first_k_dense_replace": 2}),
+    "mixtral_modules": ("mixtral", {}), "mixtral_stacked": ("mixtral", {}), "qwen3_moe_stacked": ("qwen3_moe", {}),
     "mixtral_apart": ("mixtral", {}), "gpt_oss_apart": ("gpt_oss", {}), "granitemoe_apart": ("granitemoe", {}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
 }
@@ -103,4 +104,4 @@ FAMILIES = {
 # Experts in formats, beside bf16.
 QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mixed"), ("glm4_moe", "fp8_channel"),
              ("minimax_m2", "w4a16_g32_asym"), ("ernie4_5_moe", "int8_channel"), ("laguna", "mxfp4"),
-             ("mixtral_apart", "fp8_channel"), ("gpt_oss_apart", "w4a16_g32"), ("granitemoe_apart", "nvfp4"))
+             ("mixtral_apart", "fp8_channel"), ("mixtral_modules", "nvfp4"), ("gpt_oss_apart", "w4a16_g32"), ("granitemoe_apart", "nvfp4"))

@@ -140,6 +140,11 @@ static void unread_keys_are_kept(void **state)
 static void quantised_matrices(void **state)
 {
     struct checkpoint *c = *state;
+    /* A dense head that only a class targets */
+    c->config = PACK("\"re:.*lm_head\"", "");
+    expect_refusal(c, "lm_head: weight is stored dense (BF16), but");
+    c->config = PACK("\"Linear\"", "\"re:.*layers.*\"");
+    ctw_model_close(open_ok(c));
     c->config = PACK("\"re:.*[qk]_proj\"", "\"re:.*k_proj\"");
     PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
     struct ctw_model *m = open_ok(c);
@@ -269,8 +274,9 @@ static void tensors_of_other_formats_are_named(void **state)
     expect_refusal(c, "format \"EXL3\" is not supported");
     find(c, LAYER "self_attn.q_proj.trellis")->name = LAYER "self_attn.q_proj.weight_scale_2";
     add(c, LAYER "self_attn.q_proj.weight", "U8", "32, 16", 512, NULL);
-    expect_refusal(c, "self_attn.q_proj.weight_scale_2 is a tensor of format \"ModelOpt NVFP4\", but "
-                      "the configuration does not say quant_method \"modelopt\"");
+    expect_refusal(c,
+                   "self_attn.q_proj.weight_scale_2 is a tensor of format \"ModelOpt NVFP4\", but "
+                   "the configuration does not say quant_method \"modelopt\"");
     find(c, LAYER "self_attn.q_proj.weight")->dtype = "U32"; /* that no format here has */
     find(c, LAYER "self_attn.q_proj.weight")->shape = "32, 4";
     find(c, LAYER "self_attn.q_proj.weight_scale_2")->name = LAYER "self_attn.q_proj.biases";
@@ -307,8 +313,9 @@ static void a_wrong_folder(void **state)
     assert_non_null(strstr(err.msg, "no such folder"));
     write_config(c);
     assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_ENOTFOUND);
-    assert_int_equal(ctw_model_open(
-        &m, c->dir, &(struct ctw_model_options){.config_name = "other.json"}, &err), CTW_ENOTFOUND);
+    assert_int_equal(
+        ctw_model_open(&m, c->dir, &(struct ctw_model_options){.config_name = "other.json"}, &err),
+        CTW_ENOTFOUND);
     assert_non_null(strstr(err.msg, "no other.json"));
     char path[128];
     path_of(c, "config.json", path);

@@ -91,6 +91,11 @@ static void fp8_in_blocks_and_whole(void **state)
     assert_true(w.group_rows == 16 && w.group_size == 24 && w.n_groups == 2);
     find(c, Q ".weight_scale_inv")->shape = "1, 4";
     expect_refusal(c, "weight_scale_inv: found F32 [1, 4], expected [2, 2] (strategy block");
+    find(c, Q ".weight_scale_inv")->shape = "4";
+    expect_refusal(c, "weight_scale_inv: found F32 [4], expected [2, 2]");
+    c->config = QUANTISED(FP8 ", \"weight_block_size\": [128, 8]"); /* one block high */
+    assert_true(q_weight(c, "float8 group 8 dynamic").n_groups == 4);
+    c->config = QUANTISED(BLOCKS);
     set_parts(c, &fp8_tensor);
     expect_refusal(c, "expected [2, 2] (strategy block, 16 x 24)");
     c->config = QUANTISED(FP8 ", \"weight_block_size\": null");
@@ -161,10 +166,11 @@ static void modelopt_says_it_in_either_file(void **state)
     m = open_ok(c);
     assert_string_not_equal(ctw_identity_outline(m->identity), identity);
     ctw_model_close(m);
-    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 32}}");
-    expect_refusal(c, "hf_quant_config.json: quantization.group_size: NVFP4 in groups of 32");
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 64}}");
+    expect_refusal(c, "hf_quant_config.json: quantization.group_size: NVFP4 in groups of 64");
     write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}");
-    expect_refusal(c, "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt W4A8_AWQ\"");
+    expect_refusal(c,
+                   "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt W4A8_AWQ\"");
     write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"FP8\"}}");
     expect_refusal(c, "its tensors are nvfp4, but quantization_config says 8-bit float");
     write_beside(c, file, "{");
@@ -184,21 +190,55 @@ static void modelopt_mixes_algorithms(void **state)
         "\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q "\": {\"quant_algo\": "
         "\"FP8\"}, \"" LAYER "mlp\": {\"quant_algo\": \"W4A16_NVFP4\", \"group_size\": 16}}");
     (void)q_weight(c, "float8 tensor static");
-    c->config = QUANTISED(
-        "\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q "\": {\"quant_algo\": "
-        "\"FP8\"}, \"" LAYER "mlp\": {\"quant_algo\": \"FP8\"}}");
+    c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q
+                          "\": {\"quant_algo\": "
+                          "\"FP8\"}, \"" LAYER "mlp\": {\"quant_algo\": \"FP8\"}}");
     expect_refusal(c, LAYER "mlp.up_proj: its tensors are nvfp4, but quantization_config says "
                             "8-bit float");
     c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\"");
     expect_refusal(c, "quantized_layers");
     /* Blocks as ModelOpt shapes them */
     set_parts(c, &fp8_blocks);
-    *find(c, Q ".weight_scale_inv") = (struct tensor){Q ".weight_scale", "F32", "1, 1, 1, 1", 4, NULL};
+    *find(c, Q ".weight_scale_inv") =
+        (struct tensor){Q ".weight_scale", "F32", "1, 1, 1, 1", 4, NULL};
     c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q
                           "\": {\"quant_algo\": \"FP8_PB_WO\"}, \"" LAYER
                           "mlp\": {\"quant_algo\": \"NVFP4\"}}");
     struct ctw_weight w = q_weight(c, "float4 tensor_group 16 local");
     assert_true(w.group_rows == 128 && w.group_size == 128 && w.n_groups == 1);
+}
+
+/* Its algorithms whose tensors are those of other formats */
+static void modelopt_in_other_formats(void **state)
+{
+    struct checkpoint *c = *state;
+    set_parts(c, &nvfp4);
+    find(c, Q ".weight_scale")->shape = "32, 1";
+    find(c, Q ".weight_scale")->bytes = 32;
+    c->config = QUANTISED("\"quant_algo\": \"W4A8_NVFP4_FP8\", \"group_size\": 32");
+    struct ctw_weight w = q_weight(c, "float8 tensor static");
+    assert_true(w.format->id == CTW_FORMAT_nvfp4_modelopt && w.group_size == 32 && w.n_groups == 1);
+    set_parts(c, &(struct parts){{Q ".weight", "U8", "32, 16", 512, NULL},
+                                 {Q ".weight_scale", "U8", "32, 1", 32, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    c->config = QUANTISED("\"quant_algo\": \"mxfp4\"");
+    w = q_weight(c, "float4 group 32 dynamic");
+    assert_true(w.format->id == CTW_FORMAT_mxfp4);
+    set_parts(c, &(struct parts){{Q ".weight", "I8", "32, 32", 1024, NULL},
+                                 {Q ".weight_scale", "F32", "32", 128, NULL},
+                                 {Q ".input_scale", "F32", "", 4, NULL}});
+    c->config = QUANTISED("\"quant_algo\": \"W8A8_SQ_PER_CHANNEL\"");
+    w = q_weight(c, "int8 tensor static");
+    assert_true(w.format->id == CTW_FORMAT_int_quantized && w.dtype == CTW_F32);
+    assert_true(w.symmetric && w.bits == 8 && w.group_size == 32);
+    c->config = QUANTISED("\"quant_algo\": \"FP8\"");
+    expect_refusal(c, "its tensors are int-quantized, but quantization_config says 8-bit float");
+    /* What a cache adds to keys and values */
+    c->config = QUANTISED("\"quant_algo\": \"W8A16\"");
+    add(c, LAYER "self_attn.k_proj.k_bias", "BF16", "1, 2, 1, 8", 32, NULL);
+    struct ctw_model *m = open_ok(c);
+    assert_non_null(strstr(m->activations, "K/V"));
+    ctw_model_close(m);
 }
 
 #define GPTQ "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16"
@@ -286,6 +326,60 @@ static void check_auto_round(struct checkpoint *c)
     }
 }
 
+#define AUTO_ROUND(packing, type)                                                                  \
+    QUANTISED("\"quant_method\": \"auto-round\", \"packing_format\": \"" packing                   \
+              "\", \"data_type\": " type)
+
+/* Floats of AutoRound are stored as compressed-tensors' or as FP8. */
+static void auto_round_stores_floats(void **state)
+{
+    struct checkpoint *c = *state;
+    set_parts(c, &(struct parts){{Q ".weight_packed", "U8", "32, 16", 512, NULL},
+                                 {Q ".weight_scale", "U8", "32, 1", 32, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    c->config = AUTO_ROUND("auto_round:llm_compressor",
+                           "\"mx_fp\", \"bits\": 4, \"group_size\": 32, \"act_bits\": 4, "
+                           "\"act_data_type\": \"mx_fp\", \"act_group_size\": 32");
+    struct ctw_weight w = q_weight(c, "float4 group 32 dynamic");
+    assert_true(w.format->id == CTW_FORMAT_mxfp4);
+    c->config = AUTO_ROUND("auto_round:llm_compressor",
+                           "\"mx_fp\", \"bits\": 8, \"group_size\": 32, \"extra_config\": {\"" Q
+                           "\": {\"bits\": 4}}");
+    (void)q_weight(c, NULL);
+    c->config = AUTO_ROUND("auto_round:llm_compressor",
+                           "\"mx_fp\", \"bits\": 4, \"group_size\": 32, \"extra_config\": {\"" Q
+                           "\": {\"bits\": 16, \"data_type\": \"float\"}}");
+    expect_refusal(c, "has no config group");
+    c->config = AUTO_ROUND("auto_round:llm_compressor", "\"int\", \"bits\": 4");
+    expect_refusal(c, "data_type \"int\" is not supported in this packing_format");
+    set_parts(c, &fp8_blocks);
+    c->config = AUTO_ROUND("auto_round:fp8", "\"fp\", \"group_size\": [16, 24]");
+    w = q_weight(c, NULL);
+    assert_true(w.group_rows == 16 && w.group_size == 24);
+    set_parts(c, &fp8_tensor);
+    c->config = AUTO_ROUND("auto_round:fp8_static",
+                           "\"fp\", \"group_size\": 0, \"act_bits\": 8, \"act_group_size\": 0, "
+                           "\"act_dynamic\": false");
+    assert_true(q_weight(c, "float8 tensor static").scale_stride == 0);
+    c->config = QUANTISED("\"quant_method\": \"auto-round\", \"data_type\": \"fp\", \"bits\": 8, "
+                          "\"group_size\": 0");
+    (void)q_weight(c, NULL);
+    c->config = QUANTISED("\"quant_method\": \"auto-round\", \"data_type\": \"fp\", "
+                          "\"rotation_config\": {\"block_size\": 32}");
+    expect_refusal(c, "rotation_config: inputs that are rotated at run time are not supported");
+    c->config = AUTO_ROUND("auto_round", "\"mx_int\", \"bits\": 4");
+    expect_refusal(c, "\"mx_int\" in packing_format \"auto_round\" is not supported");
+    /* Scales that divide, of GPTQModel */
+    c->config = QUANTISED(FP8 ", \"weight_scale_semantics\": \"inverse\"");
+    expect_refusal(c, "GPTQModel's FP8, whose scales divide, is not supported");
+    set_parts(c, &(struct parts){{Q ".weight", "BF16", "32, 32", 2048, NULL},
+                                 {NULL, NULL, NULL, 0, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    c->config = AUTO_ROUND("auto_round:fake", "\"int\", \"bits\": 8");
+    w = q_weight(c, NULL);
+    assert_true(w.format->id == CTW_FORMAT_dense);
+}
+
 static void gptq_rules_by_module(void **state)
 {
     struct checkpoint *c = *state;
@@ -294,7 +388,8 @@ static void gptq_rules_by_module(void **state)
         const char *members, *words; /* NULL: it opens */
     } rows[] = {
         {SYM ", \"dynamic\": {\"+:.*q_proj$\": {\"bits\": 8}}", "for a [32, 32] matrix of 8 bits"},
-        {SYM ", \"dynamic\": {\".*k_proj$\": {\"bits\": 8}, \".*q_proj\": {\"group_size\": 16}}", NULL},
+        {SYM ", \"dynamic\": {\".*k_proj$\": {\"bits\": 8}, \".*q_proj\": {\"group_size\": 16}}",
+         NULL},
         {SYM ", \"dynamic\": {\"-:.*q_proj\": {}}", "has no config group"},
         {SYM ", \"dynamic\": {\"(?=x)\": {}}", "dynamic.(?=x): regular expression"},
         {SYM ", \"dynamic\": {\"x\": 1}", "dynamic.x: expected an object"},
@@ -312,8 +407,8 @@ static void gptq_rules_by_module(void **state)
          "\"auto_round\", \"extra_config\": {\"" Q "\": {\"bits\": 16}}",
          "has no config group"},
         {"\"quant_method\": \"auto-round\", \"bits\": 4", "AutoRound without packing_format"},
-        {"\"quant_method\": \"auto-round\", \"packing_format\": \"auto_round:llm_compressor\"",
-         "\"auto_round:llm_compressor\" is not supported"},
+        {"\"quant_method\": \"auto-round\", \"packing_format\": \"auto_round:mlx\"",
+         "\"auto_round:mlx\" is not supported"},
         {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 16", "expected I32 [32, 4]"},
         {"\"quant_method\": \"awq\", \"bits\": 3", "AWQ of 3 bits"},
         {"\"quant_method\": \"awq\", \"version\": \"gemv\"",
@@ -336,12 +431,14 @@ static void gptq_rules_by_module(void **state)
     check_auto_round(c);
     /* Old files say it beside config.json. */
     c->config = BF16_CONFIG;
-    write_beside(c, "quantize_config.json", "{\"bits\": 4, \"group_size\": 16, \"desc_act\": false}");
+    write_beside(c, "quantize_config.json",
+                 "{\"bits\": 4, \"group_size\": 16, \"desc_act\": false}");
     assert_true(q_weight(c, NULL).zero_less_one);
     remove_beside(c, "quantize_config.json");
     find(c, Q ".qweight")->shape = "32, 4";
-    write_beside(c, "quant_config.json", "{\"w_bit\": 4, \"q_group_size\": 16, \"zero_point\": true, "
-                                         "\"version\": \"GEMM\"}");
+    write_beside(c, "quant_config.json",
+                 "{\"w_bit\": 4, \"q_group_size\": 16, \"zero_point\": true, "
+                 "\"version\": \"GEMM\"}");
     struct ctw_weight w = q_weight(c, NULL);
     assert_true(w.format->id == CTW_FORMAT_awq && !w.symmetric && w.group_size == 16);
     remove_beside(c, "quant_config.json");
@@ -355,12 +452,14 @@ static void contradictions(void **state)
     } rows[] = {
         {FP8, "quant_method \"fp8\", but all weights are stored unquantised"},
         {"\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"", "all weights are stored"},
-        {"\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"", "fmt: \"e5m2\" is not supported; expected e4m3"},
+        {"\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"",
+         "fmt: \"e5m2\" is not supported; expected e4m3"},
         {"\"quant_method\": \"fp8\", \"expert_dtype\": \"fp4\"", "expert_dtype: \"fp4\""},
         {FP8 ", \"weight_block_size\": [128]", "weight_block_size: expected rows and columns"},
         {FP8 ", \"weight_block_size\": [128, 0]", "weight_block_size[1]: expected a whole number"},
         {FP8 ", \"weight_block_size\": 128", "weight_block_size: expected an array"},
-        {FP8 ", \"modules_to_not_convert\": \"lm_head\"", "modules_to_not_convert: expected an array"},
+        {FP8 ", \"modules_to_not_convert\": \"lm_head\"",
+         "modules_to_not_convert: expected an array"},
         {"\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"a\": 1}",
          "quantized_layers.a: expected an object"},
     };
@@ -400,10 +499,16 @@ static void keys_of_no_use_are_listed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(fp8_in_blocks_and_whole),         TEST(lists_name_modules_loosely),
-        TEST(modelopt_says_it_in_either_file), TEST(modelopt_mixes_algorithms),
-        TEST(gptq_of_either_version),          TEST(gptq_rules_by_module),
-        TEST(contradictions),                  TEST(keys_of_no_use_are_listed),
+        TEST(fp8_in_blocks_and_whole),
+        TEST(lists_name_modules_loosely),
+        TEST(modelopt_says_it_in_either_file),
+        TEST(modelopt_mixes_algorithms),
+        TEST(modelopt_in_other_formats),
+        TEST(auto_round_stores_floats),
+        TEST(gptq_of_either_version),
+        TEST(gptq_rules_by_module),
+        TEST(contradictions),
+        TEST(keys_of_no_use_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

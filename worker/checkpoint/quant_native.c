@@ -8,7 +8,7 @@
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/quant_args.h"
 
-enum { MAX_BYTES = 16 << 20, MAX_LAYERS = 1 << 20, MAX_KEYS = 16 };
+enum { MAX_BYTES = 16 << 20, MAX_LAYERS = 1 << 20, MAX_KEYS = 20 };
 
 /* ---- what the methods share ---- */
 
@@ -61,8 +61,8 @@ static enum ctw_status read_block(const struct ctw_json_node *q, struct ctw_quan
 {
     const struct ctw_json_node *block = NULL;
     int64_t *const sides[] = {&args->block_rows, &args->block_cols};
-    enum ctw_status st = ctw_json_read_node(q, "weight_block_size", CTW_JSON_OPTIONAL,
-                                            CTW_JSON_ARRAY, &block, err);
+    enum ctw_status st =
+        ctw_json_read_node(q, "weight_block_size", CTW_JSON_OPTIONAL, CTW_JSON_ARRAY, &block, err);
     if (st != CTW_OK || block == NULL)
         return st;
     if (ctw_json_count(block) != 2)
@@ -73,6 +73,20 @@ static enum ctw_status read_block(const struct ctw_json_node *q, struct ctw_quan
         st = ctw_json_as_int(item, 1, CTW_MAX_DIM, sides[i], err);
     args->strategy = CTW_STRATEGY_BLOCK;
     return st;
+}
+
+/* Scales multiply; in GPTQModel's FP8 they divide, under the same name. */
+static enum ctw_status check_scales_multiply(const struct ctw_json_node *q, struct ctw_err *err)
+{
+    const char *word = NULL;
+    enum ctw_status st =
+        ctw_json_read_string(q, "weight_scale_semantics", CTW_JSON_OPTIONAL, &word, err);
+    if (st != CTW_OK || word == NULL)
+        return st;
+    return ctw_json_fail(ctw_json_get(q, "weight_scale_semantics"), err, CTW_EUNSUP,
+                         "\"%s\": GPTQModel's FP8, whose scales divide, is not supported; quantise "
+                         "the original model with llm-compressor",
+                         word);
 }
 
 static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
@@ -88,7 +102,9 @@ static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_j
                                   .strategy = CTW_STRATEGY_TENSOR};
     const char *word, *scheme;
     char text[64];
-    enum ctw_status st = ctw_quant_expect_word(q, "fmt", fmts, &word, err);
+    enum ctw_status st = check_scales_multiply(q, err);
+    if (st == CTW_OK)
+        st = ctw_quant_expect_word(q, "fmt", fmts, &word, err);
     if (st == CTW_OK)
         st = ctw_quant_expect_word(q, "expert_dtype", experts, &word, err);
     if (st == CTW_OK)
@@ -116,7 +132,8 @@ static enum ctw_status read_fbgemm(struct ctw_quant_config *out, const struct ct
                                         .is_float = true,
                                         .symmetric = true,
                                         .strategy = CTW_STRATEGY_CHANNEL};
-    enum ctw_status st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    enum ctw_status st =
+        ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     return st == CTW_OK
                ? ctw_quant_add_group(out, "fbgemm_fp8", NULL, &args, "float8 token dynamic", err)
                : st;
@@ -133,7 +150,8 @@ static enum ctw_status read_mxfp4(struct ctw_quant_config *out, const struct ctw
                                         .symmetric = true,
                                         .strategy = CTW_STRATEGY_GROUP,
                                         .group_size = 32};
-    enum ctw_status st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    enum ctw_status st =
+        ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     return st == CTW_OK ? ctw_quant_add_group(out, "mxfp4", NULL, &args, "", err) : st;
 }
 
@@ -145,13 +163,19 @@ static const struct algo {
     enum ctw_strategy strategy;
     int64_t group_size; /* of a block: its sides */
     const char *activations;
+    bool is_int;
 } algos[] = {
-    {"FP8", 8, CTW_STRATEGY_TENSOR, 0, "float8 tensor static"},
-    {"FP8_PER_CHANNEL_PER_TOKEN", 8, CTW_STRATEGY_CHANNEL, 0, "float8 token dynamic"},
-    {"FP8_PB_WO", 8, CTW_STRATEGY_BLOCK, 128, ""},
-    {"MXFP8", 8, CTW_STRATEGY_GROUP, 32, "float8 group 32 dynamic"},
-    {"NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float4 tensor_group 16 local"},
-    {"W4A16_NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, ""},
+    {"FP8", 8, CTW_STRATEGY_TENSOR, 0, "float8 tensor static", false},
+    {"FP8_PER_CHANNEL_PER_TOKEN", 8, CTW_STRATEGY_CHANNEL, 0, "float8 token dynamic", false},
+    {"FP8_PB_WO", 8, CTW_STRATEGY_BLOCK, 128, "", false},
+    {"MXFP8", 8, CTW_STRATEGY_GROUP, 32, "float8 group 32 dynamic", false},
+    {"NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float4 tensor_group 16 local", false},
+    {"W4A16_NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "", false},
+    {"W4A8_NVFP4_FP8", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float8 tensor static", false},
+    {"MXFP4", 4, CTW_STRATEGY_GROUP, 32, "float4 group 32 dynamic", false},
+    {"W4A8_MXFP4_FP8", 4, CTW_STRATEGY_GROUP, 32, "float8 tensor dynamic", false},
+    {"W8A16", 8, CTW_STRATEGY_CHANNEL, 0, "", true},
+    {"W8A8_SQ_PER_CHANNEL", 8, CTW_STRATEGY_CHANNEL, 0, "int8 tensor static", true},
 };
 
 /* The algorithm of an object with quant_algo and perhaps group_size; *out NULL: null. */
@@ -163,7 +187,8 @@ static enum ctw_status read_algo(const struct ctw_json_node *object, const struc
     *out = NULL;
     enum ctw_status st = ctw_json_read_string(object, "quant_algo", CTW_JSON_OPTIONAL, &name, err);
     if (st == CTW_OK)
-        st = ctw_json_read_int(object, "group_size", CTW_JSON_OPTIONAL, 0, CTW_MAX_DIM, &group, err);
+        st =
+            ctw_json_read_int(object, "group_size", CTW_JSON_OPTIONAL, 0, CTW_MAX_DIM, &group, err);
     if (st != CTW_OK || name == NULL)
         return st;
     for (size_t i = 0; i < CTW_COUNT(algos) && *out == NULL; i++)
@@ -171,7 +196,9 @@ static enum ctw_status read_algo(const struct ctw_json_node *object, const struc
             *out = &algos[i];
     if (*out == NULL)
         return ctw_foreign_refuse_modelopt(ctw_json_get(object, "quant_algo"), name, err);
-    if (group != 0 && (*out)->group_size != 0 && group != (*out)->group_size)
+    /* Scales of NVFP4 may be those of 32 columns: the stored tensors tell. */
+    bool nvfp4 = (*out)->strategy == CTW_STRATEGY_TENSOR_GROUP && group == 32;
+    if (group != 0 && (*out)->group_size != 0 && group != (*out)->group_size && !nvfp4)
         return ctw_json_fail(ctw_json_get(object, "group_size"), err, CTW_EUNSUP,
                              "%s in groups of %lld is not supported; expected %lld", (*out)->name,
                              (long long)group, (long long)(*out)->group_size);
@@ -188,7 +215,7 @@ static enum ctw_status add_target(struct ctw_quant_config *out, const struct alg
             return ctw_patterns_add(&out->groups[i].targets, target, err);
     const struct ctw_quant_args args = {.present = true,
                                         .num_bits = algo->num_bits,
-                                        .is_float = true,
+                                        .is_float = !algo->is_int,
                                         .symmetric = true,
                                         .strategy = algo->strategy,
                                         .group_size = block ? 0 : algo->group_size,
@@ -282,7 +309,9 @@ struct ctw_quant_method {
 #define AUTO_ROUND_KEYS                                                                            \
     {                                                                                              \
         "bits", "group_size", "sym", "packing_format", "backend", "extra_config",                  \
-            "modules_to_not_convert"                                                               \
+            "modules_to_not_convert", "ignored_layers", "data_type", "weight_block_size",          \
+            "act_bits", "act_data_type", "act_group_size", "act_dynamic", "rotation_config",       \
+            "spinquant_config"                                                                     \
     }
 
 static const struct ctw_quant_method methods[] = {
@@ -290,7 +319,7 @@ static const struct ctw_quant_method methods[] = {
      "fp8",
      read_fp8,
      {"fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert",
-      "ignored_layers", "scale_fmt"}},
+      "ignored_layers", "scale_fmt", "weight_scale_semantics"}},
     {"fbgemm_fp8",
      "fbgemm_fp8",
      read_fbgemm,

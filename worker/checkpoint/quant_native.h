@@ -33,7 +33,7 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
 enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
                                       const char *dir, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* ---- of quant_native.c and quant_packed.c ---- */
+/* ---- of quant_native.c, quant_packed.c and quant_auto_round.c ---- */
 
 /* A group of the modules that `targets` names (NULL: all), appended to *out. */
 enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
@@ -49,6 +49,15 @@ enum ctw_status ctw_quant_read_list(struct ctw_quant_config *out, const struct c
 enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char *key,
                                       const char *const *known, const char **word,
                                       struct ctw_err *err) CTW_MUST_CHECK;
+/* The members bits, group_size and sym (or AWQ's zero_point) that are present replace those of
+ * *args. 16 bits or more: not quantised. */
+enum ctw_status ctw_quant_read_packed(struct ctw_quant_args *args,
+                                      const struct ctw_json_node *object, bool awq,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
+/* A group of the modules that match the regular expression, which `member` states. */
+enum ctw_status ctw_quant_add_rule(struct ctw_quant_config *out, const struct ctw_json_node *member,
+                                   const char *text, const struct ctw_quant_args *args,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ctw_json_node *q,

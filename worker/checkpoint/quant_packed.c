@@ -1,17 +1,17 @@
-/* GPTQ, AWQ, and AutoRound, whose weights are stored as one of these. */
+/* GPTQ and AWQ. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "worker/checkpoint/quant_native.h"
 
-enum { MAX_MODULES = 65536, MAX_RULES = 1024 };
+enum { MAX_RULES = 1024 };
 
 /* ---- an object with bits, group_size and sym, for all modules or for some ---- */
 
-/* The members that are present replace those of *args. 16 bits or more: not quantised. */
-static enum ctw_status read_args(struct ctw_quant_args *args, const struct ctw_json_node *object,
-                                 bool awq, struct ctw_err *err)
+enum ctw_status ctw_quant_read_packed(struct ctw_quant_args *args,
+                                      const struct ctw_json_node *object, bool awq,
+                                      struct ctw_err *err)
 {
     int64_t bits = args->num_bits;
     int64_t group = args->strategy == CTW_STRATEGY_GROUP ? args->group_size : -1;
@@ -19,8 +19,7 @@ static enum ctw_status read_args(struct ctw_quant_args *args, const struct ctw_j
     const char *group_key = ctw_json_has(object, "q_group_size") ? "q_group_size" : "group_size";
     const char *sym_key = awq ? "zero_point" : "sym";
     bool flag = args->symmetric != awq; /* zero_point says the opposite of sym */
-    enum ctw_status st =
-        ctw_json_read_int(object, bits_key, CTW_JSON_OPTIONAL, 1, 64, &bits, err);
+    enum ctw_status st = ctw_json_read_int(object, bits_key, CTW_JSON_OPTIONAL, 1, 64, &bits, err);
     if (st == CTW_OK)
         st = ctw_json_read_int(object, group_key, CTW_JSON_OPTIONAL, -1, CTW_MAX_DIM, &group, err);
     if (st == CTW_OK)
@@ -43,10 +42,9 @@ static enum ctw_status read_args(struct ctw_quant_args *args, const struct ctw_j
     return CTW_OK;
 }
 
-/* A group of the modules that match the regular expression. */
-static enum ctw_status add_rule(struct ctw_quant_config *out, const struct ctw_json_node *member,
-                                const char *text, const struct ctw_quant_args *args,
-                                struct ctw_err *err)
+enum ctw_status ctw_quant_add_rule(struct ctw_quant_config *out, const struct ctw_json_node *member,
+                                   const char *text, const struct ctw_quant_args *args,
+                                   struct ctw_err *err)
 {
     struct ctw_pattern rule = {.text = text};
     struct ctw_err why;
@@ -83,9 +81,10 @@ static enum ctw_status read_dynamic(struct ctw_quant_config *out, const struct c
         else if (!ctw_json_is_null(m))
             st = ctw_json_expect(m, CTW_JSON_OBJECT, err);
         if (st == CTW_OK && !minus && !ctw_json_is_null(m))
-            st = read_args(&own, m, false, err);
+            st = ctw_quant_read_packed(&own, m, false, err);
         if (st == CTW_OK)
-            st = add_rule(out, m, minus || strncmp(key, "+:", 2) == 0 ? key + 2 : key, &own, err);
+            st = ctw_quant_add_rule(out, m, minus || strncmp(key, "+:", 2) == 0 ? key + 2 : key,
+                                    &own, err);
     }
     return st;
 }
@@ -130,7 +129,7 @@ enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct c
 {
     struct ctw_quant_args args = {
         .num_bits = 4, .symmetric = true, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
-    enum ctw_status st = read_args(&args, q, false, err);
+    enum ctw_status st = ctw_quant_read_packed(&args, q, false, err);
     if (st == CTW_OK)
         st = read_version(&args, q, err);
     if (st == CTW_OK)
@@ -148,95 +147,15 @@ enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ct
                                    struct ctw_err *err)
 {
     static const char *const versions[] = {"gemm", NULL};
-    struct ctw_quant_args args = {
-        .num_bits = 4, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
+    struct ctw_quant_args args = {.num_bits = 4, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
     const char *version;
     const char *key = ctw_json_has(q, "version")             ? "version"
                       : ctw_json_has(q, "checkpoint_format") ? "checkpoint_format"
                                                              : "format";
-    enum ctw_status st = read_args(&args, q, true, err);
+    enum ctw_status st = ctw_quant_read_packed(&args, q, true, err);
     if (st == CTW_OK)
         st = ctw_quant_expect_word(q, key, versions, &version, err);
     if (st == CTW_OK)
         st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     return st == CTW_OK ? ctw_quant_add_group(out, "awq", NULL, &args, "", err) : st;
-}
-
-/* ---- AutoRound ---- */
-
-/* Modules with arguments of their own, by name or as a regular expression. */
-static enum ctw_status read_extra(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                  const struct ctw_quant_args *args, struct ctw_err *err)
-{
-    const struct ctw_json_node *extra = NULL;
-    enum ctw_status st =
-        ctw_json_read_node(q, "extra_config", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &extra, err);
-    if (st != CTW_OK || extra == NULL)
-        return st;
-    if (ctw_json_count(extra) > MAX_MODULES)
-        return ctw_json_fail(extra, err, CTW_EUNSUP, "more than %d members", MAX_MODULES);
-    const struct ctw_json_node *m = ctw_json_first(extra);
-    for (; m != NULL && st == CTW_OK; m = ctw_json_next(m)) {
-        const struct ctw_pattern name = {.text = ctw_json_key(m), .part = true};
-        struct ctw_quant_args own = *args;
-        st = ctw_json_expect(m, CTW_JSON_OBJECT, err);
-        if (st == CTW_OK)
-            st = read_args(&own, m, false, err);
-        if (st != CTW_OK)
-            return st;
-        st = strpbrk(name.text, "*+?[(|^$\\") != NULL
-                 ? add_rule(out, m, name.text, &own, err)
-                 : ctw_quant_add_group(out, name.text, &name, &own, "", err);
-    }
-    return st;
-}
-
-/*
- * packing_format, or `backend` in files of AutoRound before 0.5, says how weights are stored: as
- * GPTQ of version 1 or 2, or as AWQ, and for which kernels they were meant. Its arguments have
- * GPTQ's names in either case.
- */
-enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
-                                          const struct ctw_json_node *q, struct ctw_err *err)
-{
-    static const char *const formats[] = {"auto_round:auto_gptq",
-                                          "auto_round:auto_gptq:exllamav2",
-                                          "auto_round:auto_gptq:tritonv2",
-                                          "auto_round:auto_awq",
-                                          "auto_round:auto_awq:gemm",
-                                          "auto_round",
-                                          "auto_round:gptqmodel",
-                                          "auto_round:exllamav2",
-                                          "auto_round:tritonv2",
-                                          "auto_round:gptq",
-                                          "auto_round:gptq:exllamav2",
-                                          "auto_round:gptq:tritonv2",
-                                          "auto_round:awq",
-                                          "auto_round:awq:gemm",
-                                          NULL};
-    struct ctw_quant_args args = {
-        .num_bits = 4, .symmetric = true, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
-    const char *format;
-    const char *key = ctw_json_has(q, "packing_format") ? "packing_format" : "backend";
-    enum ctw_status st = ctw_quant_expect_word(q, key, formats, &format, err);
-    if (st != CTW_OK)
-        return st;
-    if (format == NULL)
-        return ctw_json_fail(q, err, CTW_EUNSUP,
-                             "AutoRound without packing_format is not supported: nothing says how "
-                             "the weights are stored; export it again with AutoRound's format "
-                             "auto_gptq or llm_compressor");
-    bool awq = strstr(format, "awq") != NULL;
-    out->names = ctw_part_names_find(awq ? "awq" : "gptq");
-    args.zero_less_one =
-        strstr(format, "gptq") != NULL && strcmp(format, "auto_round:gptqmodel") != 0;
-    st = read_args(&args, q, false, err);
-    if (st == CTW_OK && awq && args.num_bits != 4)
-        return ctw_json_fail(ctw_json_get(q, "bits"), err, CTW_EUNSUP,
-                             "AWQ of %d bits is not supported; supported: 4", args.num_bits);
-    if (st == CTW_OK)
-        st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
-    if (st == CTW_OK)
-        st = read_extra(out, q, &args, err);
-    return st == CTW_OK ? ctw_quant_add_group(out, "auto-round", NULL, &args, "", err) : st;
 }

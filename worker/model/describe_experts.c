@@ -159,18 +159,46 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
     add(up, CTW_X_UP, 0, inner, 1, up_bias);
 }
 
-/* llm-compressor quantises experts as modules of these names, and saves them so. */
+/* The name that transformers 5's class has for a module of the makers' files. */
+static const char *in_mlp(const struct ctw_config *c, const char *name)
+{
+    if (name == NULL || strncmp(name, "block_sparse_moe.", 17) != 0)
+        return name;
+    if (strcmp(name + 17, "experts") == 0)
+        return "mlp.experts";
+    if (strcmp(name + 17, "gate") == 0)
+        return ctw_files_find(c, ".mlp.router.") != NULL ? "mlp.router" : "mlp.gate";
+    return strcmp(name + 17, "e_score_correction_bias") == 0 ? "mlp.e_score_correction_bias" : name;
+}
+
+/*
+ * Tools quantise experts as modules of these names, and save them so, or save what transformers 5's
+ * class has in memory: one tensor for all, or a block of another name.
+ */
 static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_experts *x)
 {
     struct ctw_experts stored = *x;
-    if (!c->knows_experts)
-        c->experts_apart = ctw_files_find(c, ".experts.0.down_proj.") != NULL;
-    c->knows_experts = true;
-    if (!c->experts_apart)
+    if (!c->experts.known) {
+        c->experts.apart = ctw_files_find(c, ".experts.0.down_proj.") != NULL;
+        c->experts.stacked =
+            !c->experts.apart && ctw_files_find(c, ".experts.gate_up_proj") != NULL;
+        c->experts.in_mlp = ctw_files_find(c, ".mlp.experts.") != NULL;
+        c->experts.known = true;
+    }
+    if (c->experts.in_mlp) {
+        stored.module = in_mlp(c, stored.module);
+        stored.router.module = in_mlp(c, stored.router.module);
+        stored.router.correction = in_mlp(c, stored.router.correction);
+    }
+    if (c->experts.stacked && !x->stacked && !x->plain) {
+        stored.stacked = stored.fused = true;
+        stored.down = NULL;
+    }
+    if (!c->experts.apart)
         return stored;
     stored.stacked = stored.transposed = stored.fused = stored.interleaved = false;
     stored.gate = stored.up = stored.down = NULL;
-    stored.module = or_default(x->apart, x->module);
+    stored.module = or_default(x->apart, stored.module);
     return stored;
 }
 

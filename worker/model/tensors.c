@@ -172,6 +172,16 @@ static enum ctw_status name_matrix(struct ctw_matrix *m, const char *name, struc
                : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
 }
 
+/* What the class "Linear" does not mean: transformers' routers, and heads in the engines that
+ * AutoRound writes for (it does not ignore a dense one). */
+static bool is_no_linear(const struct ctw_want *want, const struct ctw_quant_group *group)
+{
+    bool one = group != NULL && group->targets.n == 1 && group->targets.items[0].regex == NULL;
+    bool head = one && strcmp(group->targets.items[0].text, "Linear") == 0;
+    return want->kind == CTW_WANT_MATRIX &&
+           (want->role == CTW_M_ROUTER || (head && want->role == CTW_M_HEAD));
+}
+
 static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
                                    const struct ctw_want *want, struct ctw_err *err)
 {
@@ -198,9 +208,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         st = ctw_name_find_group(finder->config, want, &group, err);
     if (st != CTW_OK)
         return st;
-    /* transformers' routers are of a class of their own, which target "Linear" does not mean. */
-    bool router = want->kind == CTW_WANT_MATRIX && want->role == CTW_M_ROUTER;
-    if (router && m->part[CTW_PART_SCALE] == NULL)
+    if (m->part[CTW_PART_SCALE] == NULL && is_no_linear(want, group))
         group = NULL;
     if (group != NULL)
         args = group->args;
@@ -366,19 +374,13 @@ static bool is_unused(const struct ctw_config *c, const char *name)
 /* Tensors that do not change a weight-only score. */
 static enum leftover classify(const char *name)
 {
-    static const char *const kv[] = {".k_scale",
-                                     ".k_zero_point",
-                                     ".k_global_scale",
-                                     ".v_scale",
-                                     ".v_zero_point",
-                                     ".v_global_scale",
-                                     ".q_scale",
-                                     ".q_zero_point",
-                                     ".q_global_scale",
-                                     ".k_proj.output_scale",
-                                     ".v_proj.output_scale",
-                                     ".k_proj.output_zero_point",
-                                     ".v_proj.output_zero_point"};
+    static const char *const kv[] = {
+        ".k_scale",       ".k_zero_point",        ".k_global_scale",
+        ".v_scale",       ".v_zero_point",        ".v_global_scale",
+        ".q_scale",       ".q_zero_point",        ".q_global_scale",
+        ".k_proj.k_bias", ".k_proj.output_scale", ".k_proj.output_zero_point",
+        ".v_proj.v_bias", ".v_proj.output_scale", ".v_proj.output_zero_point",
+    };
     static const char *const harmless[] = {
         ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
         ".input_scale",         ".input_zero_point",  ".input_global_scale",

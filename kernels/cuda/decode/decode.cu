@@ -269,7 +269,8 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
 #define TO(T) nvfp4_units<T, false><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
-    } else if (id == CTW_FORMAT_nvfp4_modelopt && dst_aligned && is_aligned(values, 4)) {
+    } else if (id == CTW_FORMAT_nvfp4_modelopt && s.w.group_size == CTW_NVFP4_GROUP &&
+               dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
 #define TO(T) nvfp4_units<T, true><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);

@@ -32,10 +32,9 @@ static enum ctw_status check_args(const struct ctw_weight *w, const struct ctw_q
     return CTW_OK;
 }
 
-static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
-                             const int64_t *shape_part, struct ctw_err *err)
+enum ctw_status ctw_check_nvfp4(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                int64_t group, struct ctw_err *err)
 {
-    (void)shape_part;
     const unsigned allowed =
         1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE | 1u << CTW_PART_GLOBAL_SCALE;
     enum ctw_status st = ctw_parts_only(w, allowed, err);
@@ -43,14 +42,15 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
         st = check_args(w, args, err);
     if (st != CTW_OK)
         return st;
-    if (w->k % CTW_NVFP4_GROUP != 0)
-        return ctw_fail(err, CTW_EUNSUP, "%lld columns are not a multiple of %d, which nvfp4 needs",
-                        (long long)w->k, CTW_NVFP4_GROUP);
+    if (w->k % group != 0)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "%lld columns are not a multiple of %lld, which nvfp4 needs",
+                        (long long)w->k, (long long)group);
     if (!ctw_part_has_shape(&w->part[CTW_PART_VALUES], w->n, w->k / 2))
         return ctw_part_fail(w, CTW_PART_VALUES, err, "U8 [%lld, %lld] for a [%lld, %lld] matrix",
                              (long long)w->n, (long long)(w->k / 2), (long long)w->n,
                              (long long)w->k);
-    w->n_groups = w->k / CTW_NVFP4_GROUP;
+    w->n_groups = w->k / group;
     if (!ctw_part_has_shape(&w->part[CTW_PART_SCALE], w->n, w->n_groups))
         return ctw_part_fail(w, CTW_PART_SCALE, err, "F8_E4M3 [%lld, %lld]", (long long)w->n,
                              (long long)w->n_groups);
@@ -61,11 +61,18 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     w->bits = 4;
     w->symmetric = true;
     w->group_rows = 1;
-    w->group_size = CTW_NVFP4_GROUP;
+    w->group_size = group;
     w->scale_stride = w->n_groups;
     w->row_bytes = (size_t)w->k / 2;
     w->indexed = w->zero_packed = w->whole_codes = w->zero_less_one = false;
     return CTW_OK;
+}
+
+static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
+                             const int64_t *shape_part, struct ctw_err *err)
+{
+    (void)shape_part;
+    return ctw_check_nvfp4(w, args, CTW_NVFP4_GROUP, err);
 }
 
 static enum ctw_status check_data(struct ctw_weight *w, const struct ctw_weight_data *data,

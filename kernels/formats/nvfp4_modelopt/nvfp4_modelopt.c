@@ -13,7 +13,11 @@ static bool owns(const struct ctw_part part[CTW_N_PARTS])
 static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
                              const int64_t *shape_part, struct ctw_err *err)
 {
-    enum ctw_status st = ctw_format_nvfp4.check(w, args, shape_part, err);
+    (void)shape_part;
+    const struct ctw_part *scale = &w->part[CTW_PART_SCALE];
+    bool wide = scale->n_dims == 2 && scale->shape[1] * 2 * CTW_NVFP4_GROUP == w->k;
+    enum ctw_status st =
+        ctw_check_nvfp4(w, args, wide ? 2 * CTW_NVFP4_GROUP : CTW_NVFP4_GROUP, err);
     w->dtype = CTW_F32; /* rounded once, to the dtype that is computed in */
     return st;
 }
