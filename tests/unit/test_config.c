@@ -412,7 +412,8 @@ static void refusals(void **state)
          "model_type \"mamba2\" (architecture \"Mamba2ForCausalLM\") is not supported; "
          "supported: "},
         {"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"mistral\"}",
-         "model_type \"mistral\" (architecture \"LlamaForCausalLM\") is not supported"},
+         "model_type \"mistral\" (architecture \"LlamaForCausalLM\") is not supported; expected "
+         "architecture \"MistralForCausalLM\""},
         {"{}", "model_type \"(none)\""},
         {"{\"architectures\": [\"LLaMAForCausalLM\"], \"model_type\": \"qwen2\"}",
          "model_type \"qwen2\" (architecture \"LLaMAForCausalLM\") is not supported"},

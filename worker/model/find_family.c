@@ -17,9 +17,25 @@ static bool same(const char *a, const char *b)
     return a != NULL && b != NULL && strcmp(a, b) == 0;
 }
 
+/* The class of a supported model_type, if architectures names another; NULL: it does not. */
+static const char *other_class(const struct kind *kind)
+{
+    for (int i = 0; kind->architecture != NULL && ctw_families[i] != NULL; i++)
+        if (same(ctw_families[i]->model_type, kind->type))
+            return same(ctw_families[i]->architecture, kind->architecture)
+                       ? NULL
+                       : ctw_families[i]->architecture;
+    return NULL;
+}
+
 static enum ctw_status unsupported(const struct ctw_config *c, const struct kind *kind,
                                    struct ctw_err *err)
 {
+    if (other_class(kind) != NULL)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "%s: model_type \"%s\" (architecture \"%s\") is not supported; expected "
+                        "architecture \"%s\": if the model is of this type, correct architectures",
+                        c->file, kind->type, kind->architecture, other_class(kind));
     char known[CTW_ERR_MSG_MAX / 2] = "", text[128] = "";
     size_t at = 0;
     const char *last = NULL; /* wrappers of several text models are neighbours */
