@@ -346,8 +346,8 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
 /* Cost of decoding: the same products with weights in other formats, interleaved. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
-    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8",        "int8",
-                                        "mxfp8", "mxfp6", "mxfp4", "gptq",  "gptq order", "awq"};
+    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8",        "int8", "mxfp8",
+                                        "mxfp6", "mxfp4", "gptq",  "gptq order", "awq"};
     enum { N_KINDS = 10 };
     const int64_t K = s->size, N = K > 1536 ? K : 1536;
     struct weight w[N_KINDS];

@@ -258,7 +258,7 @@ static void experts_pruned_differently(void **state)
 {
     (void)state;
 #define PRUNED(method, numbers)                                                                    \
-    HEAD "\"moe_sparsity_config\": {\"method\": \"" method "\", \"num_experts\": [" numbers          \
+    HEAD "\"moe_sparsity_config\": {\"method\": \"" method "\", \"num_experts\": [" numbers        \
          "]}, \"config_groups\": {}}}"
     refused(PRUNED("prune", "null, 8, 6"),
             "moe_sparsity_config: experts pruned by method \"prune\" to numbers that differ");
