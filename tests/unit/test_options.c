@@ -177,6 +177,8 @@ static void wrong_lines_get_one_clear_message(void **state)
             ARGS(W("--dtype=auto|float32")));
     refuses("--dtype: expected one of auto|float32|bfloat16, found \"\"", ARGS(W("--dtype=")));
     refuses("--quiet: expected yes or no, found \"maybe\"", ARGS(W("--quiet=maybe")));
+    refuses("--out: expected FILE, found \"\" (is a variable of the shell empty?)",
+            ARGS(W("--out="), W("--model=x")));
 }
 
 static void environment_sets_and_is_named(void **state)

@@ -115,6 +115,10 @@ static enum ctw_status set_value(const struct ctw_option *o, const char *source,
                                  struct ctw_err *err)
 {
     int64_t v;
+    if (text[0] == '\0' && (o->type == CTW_OPT_STRING || o->type == CTW_OPT_LIST))
+        return ctw_fail(err, CTW_EINVAL,
+                        "%s: expected %s, found \"\" (is a variable of the shell empty?)", source,
+                        o->meta);
     switch (o->type) {
     case CTW_OPT_FLAG:
         if (parse_bool(text, o->value))
