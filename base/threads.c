@@ -126,7 +126,7 @@ static enum ctw_status start_thread(struct ctw_threads *pool, int i, struct ctw_
         ctw_free(start);
         return ctw_fail(
             err, CTW_ENOMEM,
-            "cannot start thread %d of %d (error %d): lower --threads or raise ulimit -u", i + 2,
+            "cannot start thread %d of %d (error %d): lower --threads, or raise ulimit -u or -v", i + 2,
             pool->n_threads, rc);
     }
     pool->n_started++;

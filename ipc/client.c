@@ -79,7 +79,7 @@ void ctw_client_close(struct ctw_client *c)
 static enum ctw_status call_failed(const struct ctw_client *c, int rc, int timeout_ms,
                                    struct ctw_err *err)
 {
-    if (rc == NNG_ETIMEDOUT) /* of nng_send(): there is no connection */
+    if (rc == NNG_ETIMEDOUT) /* no connection, or no reply */
         return ctw_fail(err, CTW_EIO,
                         "%s: no answer within %d ms: check that a ctworker runs there",
                         c->endpoint.url, timeout_ms);
