@@ -15,6 +15,7 @@
 #include "kernels/formats/float_quantized/decode.h"
 #include "kernels/formats/gptq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
+#include "kernels/formats/modelopt_awq/decode.h"
 #include "kernels/formats/mxfp4/decode.h"
 #include "kernels/formats/mxfp6/decode.h"
 #include "kernels/formats/mxfp8/decode.h"

@@ -36,8 +36,10 @@ static const struct ctw_part_names methods[] = {
      .values = "weight"},
     {.method = "modelopt",
      .formats = DENSE | FORMAT(float_quantized) | FORMAT(int_quantized) | FORMAT(mxfp8) |
-                FORMAT(mxfp4) | FORMAT(nvfp4_modelopt),
-     .codes = {[CTW_PART_SCALE] = "weight_scale", [CTW_PART_GLOBAL_SCALE] = "weight_scale_2"},
+                FORMAT(mxfp4) | FORMAT(nvfp4_modelopt) | FORMAT(modelopt_awq),
+     .codes = {[CTW_PART_SCALE] = "weight_scale",
+               [CTW_PART_GLOBAL_SCALE] = "weight_scale_2",
+               [CTW_PART_COLUMN_SCALE] = "pre_quant_scale"},
      .values = "weight"},
     {.method = "mxfp4",
      .formats = DENSE | FORMAT(mxfp4),

@@ -10,6 +10,7 @@
     X(dense)                                                                                       \
     X(dense_transposed)                                                                            \
     X(pack_quantized)                                                                              \
+    X(modelopt_awq)                                                                                \
     X(nvfp4)                                                                                       \
     X(nvfp4_modelopt)                                                                              \
     X(float_quantized)                                                                             \

@@ -64,6 +64,8 @@ class ModelOptScheme(Native):
     def name(self):
         if "MXFP4" in self.algo:
             return "mxfp4-pack-quantized"
+        if "AWQ" in self.algo or "SQ" in self.algo:
+            return "modelopt-awq"
         return "nvfp4" if "NVFP4" in self.algo else "int-quantized" if self.algo.startswith("W8") else "float-quantized"
 
     @property
@@ -72,10 +74,24 @@ class ModelOptScheme(Native):
 
     @property
     def inner(self):
-        return {"MXFP4": MxScheme(4), "W8A16": ByteScheme(False), "FP8": ByteScheme(rows=0, activations="tensor"),
-                "FP8_PER_CHANNEL_PER_TOKEN": ByteScheme(), "FP8_PB_WO": ByteScheme(rows=128, group_size=128)}[self.algo]
+        return {"MXFP4": MxScheme(4), "W8A16": ByteScheme(False), "W8A8_SQ_PER_CHANNEL": ByteScheme(False),
+                "FP8": ByteScheme(rows=0, activations="tensor"), "FP8_PER_CHANNEL_PER_TOKEN": ByteScheme(),
+                "FP8_PB_WO": ByteScheme(rows=128, group_size=128)}[self.algo]
 
     def specs(self, n, k, scale_dtype):
+        if self.name == "modelopt-awq":
+            return self.plain_specs(n, k, scale_dtype) | {"pre_quant_scale": ("BF16", (k,))}
+        return self.plain_specs(n, k, scale_dtype)
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        if self.name != "modelopt-awq":
+            return self.plain(w, scale_dtype)
+        factor = np.exp2(np.arange(w.shape[1]) % 5 - 2).astype(np.float32) * np.float32(1.25)
+        return self.plain(w / factor, scale_dtype) | {"pre_quant_scale": cio.encode(factor, "BF16")}
+
+    def plain_specs(self, n, k, scale_dtype):
+        if self.algo.startswith("W4A16_AWQ"):
+            return {"weight": ("U8", (n // 2, k)), "weight_scale": ("F32", (n, k // 64))}
         if "NVFP4" in self.algo:
             inputs = {} if self.algo.startswith("W4A16") else {"input_scale": ("F32", ())}
             return {"weight": ("U8", (n, k // 2)), "weight_scale": ("F8_E4M3", (n, k // self.group)),
@@ -89,7 +105,13 @@ class ModelOptScheme(Native):
             return (shape[0], 1, shape[1], 1) if self.algo == "FP8_PB_WO" and name != "weight" else shape
         return () if shape == (1,) else shape[:1]
 
-    def encode(self, w, scale_dtype, amax_shared=None):
+    def plain(self, w, scale_dtype):
+        if self.algo == "W4A16_AWQ":
+            n, k = w.shape
+            grouped = w.reshape(n, k // 64, 64)
+            scale = np.maximum(np.abs(grouped).max(axis=2), np.float32(2.0**-30)) / np.float32(7)
+            codes = np.clip(np.rint(grouped / scale[:, :, None]), -8, 7).astype(np.int8).reshape(n // 2, 2, k) & 15
+            return {"weight": (codes[:, 0] | codes[:, 1] << 4).astype(np.uint8), "weight_scale": scale}
         if "NVFP4" not in self.algo:
             parts = {name: np.reshape(x, self.shape(name, x.shape)) for name, x in self.inner.encode(w, "F32").items()}
             return renamed(parts, {"weight_packed": "weight"})
@@ -242,6 +264,9 @@ NATIVE = {
     "modelopt_nvfp4_g32": ("bfloat16", ModelOptScheme("W4A16_NVFP4", group=32)),
     "modelopt_mxfp4": ("bfloat16", ModelOptScheme("MXFP4")),
     "modelopt_int8": ("bfloat16", ModelOptScheme("W8A16", own_file=True)),
+    "modelopt_awq": ("bfloat16", ModelOptScheme("W4A16_AWQ")),
+    "modelopt_awq_nvfp4": ("bfloat16", ModelOptScheme("NVFP4_AWQ")),
+    "modelopt_smooth": ("bfloat16", ModelOptScheme("W8A8_SQ_PER_CHANNEL")),
     "gptq4_g64": ("float16", GptqScheme()),
     "gptq4_act_order": ("bfloat16", GptqScheme(group_size=32, act_order=True, symmetric=False)),
     "gptq3_v2": ("float16", GptqScheme(3, 32, False, 2)),

@@ -68,6 +68,14 @@ def decode(t, name, config):
     """(dtype, fp32 values) of one weight matrix in any format."""
     stem = name.removesuffix("weight")
     quantization = config.get("quantization_config") or {}
+    if stem + "pre_quant_scale" in t:  # ModelOpt's, of the inputs
+        dtype, w = decode_plain(t, name, stem, config, quantization)
+        return dtype, w * widen(*t[stem + "pre_quant_scale"])
+    return decode_plain(t, name, stem, config, quantization)
+
+
+def decode_plain(t, name, stem, config, quantization):
+    """Without what ModelOpt multiplies the inputs by."""
     if stem + "qweight" in t:
         n = t[stem + "scales"][1].shape[1]
         return decode_awq(t, stem, n) if quantization["quant_method"] == "awq" else decode_gptq(t, stem, n, quantization)
@@ -77,7 +85,12 @@ def decode(t, name, config):
         scale_dtype, scale = t[stem + "weight_scale"]
         if scale_dtype == "U8":
             return reference_formats.decode_mx({stem + "weight_packed": t[name], stem + "weight_scale": (scale_dtype, scale)}, stem)
-        return "F32", t[name][1].astype(np.float32) * widen(scale_dtype, scale).reshape(-1, 1)
+        scale, codes = widen(scale_dtype, scale), t[name][1]
+        if codes.dtype == np.uint8:  # two rows in a byte
+            codes = np.stack([codes & 15, codes >> 4], axis=1).reshape(-1, codes.shape[1]).astype(np.int8)
+            codes = (codes ^ 8) - 8
+            return "F32", codes.astype(np.float32) * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
+        return "F32", codes.astype(np.float32) * scale.reshape(-1, 1)
     mx = stem + "weight_scale" in t and t[stem + "weight_scale"][0] == "U8"
     if name in t and t[name][0] == "F8_E4M3" and not mx and quantization.get("quant_method") != "compressed-tensors":
         group = quantization.get("group_size")

@@ -168,9 +168,9 @@ static void modelopt_says_it_in_either_file(void **state)
     ctw_model_close(m);
     write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 64}}");
     expect_refusal(c, "hf_quant_config.json: quantization.group_size: NVFP4 in groups of 64");
-    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}");
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4_SVD\"}}");
     expect_refusal(c,
-                   "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt W4A8_AWQ\"");
+                   "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt NVFP4_SVD\"");
     write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"FP8\"}}");
     expect_refusal(c, "its tensors are nvfp4, but quantization_config says 8-bit float");
     write_beside(c, file, "{");
@@ -239,6 +239,43 @@ static void modelopt_in_other_formats(void **state)
     struct ctw_model *m = open_ok(c);
     assert_non_null(strstr(m->activations, "K/V"));
     ctw_model_close(m);
+}
+
+/* AWQ and SmoothQuant: factors of the columns, which any of its integers and NVFP4 may have */
+static void modelopt_scales_inputs(void **state)
+{
+    struct checkpoint *c = *state;
+    set_parts(c, &(struct parts){{Q ".weight", "U8", "16, 32", 512, NULL},
+                                 {Q ".weight_scale", "F32", "32, 2", 256, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    c->config = QUANTISED("\"quant_algo\": \"W4A16_AWQ\"");
+    struct ctw_weight w = q_weight(c, NULL);
+    assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.dtype == CTW_F32 && w.bits == 4);
+    assert_true(w.group_size == 16 && w.n_groups == 2 && w.scale_stride == 2);
+    add(c, Q ".pre_quant_scale", "BF16", "32", 64, NULL);
+    add(c, Q ".weight_scale_2", "F32", "", 4, NULL);
+    c->config = QUANTISED("\"quant_algo\": \"W4A8_AWQ\"");
+    (void)q_weight(c, "float8 tensor static");
+    find(c, Q ".weight")->shape = "32, 16";
+    expect_refusal(c, "weight: found U8 [32, 16], expected U8 [16, 32]");
+    find(c, Q ".weight")->shape = "16, 32";
+    find(c, Q ".weight_scale")->shape = "64";
+    expect_refusal(c, "expected [32, groups], where groups divide 32 columns");
+    set_parts(c, &nvfp4);
+    add(c, Q ".pre_quant_scale", "BF16", "32", 64, NULL);
+    c->config = QUANTISED("\"quant_algo\": \"NVFP4_AWQ\"");
+    w = q_weight(c, "float4 tensor_group 16 local");
+    assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.group_size == 16);
+    find(c, Q ".pre_quant_scale")->shape = "1, 32";
+    expect_refusal(c, "pre_quant_scale: found BF16 [1, 32], expected BF16, F16 or F32 [32]");
+    set_parts(c, &(struct parts){{Q ".weight", "I8", "32, 32", 1024, NULL},
+                                 {Q ".weight_scale", "F32", "32", 128, NULL},
+                                 {Q ".pre_quant_scale", "F32", "32", 128, NULL}});
+    c->config = QUANTISED("\"quant_algo\": \"W8A8_SQ_PER_CHANNEL\"");
+    w = q_weight(c, "int8 tensor static");
+    assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.bits == 8 && w.group_size == 32);
+    c->config = QUANTISED("\"quant_algo\": \"FP8\"");
+    expect_refusal(c, "quantization_config says 8-bit float");
 }
 
 #define GPTQ "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16"
@@ -505,6 +542,7 @@ int main(void)
         TEST(modelopt_mixes_algorithms),
         TEST(modelopt_in_other_formats),
         TEST(auto_round_stores_floats),
+        TEST(modelopt_scales_inputs),
         TEST(gptq_of_either_version),
         TEST(gptq_rules_by_module),
         TEST(contradictions),

@@ -397,8 +397,8 @@ static void other_formats_are_named(void **state)
          "bitsandbytes", "llm-compressor"},
         {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "quantise"},
         {QC "{\"quant_method\": \"new-method\"}}", "quant_method", "new-method", "quantise"},
-        {QC "{\"quant_method\": \"modelopt\", \"quant_algo\": \"W4A8_AWQ\"}}",
-         "quantization_config.quant_algo", "ModelOpt W4A8_AWQ", "quantise"},
+        {QC "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4_SVD\"}}",
+         "quantization_config.quant_algo", "ModelOpt NVFP4_SVD", "quantise"},
         {QC "{\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"a\": {\"quant_algo\": "
             "\"INT4_AWQ\"}}}}",
          "quantized_layers.a.quant_algo", "ModelOpt INT4_AWQ", "quantise"},

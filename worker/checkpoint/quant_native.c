@@ -174,6 +174,9 @@ static const struct algo {
     {"W4A8_NVFP4_FP8", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float8 tensor static", false},
     {"MXFP4", 4, CTW_STRATEGY_GROUP, 32, "float4 group 32 dynamic", false},
     {"W4A8_MXFP4_FP8", 4, CTW_STRATEGY_GROUP, 32, "float8 tensor dynamic", false},
+    {"W4A16_AWQ", 4, CTW_STRATEGY_GROUP, 0, "", true},
+    {"W4A8_AWQ", 4, CTW_STRATEGY_GROUP, 0, "float8 tensor static", true},
+    {"NVFP4_AWQ", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float4 tensor_group 16 local", false},
     {"W8A16", 8, CTW_STRATEGY_CHANNEL, 0, "", true},
     {"W8A8_SQ_PER_CHANNEL", 8, CTW_STRATEGY_CHANNEL, 0, "int8 tensor static", true},
 };
