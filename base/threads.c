@@ -15,9 +15,9 @@ enum {
     SPINS = 2000
 };
 
-/* The gate counts loops, and the pool threads inside the current one. The caller opens it for a loop
- * and closes it once every item is taken, so that it waits for threads that work on an item, never
- * for one that the system has not woken yet. */
+/* The gate counts loops, and the pool threads inside the current one. The caller opens it for a
+ * loop and closes it once every item is taken, so that it waits for threads that work on an item,
+ * never for one that the system has not woken yet. */
 enum { GATE_OPEN = 1 << 16, GATE_INSIDE = GATE_OPEN - 1, GATE_LOOP = GATE_OPEN << 1 };
 
 struct ctw_threads {
@@ -126,8 +126,8 @@ static enum ctw_status start_thread(struct ctw_threads *pool, int i, struct ctw_
         ctw_free(start);
         return ctw_fail(
             err, CTW_ENOMEM,
-            "cannot start thread %d of %d (error %d): lower --threads, or raise ulimit -u or -v", i + 2,
-            pool->n_threads, rc);
+            "cannot start thread %d of %d (error %d): lower --threads, or raise ulimit -u or -v",
+            i + 2, pool->n_threads, rc);
     }
     pool->n_started++;
     return CTW_OK;

@@ -1,8 +1,8 @@
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -51,7 +51,8 @@ static void sizes_do_not_wrap(void **state)
 static void aligned_memory_is_zeroed(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {0, 1, 63, 64, 1000, 1 << 20, (4 << 20) - 1, 4 << 20, (9 << 20) + 5};
+    static const size_t sizes[] = {
+        0, 1, 63, 64, 1000, 1 << 20, (4 << 20) - 1, 4 << 20, (9 << 20) + 5};
     for (size_t i = 0; i < 3 * CTW_COUNT(sizes); i++) {
         size_t bytes = sizes[i % CTW_COUNT(sizes)];
         char *p = ctw_alloc_aligned(bytes), *beside = ctw_alloc_aligned(bytes);
@@ -120,7 +121,8 @@ static void every_item_runs_once(void **state)
     assert_int_equal(ctw_threads_open(&pool, -1, &err), CTW_EINVAL);
 }
 
-/* Loops that end before most threads have woken: a late thread joins a later loop, never an old one. */
+/* Loops that end before most threads have woken: a late thread joins a later loop, never an old
+ * one. */
 static void short_loops_follow_one_another(void **state)
 {
     (void)state;
@@ -143,7 +145,8 @@ static void short_loops_follow_one_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fail_keeps_message_and_prefix), cmocka_unit_test(long_message_is_cut),
+        cmocka_unit_test(fail_keeps_message_and_prefix),
+        cmocka_unit_test(long_message_is_cut),
         cmocka_unit_test(sizes_do_not_wrap),
         cmocka_unit_test(aligned_memory_is_zeroed),
         cmocka_unit_test(allocations_can_be_made_to_fail),
