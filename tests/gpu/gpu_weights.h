@@ -141,7 +141,8 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 
 /* clang-format off */
 enum format {
-    DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, FLOAT8, INT8, MXFP8, MXFP6, MXFP4, GPTQ, AWQ
+    DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, MODELOPT_AWQ, FLOAT8, INT8, MXFP8, MXFP6, MXFP4, GPTQ,
+    AWQ
 };
 /* clang-format on */
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
@@ -155,7 +156,8 @@ struct kind {
     int group; /* 0: a row; -1: the whole matrix; below: blocks of -group rows and columns.
                   NVFP4: about its global scale, or the inverse of its factor */
     enum zeros zeros;
-    bool indexed, whole; /* activation order; whole codes in each word */
+    bool indexed, whole; /* activation order; whole codes in each word; of NVFP4_MODELOPT: scales
+                            of 32 columns */
     int misalign;        /* bytes; below 0: of all parts but the values */
     int64_t n, k;
 };
@@ -305,10 +307,10 @@ static void make_transposed(struct made *m, const struct kind *c, struct ctw_qua
 
 static const char *method_of(enum format format)
 {
-    return format == NVFP4_MODELOPT ? "modelopt"
-           : format == GPTQ         ? "gptq"
-           : format == AWQ          ? "awq"
-                                    : "compressed-tensors";
+    return format == NVFP4_MODELOPT || format == MODELOPT_AWQ ? "modelopt"
+           : format == GPTQ                                   ? "gptq"
+           : format == AWQ                                    ? "awq"
+                                                              : "compressed-tensors";
 }
 
 static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_args *args)
@@ -318,12 +320,24 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
     args->strategy = CTW_STRATEGY_TENSOR_GROUP;
     args->group_size = 16;
     add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n, c->k / 2);
-    uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_F8_E4M3, 2, c->n, c->k / 16);
-    for (int64_t i = 0; i < c->n * c->k / 16; i++)
+    int64_t groups = c->k / (c->whole ? 32 : 16);
+    uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_F8_E4M3, 2, c->n, groups);
+    for (int64_t i = 0; i < c->n * groups; i++)
         scale[i] = (scale[i] & 0x7f) == 0x7f ? 0x7e : scale[i]; /* NaN's payload is not the same */
     float divisor = (float)c->group + 0.3f;
     ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, c->dtype, 1, 1, 1), c->dtype, 0,
                     c->format == NVFP4 ? divisor : 1 / divisor);
+}
+
+static void make_awq_modelopt(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    int64_t groups = c->k / c->group;
+    args->num_bits = 4;
+    args->symmetric = true;
+    args->strategy = CTW_STRATEGY_GROUP;
+    add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n / 2, c->k);
+    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, c->n, groups), c->dtype, c->n * groups, true);
+    make_floats(add_part(m, CTW_PART_COLUMN_SCALE, CTW_BF16, 1, c->k, 1), CTW_BF16, c->k, false);
 }
 
 static void weight_open(struct made *m, const struct kind *c)
@@ -346,6 +360,8 @@ static void weight_open(struct made *m, const struct kind *c)
         make_pack(m, c, &args);
     else if (c->format == NVFP4 || c->format == NVFP4_MODELOPT)
         make_nvfp4(m, c, &args);
+    else if (c->format == MODELOPT_AWQ)
+        make_awq_modelopt(m, c, &args);
     else if (c->format == FLOAT8 || c->format == INT8)
         make_bytes(m, c, &args);
     else if (c->format == GPTQ || c->format == AWQ)
