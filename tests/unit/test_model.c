@@ -361,9 +361,11 @@ static void a_layer_whose_values_are_keys(void **state)
     add(c, LAYER "self_attn.q_norm.weight", "BF16", "8", 16, NULL);
     add(c, LAYER "self_attn.k_norm.weight", "BF16", "8", 16, NULL);
     add(c, LAYER "layer_scalar", "BF16", "1", 2, NULL);
-    expect_refusal(c, "layer_scalar is 0, which is not supported");
-    find(c, LAYER "layer_scalar")->data = "\x00\x3f";
     struct ctw_model *m = open_ok(c);
+    assert_true(m->layers[1].scalar == 0);
+    ctw_model_close(m);
+    find(c, LAYER "layer_scalar")->data = "\x00\x3f";
+    m = open_ok(c);
     assert_true(m->layers[1].scalar == 0.5f);
     ctw_model_close(m);
     struct tensor *norm = find(c, LAYER "self_attn.q_norm.weight");

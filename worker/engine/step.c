@@ -98,9 +98,14 @@ enum ctw_status ctw_step_norm_residual(const struct ctw_step *s, enum ctw_norm_p
 
 enum ctw_status ctw_step_scale_residual(const struct ctw_step *s, float factor, struct ctw_err *err)
 {
-    return on_residual(
-        s, (struct ctw_op_norm){.kind = CTW_NORM_NONE, .n_tok = s->chunk->n_tok, .factor = factor},
-        err);
+    struct ctw_op_norm op = {.kind = CTW_NORM_NONE, .n_tok = s->chunk->n_tok, .factor = factor};
+    if (factor != 0)
+        return on_residual(s, op, err);
+    /* 0 means 1 to the backends. The smallest number twice makes zeros, too, of all but infinities
+     * and NaNs. */
+    op.factor = 0x1p-149f;
+    enum ctw_status st = on_residual(s, op, err);
+    return st == CTW_OK ? on_residual(s, op, err) : st;
 }
 
 enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, enum ctw_norm_place place, void *y,

@@ -92,16 +92,12 @@ static double softplus(double x)
     return x > 30 ? x : ctw_ln(1 + ctw_exp(x));
 }
 
-static enum ctw_status read_numbers(struct ctw_model *m, struct ctw_err *err)
+static void read_numbers(struct ctw_model *m)
 {
     for (int i = 1; i <= m->n_decoders; i++) {
         struct ctw_layer *l = &m->layers[i];
         if (l->vector[CTW_V_SCALAR] != NULL)
             l->scalar = (float)number_in(m, l->vector[CTW_V_SCALAR]);
-        if (l->scalar == 0) /* would mean 1 to the backends */
-            return ctw_fail(err, CTW_EUNSUP, "%s: %s is 0, which is not supported",
-                            ctw_container_file(m->container, l->vector[CTW_V_SCALAR]->file),
-                            l->vector[CTW_V_SCALAR]->name);
         if (l->vector[CTW_V_ACT] == NULL)
             continue;
         double beta = number_in(m, l->vector[CTW_V_ACT + 2]);
@@ -110,7 +106,6 @@ static enum ctw_status read_numbers(struct ctw_model *m, struct ctw_err *err)
         l->act_param[2] = (float)beta;
         l->act_param[3] = (float)number_in(m, l->vector[CTW_V_ACT + 3]);
     }
-    return CTW_OK;
 }
 
 /* Where values are keys, the norms of queries and keys must be part of the split (attention.c). */
@@ -147,9 +142,8 @@ static enum ctw_status check_quantised(const struct ctw_finder *finder, struct c
 static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finder *finder,
                                      struct ctw_err *err)
 {
-    enum ctw_status st = read_numbers(m, err);
-    if (st == CTW_OK)
-        st = check_head_norms(m, err);
+    read_numbers(m);
+    enum ctw_status st = check_head_norms(m, err);
     if (st == CTW_OK)
         st = check_quantised(finder, err);
     if (st == CTW_OK && finder->quantises_activations)
