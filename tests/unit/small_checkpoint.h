@@ -120,7 +120,7 @@ static inline void write_config(const struct checkpoint *c)
 static inline void write_it(const struct checkpoint *c)
 {
     static char header[16384];
-    static const char zeros[4096];
+    static const char zeros[16384];
     char path[128];
     size_t at = 0, offset = 0;
     for (int i = 0; i < c->n; i++) {
