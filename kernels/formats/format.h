@@ -28,8 +28,8 @@ enum ctw_part_kind {
     CTW_PART_ZERO_POINT,
     CTW_PART_GROUP_INDEX,
     CTW_PART_GLOBAL_SCALE,
-    CTW_PART_COLUMN_SCALE, /* multiplies the inputs */
-    CTW_PART_SHAPE, /* read on opening, never by a decoder */
+    CTW_PART_COLUMN_SCALE, /* a factor of each column */
+    CTW_PART_SHAPE,        /* read on opening, never by a decoder */
     CTW_N_PARTS
 };
 

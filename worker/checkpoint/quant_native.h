@@ -44,8 +44,8 @@ enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *na
 enum ctw_status ctw_quant_read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                     const char *key, const char *also,
                                     struct ctw_err *err) CTW_MUST_CHECK;
-/* The key's value, spelled as in `known`; NULL: none. CTW_EUNSUP if it is none of them, up to NULL.
- */
+/* The key's value, spelled as in `known`, which ends with NULL; NULL if the key is absent.
+ * CTW_EUNSUP if the value is not in `known`. */
 enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char *key,
                                       const char *const *known, const char **word,
                                       struct ctw_err *err) CTW_MUST_CHECK;

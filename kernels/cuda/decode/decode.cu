@@ -3,38 +3,44 @@
  * payload.
  *
  * Kernels: those of decode_pack.cu, decode_bytes.cu and decode_transposed.cu; nvfp4_units;
- * mxfp4_units; mxfp6_units; dense_units (only moves and converts); and any_format, which calls a
- * format's own decode function for everything the others do not support: odd alignments, and future
- * formats.
+ * mx_units; dense_units (only moves and converts); and any_format, which calls a format's own
+ * decode function for everything the others do not support: odd alignments, and future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
 
 enum { SPANS = 32 };
 
-/* ---- nvfp4 -------------------------------------------------------------------------------- */
+/* ---- small floats ------------------------------------------------------------------------- */
 
-/* One row's unit: a is its scale; if PLAIN, 2^126 times its scale. The values are BF16, or F32. */
-template <typename T, bool PLAIN, enum ctw_dtype VALUES>
-static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *dst)
+/*
+ * One row's unit: codes of BITS bits, E2M1 or E2M3, and their scale a; if PLAIN, 2^126 times it.
+ * The low bits of a code, placed across the boundary of a float's exponent and mantissa, are its
+ * magnitude times 2^-126 (0.5 is a subnormal there too, and exact). The values are BF16, or F32.
+ */
+template <typename T, bool PLAIN, enum ctw_dtype VALUES, int BITS = 4, typename C>
+static __device__ __forceinline__ void float_values8(C codes, float a, T *dst)
 {
+    constexpr uint32_t SIGN = 1u << (BITS - 1);
+    constexpr int PLACE = BITS == 4 ? 22 : 20;
     float v[8];
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        uint32_t code = word >> (4 * c);
-        float e2m1 = __uint_as_float((code & 8u) << 28 | (code & 7u) << 22);
-        v[c] = (PLAIN ? e2m1 : e2m1 * 0x1p126f) * a;
+        uint32_t code = (uint32_t)(codes >> (BITS * c));
+        float number = __uint_as_float((code & SIGN) << (32 - BITS) | (code & (SIGN - 1)) << PLACE);
+        v[c] = (PLAIN ? number : number * 0x1p126f) * a;
         if constexpr (VALUES == CTW_BF16 && !ctw_cuda_same_type<T, __nv_bfloat16>)
             v[c] = ctw_cuda_round(v[c], CTW_BF16);
     }
     unit_store(dst, v);
 }
 
+/* ---- nvfp4 -------------------------------------------------------------------------------- */
+
 /*
- * A unit of 8 columns is one word. An E2M1 code's three low bits, placed across the boundary of a
- * float's exponent and mantissa, are its magnitude times 2^-126 (0.5 is a subnormal there too, and
- * exact). For a usual global scale, with scales of at most 448 / 256, the factor 2^126 goes into
- * the scale. FACTOR: ModelOpt's, whose global scale multiplies, and whose values are F32.
+ * A unit of 8 columns is one word. For a usual global scale, with scales of at most 448 / 256, the
+ * factor 2^126 goes into the scale. FACTOR: ModelOpt's, whose global scale multiplies, and whose
+ * values are F32.
  */
 template <typename T, bool FACTOR>
 __global__ void __launch_bounds__(THREADS)
@@ -67,37 +73,49 @@ __global__ void __launch_bounds__(THREADS)
             break;
         T *to = dst + (uint64_t)i * p.k;
         if (plain)
-            nvfp4_values8<T, true, VALUES>(word[i],
+            float_values8<T, true, VALUES>(word[i],
                                            (FACTOR ? ctw_byte_e4m3(scale[i]) * global
                                                    : ctw_nvfp4_scale(scale[i], global, inverse)) *
                                                0x1p126f,
                                            to);
         else
-            nvfp4_values8<T, false, VALUES>(word[i],
+            float_values8<T, false, VALUES>(word[i],
                                             FACTOR ? ctw_byte_e4m3(scale[i]) * global
                                                    : __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global),
                                             to);
     }
 }
 
-/* ---- mxfp4 -------------------------------------------------------------------------------- */
+/* ---- mxfp4, mxfp6 -------------------------------------------------------------------------- */
+
+/* A unit's codes: a word, or 48 bits that begin with a word or in its middle and end in the next. */
+template <int BITS> static __device__ __forceinline__ auto mx_codes(const uint32_t *p, uint32_t unit)
+{
+    if constexpr (BITS == 4)
+        return __ldcs(p);
+    else
+        return ((uint64_t)__ldcs(p + 1) << 32 | __ldcs(p)) >> (unit % 2 * 16);
+}
 
 /* As nvfp4_units; the factor 2^126 goes into scales of at most 2. */
-template <typename T>
+template <typename T, int BITS>
 __global__ void __launch_bounds__(THREADS)
-    mxfp4_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
+    mx_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
 {
     uint32_t unit, r0;
     if (!plane_place(p, &unit, &r0))
         return;
-    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit;
+    const uint32_t *values =
+        (const uint32_t *)s.data.part[CTW_PART_VALUES] + (BITS == 4 ? unit : unit * 3 / 2);
     const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 4;
     T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
-    uint32_t row[ROWS], word[ROWS], scale[ROWS];
+    const uint32_t row_words = BITS == 4 ? p.units : p.k * 6 / 32;
+    uint32_t row[ROWS], scale[ROWS];
+    decltype(mx_codes<BITS>(values, unit)) codes[ROWS];
     plane_rows(p, r0, row);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        word[i] = __ldcs(values + (uint64_t)row[i] * p.units);
+        codes[i] = mx_codes<BITS>(values + (uint64_t)row[i] * row_words, unit);
         scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
     }
 #pragma unroll
@@ -106,61 +124,10 @@ __global__ void __launch_bounds__(THREADS)
             break;
         T *to = dst + (uint64_t)i * p.k;
         if (scale[i] <= 128)
-            nvfp4_values8<T, true, CTW_BF16>(word[i], __uint_as_float((scale[i] + 126) << 23), to);
+            float_values8<T, true, CTW_BF16, BITS>(codes[i], __uint_as_float((scale[i] + 126) << 23),
+                                                   to);
         else
-            nvfp4_values8<T, false, CTW_BF16>(word[i], ctw_e8m0_to_f32((uint8_t)scale[i]), to);
-    }
-}
-
-/* ---- mxfp6 -------------------------------------------------------------------------------- */
-
-/* An E2M3 code's five low bits, placed as a float's exponent and mantissa, are its magnitude times
- * 2^-126. PLAIN: a is 2^126 times the scale. */
-template <typename T, bool PLAIN>
-static __device__ __forceinline__ void mxfp6_values8(uint64_t codes, float a, T *dst)
-{
-    float v[8];
-#pragma unroll
-    for (int c = 0; c < 8; c++) {
-        uint32_t code = (uint32_t)(codes >> (6 * c));
-        float e2m3 = __uint_as_float((code & 32u) << 26 | (code & 31u) << 20);
-        v[c] = (PLAIN ? e2m3 : e2m3 * 0x1p126f) * a;
-        if constexpr (!ctw_cuda_same_type<T, __nv_bfloat16>)
-            v[c] = ctw_cuda_round(v[c], CTW_BF16);
-    }
-    unit_store(dst, v);
-}
-
-/* As mxfp4_units. A unit's 48 bits begin with a word or in its middle; two words hold them. */
-template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    mxfp6_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
-{
-    uint32_t unit, r0;
-    if (!plane_place(p, &unit, &r0))
-        return;
-    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit * 3 / 2;
-    const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 4;
-    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
-    const uint32_t row_words = p.k * 6 / 32, from = unit % 2 * 16;
-    uint32_t row[ROWS], low[ROWS], high[ROWS], scale[ROWS];
-    plane_rows(p, r0, row);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        low[i] = __ldcs(values + (uint64_t)row[i] * row_words);
-        high[i] = __ldcs(values + (uint64_t)row[i] * row_words + 1);
-        scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        if (r0 + i >= p.n_rows)
-            break;
-        T *to = dst + (uint64_t)i * p.k;
-        uint64_t codes = ((uint64_t)high[i] << 32 | low[i]) >> from;
-        if (scale[i] <= 128)
-            mxfp6_values8<T, true>(codes, __uint_as_float((scale[i] + 126) << 23), to);
-        else
-            mxfp6_values8<T, false>(codes, ctw_e8m0_to_f32((uint8_t)scale[i]), to);
+            float_values8<T, false, CTW_BF16, BITS>(codes[i], ctw_e8m0_to_f32((uint8_t)scale[i]), to);
     }
 }
 
@@ -277,12 +244,12 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
 #undef TO
     } else if (id == CTW_FORMAT_mxfp4 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
-#define TO(T) mxfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
+#define TO(T) mx_units<T, 4><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
     } else if (id == CTW_FORMAT_mxfp6 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
-#define TO(T) mxfp6_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
+#define TO(T) mx_units<T, 6><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
     } else if (id == CTW_FORMAT_dense && p->k % 8 == 0 && dst_aligned &&

@@ -1,7 +1,7 @@
 /*
- * The text model of Qwen 3 VL's mixtures: Qwen 3's layers without windows. Stacks of experts are
- * stored as [n, inputs, outputs] in the makers' files, and as [n, outputs, inputs] in those that
- * transformers 5 wrote. Defaults: Qwen3VLMoeTextConfig.
+ * The text model of Qwen 3 VL's mixtures: Qwen 3's layers without windows. The makers' files store
+ * a stack of experts as [n, inputs, outputs], files of transformers 5 as [n, outputs, inputs].
+ * Defaults: Qwen3VLMoeTextConfig.
  */
 #include "worker/checkpoint/container.h"
 #include "worker/model/families/qwen.h"
