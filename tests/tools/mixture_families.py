@@ -35,7 +35,8 @@ def apart(m):
 def as_class(m, stacked):
     """The Model as transformers 5's class names it: experts in "mlp", in one tensor each if `stacked`."""
     def one(e):
-        router = replace(e.router, module=e.router.module.replace("block_sparse_moe", "mlp"))
+        router = replace(e.router, module=e.router.module.replace("block_sparse_moe", "mlp"),
+                         correction=e.router.correction and e.router.correction.replace("block_sparse_moe", "mlp"))
         names = {"gate_up": tuple(x.replace("block_sparse_moe", "mlp") for x in e.gate_up),
                  "down": e.down.replace("block_sparse_moe", "mlp")}
         return replace(e, router=router, **(STACKED if stacked and "{}" in e.down else names))

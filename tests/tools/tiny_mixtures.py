@@ -97,6 +97,7 @@ FAMILIES = {
     "deepseek_v2_lite": ("deepseek_v2", {"topk_method": "greedy", "n_group": None, "topk_group": None, "q_lora_rank": None}),
     "deepseek_v3_halves": ("deepseek_v3", {"rope_interleave": False, "attention_bias": True, "first_k_dense_replace": 2}),
     "mixtral_modules": ("mixtral", {}), "mixtral_stacked": ("mixtral", {}), "qwen3_moe_stacked": ("qwen3_moe", {}),
+    "minimax_m2_modules": ("minimax_m2", {}),
     "mixtral_apart": ("mixtral", {}), "gpt_oss_apart": ("gpt_oss", {}), "granitemoe_apart": ("granitemoe", {}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
 }

@@ -138,10 +138,12 @@ static inline void write_it(const struct checkpoint *c)
     uint64_t n = at;
     assert_int_equal(fwrite(&n, 1, 8, to), 8);
     assert_int_equal(fwrite(header, 1, at, to), at);
-    for (int i = 0; i < c->n; i++)
+    for (int i = 0; i < c->n; i++) {
+        assert_true(c->tensors[i].data != NULL || c->tensors[i].bytes <= sizeof(zeros));
         assert_int_equal(fwrite(c->tensors[i].data != NULL ? c->tensors[i].data : zeros, 1,
                                 c->tensors[i].bytes, to),
                          c->tensors[i].bytes);
+    }
     assert_int_equal(fclose(to), 0);
     write_config(c);
 }

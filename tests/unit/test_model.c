@@ -83,6 +83,39 @@ static void tied_heads(void **state)
     expect_refusal(c, "no tensor lm_head.weight");
 }
 
+/* What the embedding reads are no numbers: its scheme for inputs is not its head's. */
+static void a_tied_head_has_inputs_of_its_own(void **state)
+{
+    struct checkpoint *c = *state;
+#define SCHEME(targets)                                                                            \
+    BF16_CONFIG                                                                                    \
+        ", \"tie_word_embeddings\": true, \"quantization_config\": {\"format\": "                  \
+        "\"float-quantized\", \"quant_method\": \"compressed-tensors\", \"config_groups\": "       \
+        "{\"g\": {\"targets\": [" targets "], \"weights\": {\"num_bits\": 8, \"type\": "           \
+        "\"float\", \"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, "         \
+        "\"type\": \"float\", \"strategy\": \"token\", \"dynamic\": true}}}}"
+    static const struct {
+        const char *config;
+        bool quantised;
+    } rows[] = {{SCHEME("\"Embedding\""), false}, {SCHEME("\"Embedding\", \"lm_head\""), true}};
+    drop(c, "lm_head.weight");
+    *find(c, "model.embed_tokens.weight") =
+        (struct tensor){"model.embed_tokens.weight", "F8_E4M3", "16, 32", 512, NULL};
+    add(c, "model.embed_tokens.weight_scale", "BF16", "16, 1", 32, NULL);
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        const struct ctw_model_options options = {.quantises_activations = true};
+        struct ctw_model *m;
+        struct ctw_err err = {0};
+        c->config = rows[i].config;
+        write_it(c);
+        if (ctw_model_open(&m, c->dir, &options, &err) != CTW_OK)
+            fail_msg("%s", err.msg);
+        const struct ctw_matrix *head = &m->layers[2].matrix[CTW_M_HEAD];
+        assert_true((head->input.codes != CTW_CODES_NONE) == rows[i].quantised);
+        ctw_model_close(m);
+    }
+}
+
 static void tensors_must_fit_the_config(void **state)
 {
     struct checkpoint *c = *state;
@@ -383,6 +416,7 @@ int main(void)
         TEST(a_layer_whose_values_are_keys),
         TEST(biases),
         TEST(tied_heads),
+        TEST(a_tied_head_has_inputs_of_its_own),
         TEST(tensors_must_fit_the_config),
         TEST(harmless_leftovers),
         TEST(unread_keys_are_kept),

@@ -211,6 +211,27 @@ static void gptq_rules_by_module(void **state)
     remove_beside(c, "quant_config.json");
 }
 
+/* AutoRound's FP8 in llm-compressor's format does not ignore a dense head, which is no linear layer
+ * to the engines that it writes for. */
+static void a_dense_head_is_not_linear(void **state)
+{
+    struct checkpoint *c = *state;
+#define FP8_ROWS(targets)                                                                          \
+    QUANTISED("\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "        \
+              "\"ignore\": [\"re:.*(k|v|o|gate|up|down)_proj\"], \"config_groups\": {\"g\": "      \
+              "{\"targets\": [" targets "], \"weights\": {\"num_bits\": 8, \"type\": \"float\", "  \
+              "\"strategy\": \"channel\"}}}")
+    set_parts(c, &(struct parts){{Q ".weight", "F8_E4M3", "32, 32", 1024, NULL},
+                                 {Q ".weight_scale", "BF16", "32, 1", 64, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    c->config = FP8_ROWS("\"Linear\"");
+    struct ctw_model *m = open_ok(c);
+    assert_true(m->layers[2].matrix[CTW_M_HEAD].weight.format->id == CTW_FORMAT_dense);
+    ctw_model_close(m);
+    c->config = FP8_ROWS("\"re:.*q_proj\", \"lm_head\"");
+    expect_refusal(c, "lm_head: ");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -219,6 +240,7 @@ int main(void)
         TEST(gptq_of_either_version),
         TEST(gptq_rules_by_module),
         TEST(auto_round_stores_floats),
+        TEST(a_dense_head_is_not_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

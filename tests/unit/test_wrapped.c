@@ -159,6 +159,8 @@ static void text_models_of_several_families(void **state)
         {"idefics2", "Idefics2ForConditionalGeneration", "text_config", "mistral"},
         {"idefics3", "Idefics3ForConditionalGeneration", "text_config", "llama"},
         {"internvl", "InternVLForConditionalGeneration", "text_config", "qwen2"},
+        {"internvl_chat", "InternVLChatModel", "llm_config", "qwen2"},
+        {"kimi_vl", "KimiVLForConditionalGeneration", "text_config", "deepseek_v3"},
         {"llava", "LlavaForConditionalGeneration", "text_config", "llama"},
         {"llava_next", "LlavaNextForConditionalGeneration", "text_config", "llama"},
         {"llava_onevision", "LlavaOnevisionForConditionalGeneration", "text_config", "qwen2"},
