@@ -105,13 +105,15 @@ static bool head_is_alone(struct ctw_op_head op, int64_t k, const struct ctw_hea
     return same;
 }
 
+/* As operations.h defines it: a quotient of another precision may round to another number. */
 static void to_unit_length(float *row, int64_t k, enum ctw_dtype dtype)
 {
     double squares = 0;
     for (int64_t i = 0; i < k; i++)
         squares += (double)row[i] * row[i];
+    float length = ctw_unit_length(squares);
     for (int64_t i = 0; i < k; i++)
-        row[i] = ctw_round_float((float)(row[i] / fmax(sqrt(squares), 1e-12)), dtype);
+        row[i] = ctw_round_float(row[i] / length, dtype);
 }
 
 /* Does a head in parts have the bits of the whole one? */
