@@ -50,6 +50,7 @@ struct ctw_cuda_ring {
     char *device;
     size_t bytes, at;
     cudaEvent_t freed[4]; /* the quarters */
+    cudaEvent_t arrived;  /* the last table */
     int quarter;
 };
 
@@ -84,6 +85,7 @@ struct ctw_cuda {
     cudaStream_t stream; /* operations, in order */
     cudaStream_t ahead;  /* weights decoded ahead */
     cudaStream_t copy;   /* uploads begun by other threads */
+    cudaStream_t tables; /* uploads of the ring's tables */
     cublasLtHandle_t lt;
     void *workspace; /* of cuBLASLt on `stream`, CTW_CUDA_WORKSPACE bytes */
     int32_t *evens;  /* 0, 2, 4, ..: CTW_CUDA_EVENS rows of a shard that has every other one */
@@ -155,8 +157,9 @@ enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err
 enum ctw_status ctw_cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
 enum ctw_status ctw_cuda_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err);
 
-/* Copies a table of at most a quarter of the ring to the device, in stream order; *device stays
- * valid for operations that are queued before the ring wraps around (three quarters of it). */
+/* Copies a table of at most a quarter of the ring to the device, beside operations that were queued
+ * before; *device is valid for those that are queued from now on until the ring wraps around (three
+ * quarters of it). */
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err);
 

@@ -154,12 +154,12 @@ enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backe
     return st != CTW_OK ? st : choose_variant(cu, opt->cuda_variant, err);
 }
 
-enum { N_STREAMS = 3, N_EVENTS = CTW_CUDA_TICKETS + 2 * CTW_CUDA_FENCES + 2 * CTW_N_SLOTS + 5 };
+enum { N_STREAMS = 4, N_EVENTS = CTW_CUDA_TICKETS + 2 * CTW_CUDA_FENCES + 2 * CTW_N_SLOTS + 6 };
 
 static void list_streams(struct ctw_cuda *cu, cudaStream_t *(&streams)[N_STREAMS],
                          cudaEvent_t *(&events)[N_EVENTS])
 {
-    cudaStream_t *all[N_STREAMS] = {&cu->stream, &cu->ahead, &cu->copy};
+    cudaStream_t *all[N_STREAMS] = {&cu->stream, &cu->ahead, &cu->copy, &cu->tables};
     size_t n = 0;
     memcpy(streams, all, sizeof(all));
     for (int i = 0; i < CTW_CUDA_TICKETS; i++)
@@ -174,6 +174,7 @@ static void list_streams(struct ctw_cuda *cu, cudaStream_t *(&streams)[N_STREAMS
     }
     for (int i = 0; i < 4; i++)
         events[n++] = &cu->ring.freed[i];
+    events[n++] = &cu->ring.arrived;
     events[n++] = &cu->joined;
 }
 

@@ -206,9 +206,14 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
         return st;
     memcpy(r->host + r->at, host, bytes);
     *device = r->device + r->at;
+    /* Not on the operations' stream: 10 us would pass between two kernels. */
     st = ctw_cuda_check(
-        cudaMemcpyAsync(*device, r->host + r->at, bytes, cudaMemcpyHostToDevice, cu->stream),
+        cudaMemcpyAsync(*device, r->host + r->at, bytes, cudaMemcpyHostToDevice, cu->tables),
         "uploading", err);
+    if (st == CTW_OK)
+        st = ctw_cuda_check(cudaEventRecord(r->arrived, cu->tables), "uploading", err);
+    if (st == CTW_OK)
+        st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, r->arrived, 0), "uploading", err);
     r->at += need;
     return st;
 }
