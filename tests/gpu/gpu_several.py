@@ -1,12 +1,13 @@
 """The part `several` of tests/gpu/run: several GPUs against one of them, bit for bit, wherever the weights are."""
 
+import json
 import random
 import re
 import time
 from contextlib import nullcontext
 
-from gpu_faults import FALLING, SHIM, fault_env
-from gpu_programs import Refused, Served, bits, has_module, n_gpus, weight_bytes, wide_items
+from gpu_faults import EXIT_DEVICE, FALLING, SHIM, fault_env
+from gpu_programs import Refused, Served, bits, call, has_module, n_gpus, weight_bytes, wide_items
 from gpu_streaming import random_options, written
 
 # As in gpu_streaming.py: shape, format, layers, vocabulary.
@@ -77,17 +78,23 @@ def served(c, model, variant, placement, disturb):
 
 
 def falls_over(c, model):
-    """(ok, detail): a GPU that faults while others copy what it has read from host memory: they score its sequences."""
+    """(ok, detail): one GPU's fault ends CUDA for the whole process, as CUDA documents: `score` ends with the exit code of a
+    device, one error line, and no result but right ones."""
     items, options = wide_items(model, LENGTHS, c.seed), ["--backend", "cuda", *FALLING]
-    want, _ = c.p.score(model, items, *options, "--placement", "resident", limit_s=c.left(60))
-    for at in (60, 150, 300):
-        got, log = c.p.score(model, items, *options, *ALL, *hosted(model), "--pass-tokens", 700, limit_s=c.left(60),
-                             env=fault_env(c, at))
-        if bits(got) != bits(want):
-            return False, f"after a fault in product {at}: other bits than one GPU"
-        if "has failed and is used no more" not in log:
-            return False, f"product {at} was not reached"
-    return True, "3 faults: the others gave the same bits"
+    want = dict(bits(c.p.score(model, items, *options, "--placement", "resident", limit_s=c.left(60))[0]))
+    text, n_results, n = "".join(json.dumps(i) + "\n" for i in items), 0, 0
+    for placed in (["--placement", "resident"], ["--placement", "sharded"], hosted(model)):
+        for at in (60, 300):
+            argv = [c.p.worker, "score", "--model", model, *options, *ALL, *placed, "--pass-tokens", 700]
+            done = call(argv, c.left(60), c.p.env | {"CTW_LOG": "error"} | fault_env(c, at), text)
+            got, lines = bits([json.loads(x) for x in done.stdout.splitlines()]), done.stderr.strip().splitlines()
+            about = f"{placed[1]}, after a fault in product {at}"
+            if done.returncode != EXIT_DEVICE or len(lines) != 1 or "cuda: " not in lines[0]:
+                return False, f"{about}: exit {done.returncode}, {len(lines)} line(s): {lines[-1][:150] if lines else ''}"
+            if any(want[i] != numbers for i, numbers in got):
+                return False, f"{about}: other bits than one GPU"
+            n_results, n = n_results + len(got), n + 1
+    return True, f"{n} faults: exit {EXIT_DEVICE} and one line each; {n_results} results before them, the same bits"
 
 
 def part_several(c):

@@ -227,7 +227,7 @@ static void drop_out(struct lane *l, const struct ctw_err *err)
     d->stop = d->stop || all_out(d);
     ctw_warn("device %d (%s) %s: %s%s", l->e->device_number, info.device,
              l->e->failed ? "has failed and is used no more" : "does not take part for now",
-             err->msg, d->stop ? "" : "; the other devices score its sequences");
+             err->msg, d->stop ? "" : "; its sequences go to the other devices");
 }
 
 static void end_share(struct lane *l, enum ctw_status st, bool in_reference,
