@@ -464,10 +464,19 @@ static void refusals(void **state)
     struct ctw_engine *e = open_engine("2", (struct ctw_engine_options){0}); /* of one kind */
     ctw_engine_close(e);
     struct ctw_err err;
-    const struct ctw_engine_options opt = {
-        .model_dir = dir, .backend = "cpu", .n_threads = 1, .device_list = "0,1"};
-    assert_int_equal(ctw_engine_open(&e, &opt, &err), CTW_EINVAL);
-    assert_non_null(strstr(err.msg, "the CPU is one device"));
+    struct ctw_engine_options cpu = {.model_dir = dir, .backend = "cpu", .n_threads = 1};
+    static const char *const lists[] = {"0,1", "0", "1", NULL};
+    for (size_t i = 0; i < CTW_COUNT(lists); i++) {
+        cpu.device_list = lists[i];
+        cpu.device = lists[i] == NULL;
+        assert_int_equal(ctw_engine_open(&e, &cpu, &err), CTW_EINVAL);
+        assert_non_null(strstr(err.msg, cpu.device ? "--device: the CPU is one device"
+                                                   : "--devices: the CPU is one device"));
+    }
+    cpu.device = 0;
+    cpu.device_list = "all";
+    assert_int_equal(ctw_engine_open(&e, &cpu, &err), CTW_OK);
+    ctw_engine_close(e);
 }
 
 /* ---- comparing ---------------------------------------------------------------------------- */

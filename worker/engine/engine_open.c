@@ -317,7 +317,7 @@ static enum ctw_status open_peers(struct ctw_engine *e, const struct ctw_engine_
                                   struct ctw_device_list *list, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    bool planned = e->machine->n_devices > 0;
+    bool planned = e->machine->n_devices > 0, named = list->n > 0 || e->device_number > 0;
     if (planned)
         list->n = e->machine->n_devices;
     else if (list->all)
@@ -326,10 +326,11 @@ static enum ctw_status open_peers(struct ctw_engine *e, const struct ctw_engine_
         list->n = CTW_MAX_DEVICES;
     for (int i = 0; (planned || list->all) && i < list->n; i++)
         list->number[i] = i;
-    if (st == CTW_OK && list->n > 1 && ctw_backend_traits(e->be)->host_memory)
+    if (st == CTW_OK && (list->n > 1 || named) && ctw_backend_traits(e->be)->host_memory)
         return ctw_fail(err, CTW_EINVAL,
-                        "--devices: the CPU is one device, and uses all of its threads: leave the "
-                        "option out, or choose GPUs with --backend cuda");
+                        "%s: the CPU is one device, and uses all of its threads: leave the option "
+                        "out, or choose GPUs with --backend cuda",
+                        list->n > 0 ? "--devices" : "--device");
     for (int i = 1; st == CTW_OK && i < list->n; i++)
         st = open_peer(e, opt, list->number[i], err);
     return st;
