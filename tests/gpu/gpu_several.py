@@ -89,7 +89,7 @@ def falls_over(c, model):
             done = call(argv, c.left(60), c.p.env | {"CTW_LOG": "error"} | fault_env(c, at), text)
             got, lines = bits([json.loads(x) for x in done.stdout.splitlines()]), done.stderr.strip().splitlines()
             about = f"{placed[1]}, after a fault in product {at}"
-            if done.returncode != EXIT_DEVICE or len(lines) != 1 or "cuda: " not in lines[0]:
+            if done.returncode != EXIT_DEVICE or len(lines) != 1 or "error: score: " not in lines[0]:
                 return False, f"{about}: exit {done.returncode}, {len(lines)} line(s): {lines[-1][:150] if lines else ''}"
             if any(want[i] != numbers for i, numbers in got):
                 return False, f"{about}: other bits than one GPU"
