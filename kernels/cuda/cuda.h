@@ -157,9 +157,8 @@ enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err
 enum ctw_status ctw_cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
 enum ctw_status ctw_cuda_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err);
 
-/* Copies a table of at most a quarter of the ring to the device, beside operations that were queued
- * before; *device is valid for those that are queued from now on until the ring wraps around (three
- * quarters of it). */
+/* Copies a table of at most a quarter of the ring to the device, while earlier operations run. *device
+ * stays valid for later operations until the ring wraps around (three quarters of it). */
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err);
 
