@@ -35,19 +35,18 @@ int64_t ctw_process_started(pid_t pid)
     if (n <= 0)
         return -1;
     text[n] = '\0';
-    /* proc(5): field 2 is the command in parentheses and may hold anything; 3 is the state, 20 the
-     * number of threads, 22 the start. A process whose first thread has ended runs while others do.
-     */
-    char *at = strrchr(text, ')');
-    if (at == NULL || at[1] != ' ')
+    /* proc(5): field 2 is the command in parentheses and may hold anything; then come 3, the state,
+     * 20, the number of threads, and 22, the start. Others may run after the first has ended. */
+    static const char fields[] =
+        " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %" SCNd64;
+    const char *at = strrchr(text, ')');
+    char state;
+    long n_threads;
+    int64_t started;
+    if (at == NULL || sscanf(at + 1, fields, &state, &n_threads, &started) != 3)
         return -1;
-    bool ended = at[2] == 'Z' || at[2] == 'X', alone = true;
-    for (int field = 2; at != NULL && field < 22; field++) {
-        at = strchr(at + 1, ' ');
-        if (at != NULL && field + 1 == 20)
-            alone = strtol(at + 1, NULL, 10) <= 1;
-    }
-    return at == NULL || (ended && alone) ? -1 : (int64_t)strtoll(at + 1, NULL, 10);
+    bool first_ended = state == 'Z' || state == 'X';
+    return first_ended && n_threads <= 1 ? -1 : started;
 }
 
 enum ctw_status ctw_write_file_atomically(const char *path, const char *text, size_t bytes,
