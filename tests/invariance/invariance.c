@@ -15,7 +15,8 @@
 #include "base/mem.h"
 #include "worker/engine/engine.h"
 
-enum { N_SEQS = 24, MAX_TOKENS = 300 };
+/* A batch has at most about MAX_CHUNKS chunks: every chunk decodes the weights again. */
+enum { N_SEQS = 24, MAX_TOKENS = 300, MAX_CHUNKS = 250 };
 
 /* The tile edges of the kernels (6 to 14 rows, 64 and 128 keys) and their neighbours. */
 static const int64_t edges[] = {2,  3,  5,  6,  7,   12,  13,  15,  33,
@@ -110,16 +111,22 @@ static bool same(const struct ctw_seq *a, const struct ctw_seq *b, size_t hidden
            memcmp(a->hidden, b->hidden, n * hidden_bytes) == 0;
 }
 
-/* One random batch on one engine; counts the sequences that differ. */
-static int one_batch(struct ctw_engine *e, const struct expected *all, size_t hidden_bytes)
+/* One random batch, of up to max_tok tokens if it has several sequences, on one engine; counts the
+ * sequences that differ. */
+static int one_batch(struct ctw_engine *e, const struct expected *all, size_t hidden_bytes,
+                     int64_t max_tok)
 {
     struct ctw_seq batch[2 * N_SEQS];
     int of[2 * N_SEQS], n_bad = 0;
-    int64_t n = 1 + random_below(2 * N_SEQS);
-    for (int64_t i = 0; i < n; i++) {
-        of[i] = (int)random_below(N_SEQS);
-        batch[i] = all[of[i]].seq;
-        make_room(&batch[i], hidden_bytes);
+    int64_t n = 0, n_tok = 0, most = 1 + random_below(2 * N_SEQS);
+    for (int64_t i = 0; i < most; i++) {
+        int next = (int)random_below(N_SEQS);
+        if (n > 0 && n_tok + all[next].seq.n_tok > max_tok)
+            continue;
+        of[n] = next;
+        batch[n] = all[next].seq;
+        make_room(&batch[n], hidden_bytes);
+        n_tok += batch[n++].n_tok;
     }
     score(e, batch, n);
     for (int64_t i = 0; i < n; i++) {
@@ -169,7 +176,7 @@ int main(int argc, char **argv)
         opt.n_threads = threads[random_below(CTW_COUNT(threads))];
         e = open_engine(opt);
         for (int b = 0; b < 2; b++)
-            n_bad += one_batch(e, all, hidden_bytes);
+            n_bad += one_batch(e, all, hidden_bytes, MAX_CHUNKS * opt.chunk_tokens);
         ctw_engine_close(e);
         if (n_bad != 0)
             fprintf(stderr, "invariance: chunk %lld, pass %lld, %d threads\n",
