@@ -30,7 +30,7 @@ struct ctw_quant_group {
     bool quantised;             /* false: the modules are dense (a scheme without weights) */
     struct ctw_quant_args args; /* for the weights */
     struct ctw_quant_activations input, output;
-    char activations[96]; /* both in words: "int8 token dynamic"; empty: none */
+    char activations[112]; /* both in words: "int8 token dynamic"; empty: none */
 };
 
 struct ctw_quant_config {
