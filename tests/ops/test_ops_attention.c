@@ -212,7 +212,7 @@ static void variants_agree_with_the_definition(void **state)
 {
     (void)state;
     struct ctw_backend *c = backend("c", 2);
-    for (size_t s = 0; s < 12 * CTW_COUNT(shapes); s += THIN) {
+    for (size_t s = 0; s < 12 * CTW_COUNT(shapes); s += SPARSE) {
         struct problem p;
         const struct shape *shape = &shapes[s / 12];
         problem_open(&p, shape, dtypes[s % 3],
@@ -283,7 +283,7 @@ static void cuts_change_no_bit(void **state)
                 buf_close(&got);
                 ctw_backend_close(more);
             }
-            for (int64_t cut = 1; cut < N; cut += THIN * (strcmp(v, "c") == 0 ? 50 : 2)) {
+            for (int64_t cut = 1; cut < N; cut += SPARSE * (strcmp(v, "c") == 0 ? 50 : 2)) {
                 struct problem a = p;
                 struct buf got = buf_copy(&p.out, 0);
                 a.op.seqs = a.seqs;
