@@ -120,11 +120,11 @@ class Cut(unittest.TestCase):
                     code, message = refusal(c, model="deep")
                     self.assertEqual(code, "invalid")
                     self.assertIn(SINGLE, message)
-                    self.assertEqual(len(c.run_pairs(PAIRS, model="tied")), len(PAIRS))
+                    self.assertEqual(len(c.run_pairs(PAIRS[:2], model="tied")), 2)
                     shutil.copy(f"{model('deep')}/{SINGLE}", path)
                     c.call("load", path=f"{d}/deep")
                     until(lambda: c.call("info")["models"][0]["state"] == "ready")
-                    self.assertEqual(len(c.run_pairs(PAIRS, model="deep")), len(PAIRS))
+                    self.assertEqual(len(c.run_pairs(PAIRS[:2], model="deep")), 2)
 
     @timed
     def test_score(self):

@@ -20,6 +20,7 @@ CHECKPOINTS = Checkpoints({
     "own_inputs": ("gemma4_e", "bf16", {}), "deep": DEEP,
     "large": ("llama", "bf16", {"layers": 40, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128})})
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
+FEW = random_pairs(2, 8, seed=6)  # for `large`: its subject is the weights
 CANNOT = "cannot be streamed through"
 MIB = 1 << 20
 
@@ -46,7 +47,7 @@ class Scores(unittest.TestCase):
         rng = random.Random(5)
         streamed = 0
         for name in CHECKPOINTS.kinds:
-            pairs = random_pairs(4, 20, seed=6) if name == "large" else PAIRS
+            pairs = FEW if name == "large" else PAIRS
             want = score(name, "--placement", "mapped", pairs=pairs)
             self.assertEqual(want.returncode, 0, want.stderr)
             for backend in ("cpu", "cuda"):
@@ -67,12 +68,12 @@ class Scores(unittest.TestCase):
 
     def test_a_gpu_that_is_too_small_streams(self):
         """Without any option; and every tensor is uploaded again in every pass, but for those that stay."""
-        want = score("large").stdout
+        want = score("large", pairs=FEW).stdout
         for memory in (30, 50):
-            done = score("large", backend="cuda", memory=memory * MIB)
+            done = score("large", backend="cuda", pairs=FEW, memory=memory * MIB)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
             self.assertIn("weights: streamed, ", done.stderr)
-        done = score("large", backend="cuda")
+        done = score("large", backend="cuda", pairs=FEW)
         self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
         self.assertIn("weights: resident, ", done.stderr)
 
