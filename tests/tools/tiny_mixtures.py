@@ -99,6 +99,8 @@ FAMILIES = {
     "mixtral_modules": ("mixtral", {}), "mixtral_stacked": ("mixtral", {}), "qwen3_moe_stacked": ("qwen3_moe", {}),
     "minimax_m2_modules": ("minimax_m2", {}),
     "mixtral_apart": ("mixtral", {}), "gpt_oss_apart": ("gpt_oss", {}), "granitemoe_apart": ("granitemoe", {}),
+    # Attention's output is wider than the product of q, k and v.
+    "mimo_v2_flash_wide": ("mimo_v2_flash", {"v_head_dim": 128, "num_key_value_heads": 1}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
 }
 

@@ -153,7 +153,8 @@ static void chunks_are_halved_to_whole_tiles(void **state)
     assert_int_equal(at, CTW_COUNT(want) - 1);
 }
 
-/* Of any chunk and layer: they begin behind q, k and v, aligned, and end within `wide`. */
+/* Of any chunk and layer: they begin behind q, k and v, and behind attention's output, which may be
+ * wider, aligned, and end within `wide`. */
 static void queries_have_their_place(void **state)
 {
     struct fixture *f = *state;
@@ -165,16 +166,19 @@ static void queries_have_their_place(void **state)
     odd->n_head = 37; /* wider than the MLP */
     odd->n_kv = 1;
     odd->head = 43;
-    odd->product[CTW_SLOT_QKV].shard[0].n = (37 + 2) * 43;
+    odd->head_v = 200;
+    odd->product[CTW_SLOT_QKV].shard[0].n = (37 + 1) * 43 + 200;
     for (r.chunk_tokens = 1; r.chunk_tokens <= 301; r.chunk_tokens += 50) {
         assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
         assert_int_equal(plan.chunk_tokens, r.chunk_tokens);
         assert_true(plan.activations > plan.wide);
         for (int i = 1; i <= N_DECODERS; i++) {
             const struct ctw_layer *l = &f->layers[i];
-            int64_t q = (int64_t)l->n_head * l->head, kv = (int64_t)l->n_kv * l->head;
+            int64_t q = (int64_t)l->n_head * l->head, out = (int64_t)l->n_head * l->head_v;
+            int64_t kv = (int64_t)l->n_kv * (l->head + l->head_v);
             int64_t at = ctw_plan_queries_at(l, plan.chunk_tokens);
-            assert_true(at >= plan.chunk_tokens * (q + 2 * kv) && at % 128 == 0);
+            assert_true(at >= plan.chunk_tokens * (q + kv) && at % 128 == 0);
+            assert_true(at >= plan.chunk_tokens * out);
             assert_true((size_t)(at + plan.chunk_tokens * q) * 2 <= plan.wide);
             assert_true((size_t)(plan.chunk_tokens * l->inner) * 2 <= plan.wide);
         }

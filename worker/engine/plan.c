@@ -53,6 +53,15 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l)
     return n;
 }
 
+/* Columns of the product's place, where attention's output follows while it reads the queries,
+ * which may be wider: of few key heads, with value heads larger than the others. Latent attention
+ * has its output elsewhere. */
+static int64_t product_columns(const struct ctw_layer *l)
+{
+    int64_t out = l->kv_rank == 0 ? (int64_t)l->n_head * l->head_v : 0;
+    return max64(ctw_plan_qkv_columns(l), out);
+}
+
 /* Columns of the indexer's queries. */
 static int64_t indexer_columns(const struct ctw_layer *l)
 {
@@ -81,7 +90,7 @@ static int64_t expanded_columns(const struct ctw_layer *l)
 /* Elements of `wide` per token. */
 static int64_t wide_of(const struct ctw_layer *l)
 {
-    return max64(ctw_plan_qkv_columns(l) + queries_columns(l) + expanded_columns(l),
+    return max64(product_columns(l) + queries_columns(l) + expanded_columns(l),
                  max64(l->inner, 2 * l->mixture.inner));
 }
 
@@ -92,7 +101,7 @@ static int64_t round_up(int64_t elements)
 
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
 {
-    return round_up(chunk_tokens * ctw_plan_qkv_columns(l));
+    return round_up(chunk_tokens * product_columns(l));
 }
 
 int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens)

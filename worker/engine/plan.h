@@ -76,10 +76,11 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
 /*
  * ctw_forward's `wide` holds at different times: the product of q, k and v, [chunk, columns], and,
  * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, n_head * head];
- * attention's output, which overwrites the product; the MLP's inner activations, of experts in two
- * halves, [chunk, inner] each, so that the next expert may begin before one has ended. Of latent
- * attention: the product of the latents, the queries, and, from element ctw_plan_expanded_at() on,
- * the product of keys and values, which attention's output overwrites.
+ * attention's output, [chunk, n_head * head_v], which overwrites the product, but no queries; the
+ * MLP's inner activations, of experts in two halves, [chunk, inner] each, so that the next expert
+ * may begin before one has ended. Of latent attention: the product of the latents, the queries,
+ * and, from element ctw_plan_expanded_at() on, the product of keys and values, which attention's
+ * output overwrites.
  */
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
 /* Does the layer choose keys, or use a choice, in sequences as long as the plan's? In others it
