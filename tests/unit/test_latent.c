@@ -156,6 +156,7 @@ static void scales(void **state)
 {
     (void)state;
     const double plain = 1 / sqrt(192), m = 0.1 * log(40) + 1, m_707 = 0.0707 * log(40) + 1;
+    const double mistral = 1 / sqrt(128), m_128 = 0.1 * log(128) + 1;
     const struct {
         const char *text;
         double scale, table; /* of cosines and sines */
@@ -165,6 +166,9 @@ static void scales(void **state)
         {V3 YARN(", \"mscale\": 1.0, \"mscale_all_dim\": 1.0"), plain * m * m, 1},
         {V2 YARN(", \"mscale\": 0.707, \"mscale_all_dim\": 0.707"), plain * m_707 * m_707, 1},
         {V2 YARN(", \"mscale\": 1.0, \"mscale_all_dim\": 0"), plain, m},
+        /* The class's own YaRN, whatever theta a file has beside it. */
+        {MISTRAL "}", mistral * m_128 * m_128, 1},
+        {MISTRAL ", \"rope_theta\": 500.0, \"rope_scaling\": null}", mistral * m_128 * m_128, 1},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;

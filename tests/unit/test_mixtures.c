@@ -139,6 +139,12 @@ static void tensors_have_the_families_names(void **state)
     const struct ctw_glu *glu = &c.model->layers[1].mixture.glu;
     assert_true(glu->kind == CTW_GLU_OFFSET && glu->limit == 7 && glu->alpha == 1.702f);
     assert_true(c.rope[0].type == CTW_ROPE_YARN && c.rope[0].factor == 32);
+    assert_true(c.rope[0].theta == 150000);
+    ctw_config_close(&c);
+
+    /* theta alone leaves the class's own YaRN. */
+    parse_ok(&c, GPT_OSS ", \"rope_theta\": 500.0, \"rope_scaling\": null}");
+    assert_true(c.rope[0].type == CTW_ROPE_YARN && c.rope[0].theta == 500);
     ctw_config_close(&c);
 
     expect(&c, GRANITE "}",

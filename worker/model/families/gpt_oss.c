@@ -6,10 +6,10 @@
 
 extern const struct ctw_family ctw_family_gpt_oss;
 
-/* transformers' RoPE for a file without one. */
+/* transformers' RoPE for a file without one, but for theta, which may be at the top level. */
 static const char absent_rope[] =
-    "{\"rope_type\": \"yarn\", \"rope_theta\": 150000.0, \"factor\": 32.0, \"beta_fast\": 32.0, "
-    "\"beta_slow\": 1.0, \"truncate\": false, \"original_max_position_embeddings\": 4096}";
+    "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"beta_fast\": 32.0, \"beta_slow\": 1.0, "
+    "\"truncate\": false, \"original_max_position_embeddings\": 4096}";
 
 static struct ctw_experts key_experts(struct ctw_config *c, int64_t inner)
 {

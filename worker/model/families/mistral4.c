@@ -21,7 +21,8 @@ static struct latent_absent absent_of(const struct ctw_latent_attention *a)
     struct latent_absent absent = {.rope_rules = {.head = 1,
                                                   .theta = 10000.0,
                                                   .absent = absent_rope,
-                                                  .partial_key = "partial_rotary_factor"}};
+                                                  .partial_key = "partial_rotary_factor"},
+                                   .mscale_all_dim = 1};
     absent.rope_rules.partial = (double)a->rope / (double)(a->nope + a->rope);
     return absent;
 }
