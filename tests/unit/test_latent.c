@@ -194,6 +194,10 @@ static void keys_change_the_layers(void **state)
     assert_true(route->n_groups == 8 && route->kept_groups == 3 && route->group_best == 1);
     assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_INTERLEAVED); /* always */
     ctw_config_close(&c);
+    /* A field of the class that its modules do not read. */
+    parse_ok(&c, V32 ", \"mlp_bias\": true}");
+    assert_null(find(&c, "model.layers.0.mlp.gate_proj.bias"));
+    ctw_config_close(&c);
     static const char *const by_type[] = {
         GLM ", \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"]}",
         GLM5 ", \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"]}"};

@@ -74,11 +74,9 @@ static void describe_with(struct ctw_config *c, const struct rules *r)
     const bool *sparse = ctw_key_layers_called(c, "mlp_layer_types", s.n_layers, "sparse", "dense");
     int64_t dense = ctw_key_int(c, "first_k_dense_replace", 3, CTW_NULL_REFUSED, 0, 1 << 20);
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", r->eps);
-    struct ctw_mlp shared, mlp = {.inner = s.inner,
-                                  .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
-                                  .bias = ctw_key_bool(c, "mlp_bias", false)};
+    struct ctw_mlp shared,
+        mlp = {.inner = s.inner, .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU)};
     struct ctw_experts experts = latent_mixture(c, &r->absent, mlp.act, &shared);
-    shared.bias = mlp.bias;
     latent_groups(c, &r->absent, &experts);
     latent_sigmoid(c, &experts);
     attention.index = key_indexer(c, r, &attention);
