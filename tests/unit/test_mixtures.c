@@ -170,6 +170,36 @@ static void tensors_have_the_families_names(void **state)
     ctw_config_close(&c);
 }
 
+/* Tools list modules as transformers 5's class calls them in memory, whatever the file's names. */
+static void names_in_memory_match_too(void **state)
+{
+    (void)state;
+#define GROUP(name, target, bits)                                                                  \
+    "\"" name "\": {\"targets\": [\"" target "\"], \"weights\": {\"num_bits\": " bits              \
+    ", \"strategy\": \"channel\"}}"
+    struct ctw_config c;
+    const struct ctw_quant_group *g;
+    struct ctw_err err;
+    expect(&c,
+           MINIMAX
+           ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+           "\"config_groups\": {" GROUP("all", "Linear", "8") ", " GROUP(
+               "experts", "re:.*mlp\\\\.experts.*", "4") "}, \"ignore\": "
+                                                         "[\"model.layers.1.mlp.experts.2.w1\"]}}",
+           NAMES("model.layers.1.block_sparse_moe.experts.2.w1"));
+    static const struct {
+        const char *name;
+        int bits;
+    } rows[] = {{"model.layers.1.block_sparse_moe.experts.3.w1", 4},
+                {"model.layers.1.block_sparse_moe.experts.2.w1", 0},
+                {"model.layers.1.self_attn.q_proj", 8}};
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        assert_int_equal(ctw_name_find_group(&c, find(&c, rows[i].name), &g, &err), CTW_OK);
+        assert_int_equal(g != NULL ? g->args.num_bits : 0, rows[i].bits);
+    }
+    ctw_config_close(&c);
+}
+
 static void layers_differ(void **state)
 {
     (void)state;
@@ -274,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(tensors_have_the_families_names),
+        cmocka_unit_test(names_in_memory_match_too),
         cmocka_unit_test(layers_differ),
         cmocka_unit_test(refusals),
     };

@@ -121,6 +121,24 @@ static void the_most_particular_target_decides(void **state)
     close_it(&o);
 }
 
+/* Of several names of a module, any may match; the kind of the match decides before their order. */
+static void names_of_one_module(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"model.a.up_proj", "model.b.up_proj"};
+    struct opened o;
+    const struct ctw_quant_group *g;
+    struct ctw_err err;
+    open_ok(&o, HEAD "\"config_groups\": {"
+                     "\"class\": {\"targets\": [\"Linear\"], \"weights\": " INT4 "},"
+                     "\"expression\": {\"targets\": [\"re:.*b.*\"], \"weights\": " INT4 "}}}}");
+    assert_int_equal(ctw_quant_config_find_any(&o.qc, names, 2, "Linear", &g, &err), CTW_OK);
+    assert_string_equal(g->name, "expression");
+    assert_int_equal(ctw_quant_config_find_any(&o.qc, names, 1, "Linear", &g, &err), CTW_OK);
+    assert_string_equal(g->name, "class");
+    close_it(&o);
+}
+
 static void args_have_their_defaults(void **state)
 {
     (void)state;
@@ -213,6 +231,10 @@ static void presets_and_old_files(void **state)
                 "\"pack-quantized\", \"quantization_status\": \"compressed\"}, "
                 "\"sparsity_config\": {}}}");
     assert_string_equal(group_of(&o, "lm_head", "Linear"), "old");
+    close_it(&o);
+    open_ok(&o, HEAD "\"quantization_config\": {\"config_groups\": {\"nested\": {\"targets\": "
+                     "[\"Linear\"], \"weights\": " INT4 "}}}, \"sparsity_config\": {}}}");
+    assert_string_equal(group_of(&o, "lm_head", "Linear"), "nested");
     close_it(&o);
     open_ok(&o, HEAD
             "\"config_groups\": {\"g\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
@@ -435,6 +457,7 @@ int main(void)
         cmocka_unit_test(a_file_of_llm_compressor),
         cmocka_unit_test(no_config_means_dense),
         cmocka_unit_test(the_most_particular_target_decides),
+        cmocka_unit_test(names_of_one_module),
         cmocka_unit_test(args_have_their_defaults),
         cmocka_unit_test(blocks_have_two_spellings),
         cmocka_unit_test(presets_and_old_files),

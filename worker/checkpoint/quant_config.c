@@ -202,9 +202,12 @@ static enum ctw_status find_object(const struct ctw_json_node *root,
         return ctw_json_fail(old, err, CTW_EFORMAT,
                              "found in addition to quantization_config; expected only one of them");
     if (node != NULL) {
-        *out = node;
         *sparsity = ctw_json_get(node, "sparsity_config");
-        return CTW_OK;
+        /* Or nested one level deeper, which transformers unwraps. */
+        st = ctw_json_read_node(node, "quantization_config", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT,
+                                out, err);
+        *out = *out != NULL ? *out : node;
+        return st;
     }
     if (old == NULL)
         return CTW_OK;
@@ -251,8 +254,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     st = ctw_json_expect(node, CTW_JSON_OBJECT, err);
     if (st != CTW_OK)
         return st;
-    /* The older object has no quant_method. */
-    if (ctw_json_has(root, "quantization_config") || ctw_json_has(node, method)) {
+    /* The older and the nested object may have no quant_method. */
+    if (node == ctw_json_get(root, "quantization_config") || ctw_json_has(node, method)) {
         const struct ctw_quant_method *native = ctw_quant_method_find(node);
         if (native != NULL)
             return ctw_quant_method_read(native, out, node, err);
@@ -330,14 +333,13 @@ void ctw_quant_config_close(struct ctw_quant_config *qc)
  * Like compressed-tensors' match_targets(): among the matching targets, names take precedence over
  * expressions, and expressions over classes; among equal kinds the first in strcmp order. If two
  * groups have the same target, the later group wins (compressed-tensors' table is keyed by target).
+ * *best is the kind that another name of the module matched: only a better one changes *out.
  */
 static enum ctw_status find_target(const struct ctw_quant_config *qc, const char *name,
-                                   const char *class_name, const struct ctw_quant_group **out,
-                                   struct ctw_err *err)
+                                   const char *class_name, enum ctw_match *best,
+                                   const struct ctw_quant_group **out, struct ctw_err *err)
 {
-    enum ctw_match best = CTW_MATCH_NONE;
-    const char *best_text = "";
-    *out = NULL;
+    const char *best_text = NULL;
     for (int64_t i = 0; i < qc->n_groups; i++)
         for (int64_t j = 0; j < qc->groups[i].targets.n; j++) {
             const struct ctw_pattern *p = &qc->groups[i].targets.items[j];
@@ -345,10 +347,10 @@ static enum ctw_status find_target(const struct ctw_quant_config *qc, const char
             enum ctw_status st = ctw_pattern_match(p, name, class_name, &match, err);
             if (st != CTW_OK)
                 return st;
-            if (match == CTW_MATCH_NONE || match > best ||
-                (match == best && strcmp(p->text, best_text) > 0))
+            bool before = match == *best && best_text != NULL && strcmp(p->text, best_text) <= 0;
+            if (match >= *best && !before)
                 continue;
-            best = match;
+            *best = match;
             best_text = p->text;
             *out = &qc->groups[i];
             if (qc->in_order)
@@ -362,10 +364,11 @@ enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
                                           const struct ctw_quant_group **out, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
+    enum ctw_match best = CTW_MATCH_NONE;
     bool ignored = false;
     *out = NULL;
-    for (int i = 0; i < n && *out == NULL && st == CTW_OK; i++)
-        st = find_target(qc, names[i], class_name, out, err);
+    for (int i = 0; i < n && st == CTW_OK && !(qc->in_order && *out != NULL); i++)
+        st = find_target(qc, names[i], class_name, &best, out, err);
     for (int i = 0; i < n && *out != NULL && !ignored && st == CTW_OK; i++)
         st = ctw_patterns_match(&qc->ignore, names[i], class_name, &ignored, err);
     const struct ctw_quant_group *g = *out;

@@ -117,10 +117,21 @@ enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, stru
 
 /* The module's names in all spellings, the file's first. */
 struct names {
-    char text[MAX_SPELLINGS + 1][MAX_NAME];
-    const char *name[MAX_SPELLINGS + 1];
+    char text[MAX_SPELLINGS + 2][MAX_NAME];
+    const char *name[MAX_SPELLINGS + 2];
     int n;
 };
+
+/* Lists of modules have the names that transformers 5's class has in memory, also where the files
+ * keep the makers' names (Mixtral, MiniMax-M2, Phi-3.5-MoE). */
+static void add_in_memory(const char *name, struct names *out)
+{
+    static const char block[] = ".block_sparse_moe.";
+    const char *at = strstr(name, block);
+    if (at != NULL)
+        (void)snprintf(out->text[out->n++], MAX_NAME, "%.*s.mlp.%s", (int)(at - name), name,
+                       at + sizeof(block) - 1);
+}
 
 static void list_names(const struct ctw_config *c, const struct ctw_want *want, struct names *out)
 {
@@ -130,6 +141,7 @@ static void list_names(const struct ctw_config *c, const struct ctw_want *want, 
     for (int i = 0; spellings != NULL && spellings[i].model != NULL && i < MAX_SPELLINGS; i++)
         if (i != c->spelling)
             spell(c, want->described, i, out->text[out->n++]);
+    add_in_memory(want->name, out);
     for (int i = 0; i < out->n; i++)
         out->name[i] = out->text[i];
 }
