@@ -121,7 +121,7 @@ static void the_most_particular_target_decides(void **state)
     close_it(&o);
 }
 
-/* Of several names of a module, any may match; the kind of the match decides before their order. */
+/* Of several names of a module, any may match. */
 static void names_of_one_module(void **state)
 {
     (void)state;
@@ -131,11 +131,12 @@ static void names_of_one_module(void **state)
     struct ctw_err err;
     open_ok(&o, HEAD "\"config_groups\": {"
                      "\"class\": {\"targets\": [\"Linear\"], \"weights\": " INT4 "},"
+                     "\"late\": {\"targets\": [\"re:model.*\"], \"weights\": " INT4 "},"
                      "\"expression\": {\"targets\": [\"re:.*b.*\"], \"weights\": " INT4 "}}}}");
     assert_int_equal(ctw_quant_config_find_any(&o.qc, names, 2, "Linear", &g, &err), CTW_OK);
     assert_string_equal(g->name, "expression");
     assert_int_equal(ctw_quant_config_find_any(&o.qc, names, 1, "Linear", &g, &err), CTW_OK);
-    assert_string_equal(g->name, "class");
+    assert_string_equal(g->name, "late");
     close_it(&o);
 }
 
@@ -343,7 +344,7 @@ static void refusals(void **state)
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"dynamic\": true}}}}}", "dynamically"},
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"actorder\": \"col\"}}}}}", "\"col\""},
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"num_bits\": 4.5}}}}}", "num_bits"},
-        {HEAD "\"config_groups\": {\"g\": {\"targets\": [\"re:(?!x)\"]}}}}",
+        {HEAD "\"config_groups\": {\"g\": {\"targets\": [\"re:(?<!x)\"]}}}}",
          "targets[0]: regular expression"},
         {HEAD "\"config_groups\": {}, \"ignore\": \"lm_head\"}}", "ignore: expected an array"},
         {"{\"compression_config\": {\"config_groups\": {}}, \"quantization_config\": {}}",

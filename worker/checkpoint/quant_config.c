@@ -329,28 +329,44 @@ void ctw_quant_config_close(struct ctw_quant_config *qc)
     *qc = (struct ctw_quant_config){0};
 }
 
+/* The best match of any of the module's names. */
+static enum ctw_status match_names(const struct ctw_pattern *p, const char *const *names, int n,
+                                   const char *class_name, enum ctw_match *out, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    *out = CTW_MATCH_NONE;
+    for (int i = 0; i < n && st == CTW_OK; i++) {
+        enum ctw_match match;
+        st = ctw_pattern_match(p, names[i], class_name, &match, err);
+        if (st == CTW_OK && match < *out)
+            *out = match;
+    }
+    return st;
+}
+
 /*
  * Like compressed-tensors' match_targets(): among the matching targets, names take precedence over
  * expressions, and expressions over classes; among equal kinds the first in strcmp order. If two
  * groups have the same target, the later group wins (compressed-tensors' table is keyed by target).
- * *best is the kind that another name of the module matched: only a better one changes *out.
  */
-static enum ctw_status find_target(const struct ctw_quant_config *qc, const char *name,
-                                   const char *class_name, enum ctw_match *best,
+static enum ctw_status find_target(const struct ctw_quant_config *qc, const char *const *names,
+                                   int n, const char *class_name,
                                    const struct ctw_quant_group **out, struct ctw_err *err)
 {
-    const char *best_text = NULL;
+    enum ctw_match best = CTW_MATCH_NONE;
+    const char *best_text = "";
+    *out = NULL;
     for (int64_t i = 0; i < qc->n_groups; i++)
         for (int64_t j = 0; j < qc->groups[i].targets.n; j++) {
             const struct ctw_pattern *p = &qc->groups[i].targets.items[j];
             enum ctw_match match;
-            enum ctw_status st = ctw_pattern_match(p, name, class_name, &match, err);
+            enum ctw_status st = match_names(p, names, n, class_name, &match, err);
             if (st != CTW_OK)
                 return st;
-            bool before = match == *best && best_text != NULL && strcmp(p->text, best_text) <= 0;
-            if (match >= *best && !before)
+            if (match == CTW_MATCH_NONE || match > best ||
+                (match == best && strcmp(p->text, best_text) > 0))
                 continue;
-            *best = match;
+            best = match;
             best_text = p->text;
             *out = &qc->groups[i];
             if (qc->in_order)
@@ -363,12 +379,8 @@ enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
                                           const char *const *names, int n, const char *class_name,
                                           const struct ctw_quant_group **out, struct ctw_err *err)
 {
-    enum ctw_status st = CTW_OK;
-    enum ctw_match best = CTW_MATCH_NONE;
     bool ignored = false;
-    *out = NULL;
-    for (int i = 0; i < n && st == CTW_OK && !(qc->in_order && *out != NULL); i++)
-        st = find_target(qc, names[i], class_name, &best, out, err);
+    enum ctw_status st = find_target(qc, names, n, class_name, out, err);
     for (int i = 0; i < n && *out != NULL && !ignored && st == CTW_OK; i++)
         st = ctw_patterns_match(&qc->ignore, names[i], class_name, &ignored, err);
     const struct ctw_quant_group *g = *out;

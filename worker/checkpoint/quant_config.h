@@ -69,8 +69,7 @@ enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const c
                                       const char *class_name, const struct ctw_quant_group **out,
                                       struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Likewise, of a module with n names, of which any may match: of targets, the one that takes
- * precedence; of equal kinds, that of the first name. */
+/* Likewise, of a module with n names, of which any may match. */
 enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
                                           const char *const *names, int n, const char *class_name,
                                           const struct ctw_quant_group **out,
