@@ -64,6 +64,22 @@ static void expressions_match_as_python_does(void **state)
         {"|x", "y", true},
         {"((a)|(b))*\\.((c|d)e)?f", "abba.def", true},
         {"((a)|(b))*\\.((c|d)e)?f", "abba.dcf", false},
+        {"^(?!.*experts).*$", "model.layers.0.mlp.gate", true},
+        {"^(?!.*experts).*$", "model.layers.0.mlp.experts.0.up_proj", false},
+        {"(?!lm_head)", "lm_head", false},
+        {"(?!lm_head)", "model.norm", true},
+        {"^(?!.*self_attn.(o_proj|q_a_proj)$).*$", "a.self_attn.q_a_proj", false},
+        {"^(?!.*self_attn.(o_proj|q_a_proj)$).*$", "a.self_attn.q_a_proj.x", true},
+        {"(?=.*up).*\\.1\\.", "model.1.up_proj", true},
+        {"(?=.*up).*\\.1\\.", "model.1.down_proj", false},
+        {"((?!mlp|attn).)*$", "model.norm", true},
+        {"((?!mlp|attn).)*$", "model.mlp.up", false},
+        {"(?:a(?!b)|ab)c?", "abc", true},
+        {"a(?!b){2}c", "ac", true},
+        {".*\\.(?=\\d+$)\\d", "layers.12", true},
+        {".*\\.(?=\\d+$)\\d", "layers.12.x", false},
+        {"a(?=^)", "ab", false},
+        {"(?=^a\\b)a", "a.b", true},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++)
         if (matches(rows[i].pattern, rows[i].name) != rows[i].matched)
@@ -79,7 +95,9 @@ static void unknown_constructs_are_named(void **state)
         enum ctw_status status;
         const char *words;
     } rows[] = {
-        {"(?!lm_head).*", CTW_EUNSUP, "unsupported (?...) construct"},
+        {"(?<!lm_head).*", CTW_EUNSUP, "unsupported (?...) construct"},
+        {"(?!a(?=b))", CTW_EUNSUP, "look-ahead within look-ahead at character 6"},
+        {"(?!lm_head", CTW_EFORMAT, "closing parenthesis"},
         {"(?i)LM", CTW_EUNSUP, "(?...)"},
         {"(a)\\1", CTW_EUNSUP, "unsupported escape at character 5"},
         {"a++", CTW_EUNSUP, "possessive"},
@@ -114,6 +132,7 @@ static void no_pattern_takes_long(void **state)
     memset(name, 'a', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
     assert_false(matches("(a*)*(a*)*(a|aa)+(.*.*)*!", name));
+    assert_false(matches("(?:(?=(a*)*(a|aa)+)(?!(.*.*)*!)a*)*!", name));
     assert_true(clock() - start < CLOCKS_PER_SEC);
 }
 

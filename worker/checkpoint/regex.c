@@ -17,6 +17,7 @@ struct parser {
     struct ctw_regex *re;
     struct ctw_err *err;
     int nesting;
+    bool looking; /* ahead */
 };
 
 static enum ctw_status refuse(struct parser *p, enum ctw_status status, const char *what)
@@ -143,23 +144,8 @@ static enum ctw_status parse_set(struct parser *p, uint32_t set[8])
 
 static enum ctw_status parse_alternatives(struct parser *p);
 
-static enum ctw_status parse_group(struct parser *p)
+static enum ctw_status parse_inside(struct parser *p)
 {
-    if (p->at[0] == '?') {
-        if (p->at[1] == ':') {
-            p->at += 2;
-        } else if (p->at[1] == 'P' && p->at[2] == '<') {
-            p->at = strchr(p->at, '>');
-            if (p->at == NULL) {
-                p->at = p->pattern + strlen(p->pattern);
-                return refuse(p, CTW_EFORMAT, "unterminated group name");
-            }
-            p->at++;
-        } else {
-            return refuse(p, CTW_EUNSUP,
-                          "unsupported (?...) construct (look-ahead, flags)");
-        }
-    }
     if (++p->nesting > MAX_NESTING)
         return refuse(p, CTW_EUNSUP, "groups nested too deeply");
     enum ctw_status st = parse_alternatives(p);
@@ -170,6 +156,47 @@ static enum ctw_status parse_group(struct parser *p)
         return refuse(p, CTW_EFORMAT, "missing closing parenthesis");
     p->at++;
     return CTW_OK;
+}
+
+/* (?=...) or (?!...): a program of its own, which the run leaves out after trying it. */
+static enum ctw_status parse_look(struct parser *p)
+{
+    int begin = p->re->n_code;
+    bool wanted = p->at[1] == '=';
+    if (p->looking) /* would take the name's length once more */
+        return refuse(p, CTW_EUNSUP, "unsupported look-ahead within look-ahead");
+    p->looking = true;
+    p->at += 2;
+    enum ctw_status st = parse_inside(p);
+    p->looking = false;
+    if (st == CTW_OK)
+        st = emit(p, (struct regex_instr){.op = OP_MATCH});
+    if (st != CTW_OK)
+        return st;
+    return emit_before(
+        p, begin,
+        (struct regex_instr){.op = OP_LOOK, .x = p->re->n_code - begin + 1, .y = wanted ? 1 : 0});
+}
+
+static enum ctw_status parse_group(struct parser *p)
+{
+    if (p->at[0] == '?') {
+        if (p->at[1] == '=' || p->at[1] == '!')
+            return parse_look(p);
+        if (p->at[1] == ':') {
+            p->at += 2;
+        } else if (p->at[1] == 'P' && p->at[2] == '<') {
+            p->at = strchr(p->at, '>');
+            if (p->at == NULL) {
+                p->at = p->pattern + strlen(p->pattern);
+                return refuse(p, CTW_EFORMAT, "unterminated group name");
+            }
+            p->at++;
+        } else {
+            return refuse(p, CTW_EUNSUP, "unsupported (?...) construct (look-behind, flags)");
+        }
+    }
+    return parse_inside(p);
 }
 
 static enum ctw_status parse_escape(struct parser *p)

@@ -2,11 +2,12 @@
  * The regular expressions of quantization_config's targets and ignore lists: the subset of Python's
  * syntax that such lists use. The matcher only finds whether a match begins at the start of the
  * name (like Python's re.match), which needs no backtracking: time is bounded by pattern length
- * times name length for every pattern.
+ * times name length for every pattern, and once more by name length if it looks ahead.
  *
  * Supported: literals, \. and other escaped punctuation, . [a-z] [^a-z] \d \D \w \W \s \S \b \B \A
- * \Z ^ $ ( ) (?: ) (?P<name> ) | * + ? {m} {m,} {m,n} and their lazy forms. Refused by name:
- * look-ahead and look-behind, back references, inline flags, and anything else.
+ * \Z ^ $ ( ) (?: ) (?P<name> ) (?= ) (?! ) | * + ? {m} {m,} {m,n} and their lazy forms. Refused by
+ * name: look-ahead within look-ahead, look-behind, back references, inline flags, and anything
+ * else.
  */
 #ifndef CTW_WORKER_REGEX_H
 #define CTW_WORKER_REGEX_H

@@ -17,6 +17,8 @@ enum regex_op {
     OP_END,
     OP_WORD_EDGE,
     OP_NOT_WORD_EDGE,
+    OP_LOOK, /* y 1: continues at +x if the program at +1, up to its OP_MATCH, matches here; 0: if
+                not */
     OP_MATCH
 };
 

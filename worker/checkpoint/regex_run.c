@@ -29,18 +29,37 @@ static bool holds(enum regex_op op, const char *name, size_t i)
     }
 }
 
+struct run {
+    const struct ctw_regex *re;
+    const char *name;
+    int *stack;
+    enum ctw_status status; /* of what look-ahead needed */
+    struct ctw_err *err;
+};
+
+static enum ctw_status run(const struct ctw_regex *re, int pc, const char *name, size_t from,
+                           bool *out, struct ctw_err *err);
+
+/* Does the look-ahead at pc hold at character i? */
+static bool look(struct run *r, int pc, size_t i)
+{
+    bool matched = false;
+    if (r->status == CTW_OK)
+        r->status = run(r->re, pc + 1, r->name, i, &matched, r->err);
+    return matched == (r->re->code[pc].y != 0);
+}
+
 /* Adds a thread at pc and all that it reaches without a character. true: it reaches OP_MATCH. */
-static bool add(const struct ctw_regex *re, struct threads *t, int *stack, int pc, int step,
-                const char *name, size_t i)
+static bool add(struct run *r, struct threads *t, int pc, int step, size_t i)
 {
     int depth = 0;
-    stack[depth++] = pc;
+    r->stack[depth++] = pc;
     while (depth > 0) {
-        pc = stack[--depth];
+        pc = r->stack[--depth];
         if (t->mark[pc] == step)
             continue;
         t->mark[pc] = step;
-        const struct regex_instr *in = &re->code[pc];
+        const struct regex_instr *in = &r->re->code[pc];
         switch (in->op) {
         case OP_MATCH:
             return true;
@@ -48,41 +67,52 @@ static bool add(const struct ctw_regex *re, struct threads *t, int *stack, int p
             t->at[t->n++] = pc;
             break;
         case OP_SPLIT:
-            stack[depth++] = pc + in->y;
-            stack[depth++] = pc + in->x;
+            r->stack[depth++] = pc + in->y;
+            r->stack[depth++] = pc + in->x;
             break;
         case OP_JUMP:
-            stack[depth++] = pc + in->x;
+            r->stack[depth++] = pc + in->x;
+            break;
+        case OP_LOOK:
+            if (look(r, pc, i))
+                r->stack[depth++] = pc + in->x;
             break;
         default:
-            if (holds(in->op, name, i))
-                stack[depth++] = pc + 1;
+            if (holds(in->op, r->name, i))
+                r->stack[depth++] = pc + 1;
         }
     }
     return false;
 }
 
-enum ctw_status ctw_regex_match(const struct ctw_regex *re, const char *name, bool *out,
-                                struct ctw_err *err)
+/* Does a match of the program that begins at pc begin at character `from`? */
+static enum ctw_status run(const struct ctw_regex *re, int pc, const char *name, size_t from,
+                           bool *out, struct ctw_err *err)
 {
     size_t n = (size_t)re->n_code;
     /* Each instruction is pushed at most twice per step, by its two predecessors' kinds. */
     int *memory = ctw_calloc(5 * n + 2, sizeof(*memory));
     if (memory == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for a regular expression");
-    int *stack = memory + 3 * n;
+    struct run r = {.re = re, .name = name, .stack = memory + 3 * n, .err = err};
     struct threads now = {0, memory, memory + 2 * n}, next = {0, memory + n, memory + 2 * n};
-    bool matched = add(re, &now, stack, 0, 1, name, 0);
-    for (size_t i = 0; !matched && now.n > 0 && name[i] != '\0'; i++) {
+    bool matched = add(&r, &now, pc, 1, from);
+    for (size_t i = from; !matched && now.n > 0 && name[i] != '\0'; i++) {
         next.n = 0;
         for (int t = 0; t < now.n && !matched; t++)
             if (regex_set_has(re->code[now.at[t]].set, (unsigned char)name[i]))
-                matched = add(re, &next, stack, now.at[t] + 1, (int)i + 2, name, i + 1);
+                matched = add(&r, &next, now.at[t] + 1, (int)(i - from) + 2, i + 1);
         struct threads swap = now;
         now = next;
         next = swap;
     }
     ctw_free(memory);
     *out = matched;
-    return CTW_OK;
+    return r.status;
+}
+
+enum ctw_status ctw_regex_match(const struct ctw_regex *re, const char *name, bool *out,
+                                struct ctw_err *err)
+{
+    return run(re, 0, name, 0, out, err);
 }
