@@ -213,7 +213,7 @@ static void gptq_rules_by_module(void **state)
 
 /* AutoRound's FP8 in llm-compressor's format does not ignore a dense head, which is no linear layer
  * to the engines that it writes for. */
-static void a_dense_head_is_not_linear(void **state)
+static void dense_heads_and_embeddings_are_not_meant(void **state)
 {
     struct checkpoint *c = *state;
 #define FP8_ROWS(targets)                                                                          \
@@ -230,6 +230,13 @@ static void a_dense_head_is_not_linear(void **state)
     ctw_model_close(m);
     c->config = FP8_ROWS("\"re:.*q_proj\", \"lm_head\"");
     expect_refusal(c, "lm_head: ");
+    /* Nor is an embedding meant that only an expression happens to match. */
+    c->config = FP8_ROWS("\"re:model.*\"");
+    m = open_ok(c);
+    assert_true(m->layers[0].matrix[CTW_M_EMBED].weight.format->id == CTW_FORMAT_dense);
+    ctw_model_close(m);
+    c->config = FP8_ROWS("\"re:.*q_proj\", \"Embedding\"");
+    expect_refusal(c, "model.embed_tokens: ");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -240,7 +247,7 @@ int main(void)
         TEST(gptq_of_either_version),
         TEST(gptq_rules_by_module),
         TEST(auto_round_stores_floats),
-        TEST(a_dense_head_is_not_linear),
+        TEST(dense_heads_and_embeddings_are_not_meant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

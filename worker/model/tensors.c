@@ -172,14 +172,20 @@ static enum ctw_status name_matrix(struct ctw_matrix *m, const char *name, struc
                : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
 }
 
-/* What the class "Linear" does not mean: transformers' routers, and heads in the engines that
- * AutoRound writes for (it does not ignore a dense one). */
-static bool is_no_linear(const struct ctw_want *want, const struct ctw_quant_group *group)
+/* What a group does not mean where it is stored dense: transformers' routers; by the class "Linear"
+ * a head, as AutoRound's engines see it; by expressions an embedding, which compressed-tensors
+ * before mid 2026 never quantised, and which it does not list if a recipe ignores it. */
+static bool is_not_meant(const struct ctw_want *want, const struct ctw_quant_group *group)
 {
-    bool one = group != NULL && group->targets.n == 1 && group->targets.items[0].regex == NULL;
-    bool head = one && strcmp(group->targets.items[0].text, "Linear") == 0;
-    return want->kind == CTW_WANT_MATRIX &&
-           (want->role == CTW_M_ROUTER || (head && want->role == CTW_M_HEAD));
+    bool linear = want->kind == CTW_WANT_MATRIX, expressions = false;
+    for (int64_t i = 0; group != NULL && i < group->targets.n; i++) {
+        const struct ctw_pattern *p = &group->targets.items[i];
+        expressions |= p->regex != NULL;
+        linear &= p->regex != NULL || strcmp(p->text, "Linear") == 0;
+    }
+    return (want->kind == CTW_WANT_MATRIX && want->role == CTW_M_ROUTER) ||
+           (linear && want->role == CTW_M_HEAD && !expressions) ||
+           (linear && want->role == CTW_M_EMBED);
 }
 
 static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
@@ -208,7 +214,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         st = ctw_name_find_group(finder->config, want, &group, err);
     if (st != CTW_OK)
         return st;
-    if (m->part[CTW_PART_SCALE] == NULL && is_no_linear(want, group))
+    if (m->part[CTW_PART_SCALE] == NULL && is_not_meant(want, group))
         group = NULL;
     if (group != NULL)
         args = group->args;
