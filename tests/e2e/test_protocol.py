@@ -7,7 +7,7 @@ import unittest
 import msgpack
 
 import worker_process as w
-from worker_cases import OneWorker, timed
+from worker_cases import OneWorker
 
 
 class Parts(OneWorker):
@@ -278,7 +278,6 @@ class Bounds(OneWorker):
         self.c.wait(jobs[0])
         self.c.call("release", job=jobs[0])
 
-    @timed  # a job of the test before keeps its slot while the scorer holds it, also when it is released
     def test_jobs(self):
         begin = lambda c: c.pairs([([1], [2])], seal=False)
         jobs = [begin(self.c) for _ in range(16)]  # one client's unsealed jobs have a quarter of the slots

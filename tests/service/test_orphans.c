@@ -197,6 +197,31 @@ static void forgotten_jobs_make_room(void **state)
     close_bench(&b);
 }
 
+/* A job that was released while the scorer or a reply still reads it takes no slot. */
+static void released_jobs_take_no_slot(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    char id[17] = "released--------";
+    int64_t now = ctw_now_ms();
+    open_ready(&b);
+    assert_int_equal(begin(&b, id, 9, NULL, now, &err), CTW_OK);
+    struct ctw_job *read = b.queue.jobs.first;
+    ctw_jobs_pin(read);
+    ctw_jobs_remove(&b.queue.jobs, read);
+    ctw_jobs_remove(&b.queue.jobs, read); /* a second release changes nothing */
+    for (int i = 0; i < CTW_IPC_JOBS; i++) {
+        snprintf(id, sizeof(id), "held------%06d", i);
+        assert_int_equal(begin(&b, id, 10 + (uint32_t)i / 16, NULL, now, &err), CTW_OK);
+    }
+    assert_int_equal(begin(&b, "one-more--------", 99, NULL, now, &err), CTW_EBUSY);
+    assert_int_equal(b.queue.jobs.n, CTW_IPC_JOBS);
+    ctw_jobs_unpin(&b.queue.jobs, read);
+    assert_int_equal(b.queue.jobs.n, CTW_IPC_JOBS);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +230,7 @@ int main(void)
         cmocka_unit_test(a_waiting_poll_is_contact),
         cmocka_unit_test(time_in_which_we_did_not_run_does_not_count),
         cmocka_unit_test(forgotten_jobs_make_room),
+        cmocka_unit_test(released_jobs_take_no_slot),
     };
     ctw_log_set_level(CTW_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

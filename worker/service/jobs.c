@@ -81,7 +81,6 @@ static void free_if_unused(struct ctw_jobs *l, struct ctw_job *job)
             break;
         }
     }
-    l->n--;
     l->bytes -= job->input.bytes;
     ctw_job_destroy(job);
 }
@@ -99,6 +98,7 @@ void ctw_jobs_unpin(struct ctw_jobs *l, struct ctw_job *j)
 
 void ctw_jobs_remove(struct ctw_jobs *l, struct ctw_job *j)
 {
+    l->n -= !j->removed;
     j->removed = true;
     free_if_unused(l, j);
 }

@@ -9,7 +9,7 @@
 
 struct ctw_jobs {
     struct ctw_job *first; /* newest last */
-    int n;
+    int n;                 /* without the removed ones that are still pinned */
     size_t bytes; /* of all jobs */
     size_t max_bytes;
 };
