@@ -198,6 +198,14 @@ static void names_in_memory_match_too(void **state)
         assert_int_equal(g != NULL ? g->args.num_bits : 0, rows[i].bits);
     }
     ctw_config_close(&c);
+    /* Granite's class has the files' names. */
+    parse_ok(&c, GRANITE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+                         "\"config_groups\": {" GROUP("mlps", "re:.*mlp.*", "8") "}}}");
+    assert_int_equal(ctw_name_find_group(
+                         &c, find(&c, "model.layers.0.block_sparse_moe.input_linear"), &g, &err),
+                     CTW_OK);
+    assert_null(g);
+    ctw_config_close(&c);
 }
 
 static void layers_differ(void **state)

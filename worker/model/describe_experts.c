@@ -159,10 +159,15 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
     add(up, CTW_X_UP, 0, inner, 1, up_bias);
 }
 
+static bool is_in_block(const char *name)
+{
+    return name != NULL && strncmp(name, "block_sparse_moe.", 17) == 0;
+}
+
 /* The name that transformers 5's class has for a module of the makers' files. */
 static const char *in_mlp(const struct ctw_config *c, const char *name)
 {
-    if (name == NULL || strncmp(name, "block_sparse_moe.", 17) != 0)
+    if (!is_in_block(name))
         return name;
     if (strcmp(name + 17, "experts") == 0)
         return "mlp.experts";
@@ -183,6 +188,7 @@ static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_exper
         c->experts.stacked =
             !c->experts.apart && ctw_files_find(c, ".experts.gate_up_proj") != NULL;
         c->experts.in_mlp = ctw_files_find(c, ".mlp.experts.") != NULL;
+        c->experts.renamed = is_in_block(x->module) && !c->experts.in_mlp;
         c->experts.known = true;
     }
     if (c->experts.in_mlp) {

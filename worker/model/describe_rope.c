@@ -120,6 +120,11 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
     return c->rope_index[c->n_ropes++] = add(m, &rope);
 }
 
+bool ctw_key_has_rope(const struct ctw_config *c)
+{
+    return ctw_key_is_given(c, "rope_parameters") || ctw_key_is_given(c, "rope_scaling");
+}
+
 double ctw_key_rope_number(struct ctw_config *c, const char *name, double absent)
 {
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};

@@ -122,12 +122,12 @@ struct names {
     int n;
 };
 
-/* Lists of modules have the names that transformers 5's class has in memory, also where the files
- * keep the makers' names (Mixtral, MiniMax-M2, Phi-3.5-MoE). */
-static void add_in_memory(const char *name, struct names *out)
+/* Tools list modules as transformers 5's class calls them, also if the files keep the makers' names
+ * (config.h, experts.renamed). */
+static void add_in_memory(const struct ctw_config *c, const char *name, struct names *out)
 {
     static const char block[] = ".block_sparse_moe.";
-    const char *at = strstr(name, block);
+    const char *at = c->experts.renamed ? strstr(name, block) : NULL;
     if (at != NULL)
         (void)snprintf(out->text[out->n++], MAX_NAME, "%.*s.mlp.%s", (int)(at - name), name,
                        at + sizeof(block) - 1);
@@ -141,7 +141,7 @@ static void list_names(const struct ctw_config *c, const struct ctw_want *want, 
     for (int i = 0; spellings != NULL && spellings[i].model != NULL && i < MAX_SPELLINGS; i++)
         if (i != c->spelling)
             spell(c, want->described, i, out->text[out->n++]);
-    add_in_memory(want->name, out);
+    add_in_memory(c, want->name, out);
     for (int i = 0; i < out->n; i++)
         out->name[i] = out->text[i];
 }

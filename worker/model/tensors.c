@@ -177,15 +177,16 @@ static enum ctw_status name_matrix(struct ctw_matrix *m, const char *name, struc
  * before mid 2026 never quantised, and which it does not list if a recipe ignores it. */
 static bool is_not_meant(const struct ctw_want *want, const struct ctw_quant_group *group)
 {
-    bool linear = want->kind == CTW_WANT_MATRIX, expressions = false;
+    bool expressions = false, named = false; /* by a name, or by another class than Linear */
     for (int64_t i = 0; group != NULL && i < group->targets.n; i++) {
         const struct ctw_pattern *p = &group->targets.items[i];
         expressions |= p->regex != NULL;
-        linear &= p->regex != NULL || strcmp(p->text, "Linear") == 0;
+        named |= p->regex == NULL && strcmp(p->text, "Linear") != 0;
     }
-    return (want->kind == CTW_WANT_MATRIX && want->role == CTW_M_ROUTER) ||
-           (linear && want->role == CTW_M_HEAD && !expressions) ||
-           (linear && want->role == CTW_M_EMBED);
+    if (want->kind != CTW_WANT_MATRIX)
+        return false;
+    return want->role == CTW_M_ROUTER || (want->role == CTW_M_EMBED && !named) ||
+           (want->role == CTW_M_HEAD && !named && !expressions);
 }
 
 static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,

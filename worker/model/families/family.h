@@ -231,6 +231,9 @@ void ctw_describe_alibi(struct ctw_config *c, int64_t n_head, double max_bias, d
  */
 int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules);
 
+/* Has the file a RoPE's parameters? Without, a class may have a RoPE of its own. */
+bool ctw_key_has_rope(const struct ctw_config *c);
+
 /* Reads a number of rope_parameters or rope_scaling, or of the top level, that is the family's own:
  * not one of a RoPE's. */
 double ctw_key_rope_number(struct ctw_config *c, const char *name, double absent);

@@ -73,8 +73,8 @@ static inline void latent_rope(struct ctw_config *c, struct ctw_latent_attention
     rules.head = rules.head == 0 ? a->rope : a->nope + a->rope;
     rules.pairing = interleaved ? CTW_ROPE_INTERLEAVED : CTW_ROPE_HALVES;
     a->rope_index = ctw_describe_rope(c, &rules);
-    bool given = ctw_key_is_given(c, "rope_parameters") || ctw_key_is_given(c, "rope_scaling");
-    double weight = ctw_key_rope_number(c, "mscale_all_dim", given ? 0 : absent->mscale_all_dim);
+    double weight =
+        ctw_key_rope_number(c, "mscale_all_dim", ctw_key_has_rope(c) ? 0 : absent->mscale_all_dim);
     if (c->status != CTW_OK)
         return;
     const struct ctw_rope_params *p = &c->rope[c->n_ropes - 1];

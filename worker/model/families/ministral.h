@@ -11,7 +11,7 @@ static inline void ministral_query_factor(struct ctw_config *c, double absent_le
 {
     static const char beta_key[] = "llama_4_scaling_beta";
     static const char length_key[] = "original_max_position_embeddings";
-    bool given = ctw_key_is_given(c, "rope_parameters") || ctw_key_is_given(c, "rope_scaling");
+    bool given = ctw_key_has_rope(c);
     double beta = ctw_key_rope_number(c, beta_key, given ? NAN : 0.1);
     double length =
         ctw_key_rope_number(c, length_key, given ? (double)c->model->max_length : absent_length);
