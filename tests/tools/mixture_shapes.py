@@ -44,6 +44,31 @@ SHAPES = {
                            rope_scaling={"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
                                          **ROPE_YARN}),
 }
+
+
+def _sized(shape, hidden, inner, experts, chosen, heads, kv_heads, layers, vocab, **more):
+    """A shape with the sizes of another model. inner: an expert's."""
+    c = SHAPES[shape]
+    experts_key = next(k for k in ("num_experts", "num_local_experts", "n_routed_experts") if k in c)
+    inner_key = "moe_intermediate_size" if "moe_intermediate_size" in c else "intermediate_size"
+    return c | {"hidden_size": hidden, inner_key: inner, experts_key: experts, "num_experts_per_tok": chosen,
+                "num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_hidden_layers": layers,
+                "vocab_size": vocab, **more}
+
+
+# For rates: the sizes of published models in families that are above, whose layers are nearly theirs.
+SHAPES |= {
+    "qwen3-235b-a22b": _sized("qwen3-30b-a3b", 4096, 1536, 128, 8, 64, 4, 94, 151936, intermediate_size=12288),
+    "like-glm-4.5-air": _sized("qwen3-30b-a3b", 4096, 1408, 128, 8, 96, 8, 46, 151552),
+    "like-minimax-m2": _sized("qwen3-30b-a3b", 3072, 1536, 256, 8, 48, 8, 62, 200064),
+    "like-olmoe": _sized("qwen3-30b-a3b", 2048, 1024, 64, 8, 16, 16, 16, 50304),
+    "like-granite-3b": _sized("qwen3-30b-a3b", 1536, 512, 40, 8, 24, 8, 32, 49152, head_dim=64),
+    "like-llama-4-scout": _sized("mixtral-8x7b", 5120, 8192, 16, 1, 40, 8, 48, 202048),
+    "like-deepseek-v2-lite": _sized("deepseek-v3", 2048, 1408, 64, 6, 16, 16, 27, 102400, intermediate_size=10944,
+                                    n_shared_experts=2, n_group=1, topk_group=1),
+    "like-glm-4.7-flash": _sized("deepseek-v3", 2048, 1536, 64, 4, 20, 20, 47, 154880, intermediate_size=10240,
+                                 q_lora_rank=768, qk_nope_head_dim=192, v_head_dim=256, n_group=1, topk_group=1),
+}
 # Modules that are not quantised, for quantization_config.
 IGNORE = {"qwen3_moe": ["re:.*mlp.gate$"], "mixtral": ["re:.*block_sparse_moe.gate$"], "deepseek_v3": ["re:.*mlp.gate$"]}
 
