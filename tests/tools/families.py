@@ -411,14 +411,15 @@ def describe(config, names=()):
         if config.get("text_config") and "tie_word_embeddings" in config:
             text = {"tie_word_embeddings": config["tie_word_embeddings"]} | text
         text["model_type"] = TEXTS[kind] if text["model_type"] == kind else text["model_type"]
-        return renamed(describe(text, names), "model.", *WRAPPERS[kind])
+        stem, head = WRAPPERS[kind]
+        in_memory = any(name.startswith("model.language_model.") for name in names)
+        return renamed(describe(text, names), "model.", "model.language_model." if in_memory else stem, "lm_head" if in_memory else head)
     if kind not in FAMILIES:
         raise SystemExit(f"families: model_type {kind} is not supported")
     m = FAMILIES[kind](config)
     if any(".experts.0.down_proj." in name for name in names):
         m = mixture_families.apart(m)
-    if any(".mlp.experts." in name for name in names):
-        m = mixture_families.as_class(m, any(".mlp.experts.gate_up_proj" in name for name in names))
+    m = mixture_families.as_class(m, kind, names)
     if kind in ("gpt2", "bloom") and f"transformer.{m.embed}.weight" in names:
         return renamed(m, "", "transformer.", m.head)
     return m

@@ -25,23 +25,62 @@ def mixed(experts, shared=0, stem="mlp.shared_expert", gate=None):
 def apart(m):
     """The Model with a module for each expert, as files of llm-compressor have them."""
     def one(e):
-        stem = e.down[:e.down.find("experts") + 7] if "experts" in e.down else e.down.split(".")[0] + ".experts"
+        block = e.down.split(".")[0]
+        block = "mlp" if block == "moe" else block  # Step's
+        stem = e.down[:e.down.find("experts") + 7] if "experts" in e.down else f"{block}.experts"
         return replace(e, gate_up=(f"{stem}.{{}}.gate_proj", f"{stem}.{{}}.up_proj"), down=f"{stem}.{{}}.down_proj",
                        columns=False, mixed_rows=False)
 
     return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
 
 
-def as_class(m, stacked):
-    """The Model as transformers 5's class names it: experts in "mlp", in one tensor each if `stacked`."""
-    def one(e):
-        router = replace(e.router, module=e.router.module.replace("block_sparse_moe", "mlp"),
-                         correction=e.router.correction and e.router.correction.replace("block_sparse_moe", "mlp"))
-        names = {"gate_up": tuple(x.replace("block_sparse_moe", "mlp") for x in e.gate_up),
-                 "down": e.down.replace("block_sparse_moe", "mlp")}
-        return replace(e, router=router, **(STACKED if stacked and "{}" in e.down else names))
+# What transformers 5's classes call tensors and modules of a layer in memory.
+IN_MEMORY = {
+    "mixtral": {"block_sparse_moe": "mlp"},
+    "minimax_m2": {"block_sparse_moe": "mlp"},
+    "phimoe": {"block_sparse_moe.gate": "mlp.router", "block_sparse_moe": "mlp"},
+    "ernie4_5_moe": {"mlp.moe_statics": "mlp.gate.moe_statics"},
+    "granitemoe": {"block_sparse_moe.input_linear.weight": "block_sparse_moe.experts.gate_up_proj",
+                   "block_sparse_moe.output_linear.weight": "block_sparse_moe.experts.down_proj",
+                   "block_sparse_moe.router.layer": "block_sparse_moe.router"},
+    "hy_v3": {"mlp.router.gate": "mlp.gate", "mlp.expert_bias": "mlp.e_score_correction_bias",
+              "mlp.shared_mlp": "mlp.shared_experts"},
+    "laguna": {"mlp.experts.e_score_correction_bias": "mlp.gate.e_score_correction_bias",
+               "mlp.shared_expert": "mlp.shared_experts"},
+    "mimo_v2_flash": {"self_attn.attention_sink_bias": "self_attn.sinks"},
+    "step3p5": {"moe.gate": "mlp.gate", "moe.router_bias": "mlp.gate.e_score_correction_bias", "moe": "mlp.experts",
+                "share_expert": "mlp.shared_experts"},
+}
 
-    return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
+
+def names_of(kind, how):
+    """Some names of the tensors in a file that has experts apart, as modules or stacked, the latter two as in memory."""
+    parts = {"apart": ["experts.0.down_proj"], "modules": ["experts.0.down_proj"], "stacked": ["experts.gate_up_proj"]}
+    if how not in parts:
+        return []
+    renamed = [] if how == "apart" else IN_MEMORY.get(kind, {}).values()
+    return [f"model.language_model.layers.1.{part}.weight" for part in (*parts[how], *renamed)]
+
+
+def as_class(m, kind, names):
+    """The Model as a file with these names has it: as described, or as transformers 5's class has it in memory."""
+    table = IN_MEMORY.get(kind, {})
+    stacked = any(".experts.gate_up_proj" in name for name in names)
+    renamed = {old for old, new in table.items() for name in names
+               if f".{new}." in f"{name}." and f".{old}." not in f"{name}."}
+
+    def called(text):
+        old = next((old for old in table if text and f"{text}.".startswith(f"{old}.")), None)
+        return table[old] + text[len(old):] if old in renamed else text
+
+    def one(e):
+        e = replace(e, router=replace(e.router, module=called(e.router.module), correction=called(e.router.correction)),
+                    gate_up=tuple(map(called, e.gate_up)), down=called(e.down))
+        return replace(e, **STACKED) if stacked and len(e.gate_up) == 2 else e
+
+    return replace(m, layers=tuple(
+        replace(a, experts=a.experts and one(a.experts), gate_up=tuple(map(called, a.gate_up)), down=called(a.down),
+                sinks=called(a.sinks)) for a in m.layers))
 
 
 def sigmoid_router(c, **more):

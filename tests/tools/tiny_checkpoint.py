@@ -18,6 +18,7 @@ import numpy as np
 import checkpoint_io as cio
 import encoders
 import families
+import mixture_families
 import native_encoders
 import recipe
 import tiny_mixtures
@@ -468,8 +469,9 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
     if "num_key_value_heads" in FAMILIES[family][1]:
         sizes["kv_heads"] = FAMILIES[family][1]["num_key_value_heads"]
     new, old = configs(family, dtype, sizes, scheme)
-    names = {"apart": ".experts.0.down_proj.", "modules": ".mlp.experts.0.down_proj.", "stacked": ".mlp.experts.gate_up_proj"}
-    model = families.describe(new, [names.get(family.rsplit("_", 1)[-1], "")])  # experts as tools save them
+    kind = new["model_type"]
+    names = mixture_families.names_of(families.TEXTS.get(kind, kind), family.rsplit("_", 1)[-1])  # experts as tools save them
+    model = families.describe(new, names)
     if "ignore" in new.get("quantization_config", {}):  # the list of both styles
         new["quantization_config"]["ignore"] += [
             name.removesuffix(".weight") for name, _, kind in recipe.tensors(model) if kind.endswith("router")]

@@ -24,6 +24,12 @@ INDEXER = {"index_topk": 96, "index_n_heads": 4, "index_head_dim": 32}
 YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32, "beta_slow": 1, "mscale": 0.7, "mscale_all_dim": 0.7,
         "original_max_position_embeddings": 64}
 
+STEP = by_type(
+    {"rope_theta": 5e6, "partial_rotary_factor": 0.5}, {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}) | {
+    "kinds": "FS", "mlp_layer_types": ["dense", "sparse"], "moe_intermediate_size": 64, "moe_num_experts": 8,
+    "moe_top_k": 2, "moe_router_scaling_factor": 1.5, "num_sliding_attention_heads": 6, "rms_norm_eps": 1e-5,
+    "share_expert_dim": 96, "swiglu_limits": [0.0, 1.5], "swiglu_limits_shared": [0.0, 1.0]}
+
 TYPES = {
     "mixtral": ("MixtralForCausalLM", LOCAL | {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", NO_HEAD | QWEN | {
@@ -81,6 +87,7 @@ TYPES = {
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | {
         "first_k_dense_replace": LACKS, "mlp_layer_types": ["sparse", "dense"], "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "mistral4": ("Mistral4ForCausalLM", LATENT | {"rope": YARN | {"llama_4_scaling_beta": 0.3}}),
+    "step3p5": ("Step3p5ForCausalLM", STEP), "step3p7": ("Step3p7ForConditionalGeneration", STEP),
     "laguna": ("LagunaForCausalLM", EXPERTS | by_type(
         {"rope_type": "yarn", "rope_theta": 500000.0, "partial_rotary_factor": 0.5, "factor": 8.0, "beta_fast": 64.0,
          "original_max_position_embeddings": 128, "attention_factor": 1.0},
@@ -97,7 +104,10 @@ FAMILIES = {
     "deepseek_v2_lite": ("deepseek_v2", {"topk_method": "greedy", "n_group": None, "topk_group": None, "q_lora_rank": None}),
     "deepseek_v3_halves": ("deepseek_v3", {"rope_interleave": False, "attention_bias": True, "first_k_dense_replace": 2}),
     "mixtral_modules": ("mixtral", {}), "mixtral_stacked": ("mixtral", {}), "qwen3_moe_stacked": ("qwen3_moe", {}),
-    "minimax_m2_modules": ("minimax_m2", {}),
+    "minimax_m2_modules": ("minimax_m2", {}), "hy_v3_modules": ("hy_v3", {}), "laguna_modules": ("laguna", {}),
+    "step3p5_apart": ("step3p5", {}),
+    **{f"{kind}_stacked": (kind, {}) for kind in ("minimax_m2", "phimoe", "ernie4_5_moe", "granitemoe", "hy_v3", "laguna",
+                                                  "mimo_v2_flash", "step3p7")},
     "mixtral_apart": ("mixtral", {}), "gpt_oss_apart": ("gpt_oss", {}), "granitemoe_apart": ("granitemoe", {}),
     # Attention's output is wider than the product of q, k and v.
     "mimo_v2_flash_wide": ("mimo_v2_flash", {"v_head_dim": 128, "num_key_value_heads": 1}),
@@ -107,4 +117,5 @@ FAMILIES = {
 # Experts in formats, beside bf16.
 QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mixed"), ("glm4_moe", "fp8_channel"),
              ("minimax_m2", "w4a16_g32_asym"), ("ernie4_5_moe", "int8_channel"), ("laguna", "mxfp4"),
-             ("mixtral_apart", "fp8_channel"), ("mixtral_modules", "nvfp4"), ("gpt_oss_apart", "w4a16_g32"), ("granitemoe_apart", "nvfp4"))
+             ("mixtral_apart", "fp8_channel"), ("mixtral_modules", "nvfp4"), ("gpt_oss_apart", "w4a16_g32"), ("granitemoe_apart", "nvfp4"),
+             ("hy_v3_modules", "gptq4_g64"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"))

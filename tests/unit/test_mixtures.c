@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -198,14 +199,58 @@ static void names_in_memory_match_too(void **state)
         assert_int_equal(g != NULL ? g->args.num_bits : 0, rows[i].bits);
     }
     ctw_config_close(&c);
-    /* Granite's class has the files' names. */
+    /* Granite's class has the files' name for the block. */
     parse_ok(&c, GRANITE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
                          "\"config_groups\": {" GROUP("mlps", "re:.*mlp.*", "8") "}}}");
-    assert_int_equal(ctw_name_find_group(
-                         &c, find(&c, "model.layers.0.block_sparse_moe.input_linear"), &g, &err),
-                     CTW_OK);
+    assert_int_equal(
+        ctw_name_find_group(&c, find(&c, "model.layers.0.block_sparse_moe.input_linear"), &g, &err),
+        CTW_OK);
     assert_null(g);
     ctw_config_close(&c);
+}
+
+/* Each family's names in memory: a target that is one of them quantises the file's module. */
+static void families_have_names_in_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *file, *in_memory;
+        bool other; /* is it the name of another module? */
+    } rows[] = {
+        {PHIMOE, "block_sparse_moe.gate", "mlp.router", false},
+        {PHIMOE, "block_sparse_moe.gate", "mlp.gate", false},
+        {PHIMOE, "block_sparse_moe.experts.3.w2", "mlp.experts.3.w2", false},
+        {GRANITE, "block_sparse_moe.router.layer", "block_sparse_moe.router", false},
+        {GRANITE, "block_sparse_moe.input_linear", "block_sparse_moe.experts.gate_up_proj", false},
+        {GRANITE, "block_sparse_moe.output_linear", "block_sparse_moe.experts.down_proj", false},
+        {HY, "mlp.router.gate", "mlp.gate", false},
+        {HY, "mlp.shared_mlp.up_proj", "mlp.shared_experts.up_proj", false},
+        {LAGUNA, "mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj", false},
+        {STEP, "moe.gate", "mlp.gate", false},
+        {STEP, "moe.gate_proj", "mlp.experts.gate_proj", false},
+        {STEP, "share_expert.up_proj", "mlp.shared_experts.up_proj", false},
+        {STEP, "moe.gate_proj", "mlp.gate_proj", true},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        const struct ctw_quant_group *g;
+        struct ctw_err err;
+        char text[1024], name[128];
+        (void)snprintf(text, sizeof(text),
+                       "%s, \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+                       "\"config_groups\": {" GROUP("one", "model.layers.5.%s", "4") "}}}",
+                       rows[i].text, rows[i].in_memory);
+        parse_ok(&c, text);
+        for (int layer = 5; layer <= 6; layer++) {
+            (void)snprintf(name, sizeof(name), "model.layers.%d.%s", layer, rows[i].file);
+            const struct ctw_want *want = find(&c, name);
+            assert_non_null(want);
+            assert_int_equal(ctw_name_find_group(&c, want, &g, &err), CTW_OK);
+            if ((g != NULL) != (layer == 5 && !rows[i].other))
+                fail_msg("%s: %s", name, rows[i].in_memory);
+        }
+        ctw_config_close(&c);
+    }
 }
 
 static void layers_differ(void **state)
@@ -313,6 +358,7 @@ int main(void)
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(tensors_have_the_families_names),
         cmocka_unit_test(names_in_memory_match_too),
+        cmocka_unit_test(families_have_names_in_memory),
         cmocka_unit_test(layers_differ),
         cmocka_unit_test(refusals),
     };

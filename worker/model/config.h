@@ -48,8 +48,6 @@ struct ctw_config {
         bool known;   /* are the others? They are asked for by the first layer with experts */
         bool apart;   /* a module for each expert, "experts.0.down_proj" */
         bool stacked; /* one tensor for all, "experts.gate_up_proj" */
-        bool in_mlp;  /* "mlp.experts", as transformers 5's class calls "block_sparse_moe.experts" */
-        bool renamed; /* the class does, but the files have the latter */
     } experts;        /* how the files name them */
     const struct ctw_family *family;
     struct ctw_family *hosted;        /* NULL, or `family`: that of the text model in its host */

@@ -159,26 +159,9 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
     add(up, CTW_X_UP, 0, inner, 1, up_bias);
 }
 
-static bool is_in_block(const char *name)
-{
-    return name != NULL && strncmp(name, "block_sparse_moe.", 17) == 0;
-}
-
-/* The name that transformers 5's class has for a module of the makers' files. */
-static const char *in_mlp(const struct ctw_config *c, const char *name)
-{
-    if (!is_in_block(name))
-        return name;
-    if (strcmp(name + 17, "experts") == 0)
-        return "mlp.experts";
-    if (strcmp(name + 17, "gate") == 0)
-        return ctw_files_find(c, ".mlp.router.") != NULL ? "mlp.router" : "mlp.gate";
-    return strcmp(name + 17, "e_score_correction_bias") == 0 ? "mlp.e_score_correction_bias" : name;
-}
-
 /*
  * Tools quantise experts as modules of these names, and save them so, or save what transformers 5's
- * class has in memory: one tensor for all, or a block of another name.
+ * class has in memory: one tensor for all. (What it calls their block: struct ctw_renamed.)
  */
 static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_experts *x)
 {
@@ -187,16 +170,9 @@ static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_exper
         c->experts.apart = ctw_files_find(c, ".experts.0.down_proj.") != NULL;
         c->experts.stacked =
             !c->experts.apart && ctw_files_find(c, ".experts.gate_up_proj") != NULL;
-        c->experts.in_mlp = ctw_files_find(c, ".mlp.experts.") != NULL;
-        c->experts.renamed = is_in_block(x->module) && !c->experts.in_mlp;
         c->experts.known = true;
     }
-    if (c->experts.in_mlp) {
-        stored.module = in_mlp(c, stored.module);
-        stored.router.module = in_mlp(c, stored.router.module);
-        stored.router.correction = in_mlp(c, stored.router.correction);
-    }
-    if (c->experts.stacked && !x->stacked && !x->plain) {
+    if (c->experts.stacked && !x->fused && !x->plain) {
         stored.stacked = stored.fused = true;
         stored.down = NULL;
     }

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "worker/model/families/family.h"
 
-enum { MAX_NAME = 1024, MAX_SPELLINGS = 4 };
+enum { MAX_NAME = 1024, MAX_NAMES = 12 };
 
 /* transformers 5's first. */
 const struct ctw_spelling ctw_wrapped_spellings[] = {
@@ -32,19 +32,42 @@ static const char *after(const char *name, const char *prefix)
     return strncmp(name, prefix, n) == 0 ? name + n : NULL;
 }
 
-/* Writes a described name in the family's n-th spelling. */
+/* Writes a described name in the family's n-th spelling, if it has any. */
 static void spell(const struct ctw_config *c, const char *described, int n, char buf[MAX_NAME])
 {
-    const struct ctw_spelling *s = &c->family->spellings[n];
+    const struct ctw_spelling *s = c->family->spellings != NULL ? &c->family->spellings[n] : NULL;
     const char *prefix = c->family->prefix;
     const char *in_model = after(described, prefix != NULL ? prefix : "model.");
     const char *in_head = after(described, "lm_head");
-    if (in_model != NULL)
+    if (s != NULL && in_model != NULL)
         (void)snprintf(buf, MAX_NAME, "%s%s", s->model, in_model);
-    else if (in_head != NULL)
+    else if (s != NULL && in_head != NULL)
         (void)snprintf(buf, MAX_NAME, "%s%s", s->head, in_head);
     else
         (void)snprintf(buf, MAX_NAME, "%s", described);
+}
+
+/*
+ * What transformers 5's class calls what a decoder layer wants, by the next entry of
+ * family->in_memory (from *at) that names it; false: there is none.
+ */
+static bool name_in_memory(const struct ctw_config *c, const struct ctw_want *want,
+                           const char *described, int *at, char buf[MAX_NAME])
+{
+    const struct ctw_renamed *renamed = c->family->in_memory;
+    char layer[MAX_NAME];
+    (void)snprintf(layer, sizeof(layer), "%s.%d.", c->layers, want->layer - 1);
+    const char *in_layer = after(described, layer);
+    if (renamed == NULL || in_layer == NULL)
+        return false;
+    for (; renamed[*at].described != NULL; ++*at) {
+        const char *rest = after(in_layer, renamed[*at].described);
+        if (rest == NULL || (*rest != '\0' && *rest != '.'))
+            continue;
+        (void)snprintf(buf, MAX_NAME, "%s%s%s", layer, renamed[(*at)++].in_memory, rest);
+        return true;
+    }
+    return false;
 }
 
 /* Has the container values of a matrix of this name? */
@@ -94,20 +117,40 @@ static int find_spelling(const struct ctw_config *c, const struct ctw_container 
     return found < 0 ? 0 : found;
 }
 
+/* The name of a tensor or matrix in the container: as described, or else as in memory. */
+static void find_name(const struct ctw_config *c, const struct ctw_container *container,
+                      const struct ctw_want *want, char buf[MAX_NAME])
+{
+    char in_memory[MAX_NAME], name[MAX_NAME];
+    int at = 0;
+    spell(c, want->name, c->spelling, buf);
+    if (has_matrix(c, container, buf) || ctw_container_find(container, buf) != NULL)
+        return;
+    while (name_in_memory(c, want, want->name, &at, in_memory)) {
+        spell(c, in_memory, c->spelling, name);
+        if (!has_matrix(c, container, name) && ctw_container_find(container, name) == NULL)
+            continue;
+        memcpy(buf, name, sizeof(name));
+        return;
+    }
+}
+
 enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, struct ctw_err *err)
 {
     char name[MAX_NAME];
-    if (c->family->spellings == NULL)
+    bool spelled = c->family->spellings != NULL;
+    if (!spelled && c->family->in_memory == NULL)
         return CTW_OK;
-    c->spelling = find_spelling(c, m->container);
+    c->spelling = spelled ? find_spelling(c, m->container) : 0;
     for (int64_t i = 0; i < c->n_wants; i++) {
         struct ctw_want *w = &c->wants[i];
-        spell(c, w->name, c->spelling, name);
+        find_name(c, m->container, w, name);
         w->described = w->name;
         w->name = ctw_strdup(name);
         if (w->name == NULL)
             return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
-        if (w->kind == CTW_WANT_TIED && c->tied_by_default && has_matrix(c, m->container, name)) {
+        if (spelled && w->kind == CTW_WANT_TIED && c->tied_by_default &&
+            has_matrix(c, m->container, name)) {
             w->kind = CTW_WANT_MATRIX;
             m->tied = false;
         }
@@ -115,33 +158,36 @@ enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, stru
     return CTW_OK;
 }
 
-/* The module's names in all spellings, the file's first. */
+/* The module's names in all spellings, in the makers' files and in memory; the file's first. */
 struct names {
-    char text[MAX_SPELLINGS + 2][MAX_NAME];
-    const char *name[MAX_SPELLINGS + 2];
+    char text[MAX_NAMES][MAX_NAME];
+    const char *name[MAX_NAMES];
     int n;
 };
 
-/* Tools list modules as transformers 5's class calls them, also if the files keep the makers' names
- * (config.h, experts.renamed). */
-static void add_in_memory(const struct ctw_config *c, const char *name, struct names *out)
+static void add_spelled(const struct ctw_config *c, const char *described, int spelling,
+                        struct names *out)
 {
-    static const char block[] = ".block_sparse_moe.";
-    const char *at = c->experts.renamed ? strstr(name, block) : NULL;
-    if (at != NULL)
-        (void)snprintf(out->text[out->n++], MAX_NAME, "%.*s.mlp.%s", (int)(at - name), name,
-                       at + sizeof(block) - 1);
+    if (out->n == MAX_NAMES)
+        return;
+    spell(c, described, spelling, out->text[out->n]);
+    if (strcmp(out->text[out->n], out->text[0]) != 0)
+        out->n++;
 }
 
 static void list_names(const struct ctw_config *c, const struct ctw_want *want, struct names *out)
 {
     const struct ctw_spelling *spellings = want->described != NULL ? c->family->spellings : NULL;
+    const char *described = want->described != NULL ? want->described : want->name;
+    char in_memory[MAX_NAME];
     (void)snprintf(out->text[0], MAX_NAME, "%s", want->name);
     out->n = 1;
-    for (int i = 0; spellings != NULL && spellings[i].model != NULL && i < MAX_SPELLINGS; i++)
-        if (i != c->spelling)
-            spell(c, want->described, i, out->text[out->n++]);
-    add_in_memory(c, want->name, out);
+    for (int i = 0; i == 0 || (spellings != NULL && spellings[i].model != NULL); i++) {
+        int at = 0;
+        add_spelled(c, described, i, out);
+        while (name_in_memory(c, want, described, &at, in_memory))
+            add_spelled(c, in_memory, i, out);
+    }
     for (int i = 0; i < out->n; i++)
         out->name[i] = out->text[i];
 }

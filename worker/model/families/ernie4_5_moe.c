@@ -72,5 +72,12 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_ernie4_5_moe = {
-    .model_type = "ernie4_5_moe", .architecture = "Ernie4_5_MoeForCausalLM", .describe = describe};
+static const struct ctw_renamed in_memory[] = {
+    {"mlp.moe_statics", "mlp.gate.moe_statics"},
+    {NULL, NULL},
+};
+
+const struct ctw_family ctw_family_ernie4_5_moe = {.model_type = "ernie4_5_moe",
+                                                   .architecture = "Ernie4_5_MoeForCausalLM",
+                                                   .in_memory = in_memory,
+                                                   .describe = describe};

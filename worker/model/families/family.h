@@ -33,6 +33,12 @@ struct ctw_spelling {
     const char *model, *head;
 };
 
+/* What transformers 5's class calls in memory a module or tensor of a decoder layer, or what is in
+ * it; the makers' files have it as described. */
+struct ctw_renamed {
+    const char *described, *in_memory;
+};
+
 struct ctw_family {
     const char *model_type;
     const char *architecture;          /* config.json's architectures[0] */
@@ -41,6 +47,7 @@ struct ctw_family {
     const char *prefix;                /* of names of describe(), beside lm_head; NULL: "model." */
     /* How files spell names, transformers 5's spelling first, up to {NULL}; NULL: as described. */
     const struct ctw_spelling *spellings;
+    const struct ctw_renamed *in_memory; /* up to {NULL}; NULL: as described */
     bool layers_differ; /* describe() reads per_layer_config (ctw_key_of_layer()) */
     void (*describe)(struct ctw_config *c);
 };

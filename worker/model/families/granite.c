@@ -130,6 +130,14 @@ const struct ctw_family ctw_family_granitemoehybrid = {.model_type = "granitemoe
                                                            "GraniteMoeHybridForCausalLM",
                                                        .describe = describe_hybrid};
 
+static const struct ctw_renamed in_memory[] = {
+    {"block_sparse_moe.input_linear", "block_sparse_moe.experts.gate_up_proj"},
+    {"block_sparse_moe.output_linear", "block_sparse_moe.experts.down_proj"},
+    {"block_sparse_moe.router.layer", "block_sparse_moe.router"},
+    {NULL, NULL},
+};
+
 const struct ctw_family ctw_family_granitemoe = {.model_type = "granitemoe",
                                                  .architecture = "GraniteMoeForCausalLM",
+                                                 .in_memory = in_memory,
                                                  .describe = describe_mixture};

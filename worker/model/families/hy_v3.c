@@ -69,5 +69,14 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_hy_v3 = {
-    .model_type = "hy_v3", .architecture = "HYV3ForCausalLM", .describe = describe};
+static const struct ctw_renamed in_memory[] = {
+    {"mlp.router.gate", "mlp.gate"},
+    {"mlp.expert_bias", "mlp.e_score_correction_bias"},
+    {"mlp.shared_mlp", "mlp.shared_experts"},
+    {NULL, NULL},
+};
+
+const struct ctw_family ctw_family_hy_v3 = {.model_type = "hy_v3",
+                                            .architecture = "HYV3ForCausalLM",
+                                            .in_memory = in_memory,
+                                            .describe = describe};

@@ -103,5 +103,13 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_laguna = {
-    .model_type = "laguna", .architecture = "LagunaForCausalLM", .describe = describe};
+static const struct ctw_renamed in_memory[] = {
+    {"mlp.experts.e_score_correction_bias", "mlp.gate.e_score_correction_bias"},
+    {"mlp.shared_expert", "mlp.shared_experts"},
+    {NULL, NULL},
+};
+
+const struct ctw_family ctw_family_laguna = {.model_type = "laguna",
+                                             .architecture = "LagunaForCausalLM",
+                                             .in_memory = in_memory,
+                                             .describe = describe};

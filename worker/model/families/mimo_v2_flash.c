@@ -77,5 +77,12 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_mimo_v2_flash = {
-    .model_type = "mimo_v2_flash", .architecture = "MiMoV2FlashForCausalLM", .describe = describe};
+static const struct ctw_renamed in_memory[] = {
+    {"self_attn.attention_sink_bias", "self_attn.sinks"},
+    {NULL, NULL},
+};
+
+const struct ctw_family ctw_family_mimo_v2_flash = {.model_type = "mimo_v2_flash",
+                                                    .architecture = "MiMoV2FlashForCausalLM",
+                                                    .in_memory = in_memory,
+                                                    .describe = describe};

@@ -62,5 +62,12 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_minimax_m2 = {
-    .model_type = "minimax_m2", .architecture = "MiniMaxM2ForCausalLM", .describe = describe};
+static const struct ctw_renamed in_memory[] = {
+    {"block_sparse_moe", "mlp"},
+    {NULL, NULL},
+};
+
+const struct ctw_family ctw_family_minimax_m2 = {.model_type = "minimax_m2",
+                                                 .architecture = "MiniMaxM2ForCausalLM",
+                                                 .in_memory = in_memory,
+                                                 .describe = describe};

@@ -42,5 +42,12 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_mixtral = {
-    .model_type = "mixtral", .architecture = "MixtralForCausalLM", .describe = describe};
+static const struct ctw_renamed in_memory[] = {
+    {"block_sparse_moe", "mlp"},
+    {NULL, NULL},
+};
+
+const struct ctw_family ctw_family_mixtral = {.model_type = "mixtral",
+                                              .architecture = "MixtralForCausalLM",
+                                              .in_memory = in_memory,
+                                              .describe = describe};

@@ -59,7 +59,14 @@ static void describe(struct ctw_config *c)
     }
 }
 
+static const struct ctw_renamed in_memory[] = {
+    {"block_sparse_moe.gate", "mlp.router"},
+    {"block_sparse_moe", "mlp"},
+    {NULL, NULL},
+};
+
 const struct ctw_family ctw_family_phimoe = {.model_type = "phimoe",
                                              .architecture = "PhimoeForCausalLM",
                                              .old_architecture = "PhiMoEForCausalLM",
+                                             .in_memory = in_memory,
                                              .describe = describe};

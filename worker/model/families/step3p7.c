@@ -70,6 +70,7 @@ static struct ctw_experts key_experts(struct ctw_config *c)
         .act = CTW_ACT_SILU,
         .stacked = true,
         .module = "moe",
+        .apart = "mlp.experts",
         .router = {.module = "moe.gate",
                    .correction = "moe.router_bias",
                    .score = CTW_SCORE_SIGMOID,
@@ -177,8 +178,17 @@ static void describe(struct ctw_config *c)
         describe_layer(c, i, &k);
 }
 
+static const struct ctw_renamed in_memory[] = {
+    {"moe.gate", "mlp.gate"},
+    {"moe.router_bias", "mlp.gate.e_score_correction_bias"},
+    {"moe", "mlp.experts"},
+    {"share_expert", "mlp.shared_experts"},
+    {NULL, NULL},
+};
+
 const struct ctw_family ctw_family_step3p5 = {.model_type = "step3p5",
                                               .architecture = "Step3p5ForCausalLM",
+                                              .in_memory = in_memory,
                                               .layers_differ = true,
                                               .describe = describe};
 
@@ -188,5 +198,6 @@ const struct ctw_family ctw_family_step3p7 = {.model_type = "step3p7",
                                               .old_architecture = "Step3p7FlashForCausalLM",
                                               .wrapper = &(const struct ctw_wrapper){.flat = true},
                                               .spellings = ctw_wrapped_spellings,
+                                              .in_memory = in_memory,
                                               .layers_differ = true,
                                               .describe = describe};
