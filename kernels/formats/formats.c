@@ -29,6 +29,7 @@ static const struct ctw_part_names methods[] = {
      .formats = DENSE | FORMAT(float_quantized),
      .codes = {[CTW_PART_SCALE] = "weight_scale_inv"},
      .also = {[CTW_PART_SCALE] = "weight_scale"},
+     .stacks = {[CTW_PART_SCALE] = "_scale_inv"},
      .values = "weight"},
     {.method = "fbgemm_fp8",
      .formats = DENSE | FORMAT(float_quantized),

@@ -54,6 +54,35 @@ static void fp8_in_blocks_and_whole(void **state)
     expect_refusal(c, "GPTQModel's FP8, whose scales divide, is not supported");
 }
 
+/* As transformers 5 saves them from memory: the scales' name is no module's. */
+static void fp8_stacks_of_experts(void **state)
+{
+    struct checkpoint *c = *state;
+    c->family = "\"architectures\": [\"MixtralForCausalLM\"], \"model_type\": \"mixtral\"";
+    c->config = QUANTISED(BLOCKS) ", \"num_local_experts\": 2";
+    drop(c, LAYER "mlp.gate_proj.weight");
+    drop(c, LAYER "mlp.up_proj.weight");
+    drop(c, LAYER "mlp.down_proj.weight");
+    add(c, LAYER "mlp.gate.weight", "BF16", "2, 32", 128, NULL);
+    add(c, LAYER "mlp.experts.gate_up_proj", "F8_E4M3", "2, 128, 32", 8192, NULL);
+    add(c, LAYER "mlp.experts.gate_up_proj_scale_inv", "F32", "2, 8, 2", 128, NULL);
+    add(c, LAYER "mlp.experts.down_proj", "F8_E4M3", "2, 32, 64", 4096, NULL);
+    add(c, LAYER "mlp.experts.down_proj_scale_inv", "F32", "2, 2, 3", 48, NULL);
+    struct ctw_model *m = open_ok(c);
+    const struct ctw_matrix *second = &m->layers[1].mixture.matrix[CTW_N_EXPERT_MATRICES];
+    const struct ctw_weight *down = &second[CTW_X_DOWN].weight;
+    assert_true(down->format->id == CTW_FORMAT_float_quantized && down->n_groups == 3);
+    assert_true(ctw_part_offset(&second[CTW_X_DOWN], CTW_PART_SCALE) == 24);
+    assert_true(ctw_part_offset(&second[CTW_X_GATE_UP], CTW_PART_SCALE) == 64);
+    ctw_model_close(m);
+    /* Blocks of gate and up that were short where the two meet */
+    find(c, LAYER "mlp.experts.gate_up_proj_scale_inv")->shape = "2, 4, 4";
+    expect_refusal(c, "experts.gate_up_proj: weight_scale_inv: found F32 [4, 4], expected [8, 2]");
+    drop(c, LAYER "mlp.experts.down_proj_scale_inv");
+    find(c, LAYER "mlp.experts.gate_up_proj_scale_inv")->shape = "2, 8, 2";
+    expect_refusal(c, "mlp.experts.down_proj");
+}
+
 static void lists_name_modules_loosely(void **state)
 {
     struct checkpoint *c = *state;
@@ -274,13 +303,10 @@ static void keys_of_no_use_are_listed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(fp8_in_blocks_and_whole),
-        TEST(lists_name_modules_loosely),
-        TEST(modelopt_says_it_in_either_file),
-        TEST(modelopt_mixes_algorithms),
-        TEST(modelopt_in_other_formats),
-        TEST(modelopt_scales_inputs),
-        TEST(contradictions),
+        TEST(fp8_in_blocks_and_whole),    TEST(fp8_stacks_of_experts),
+        TEST(lists_name_modules_loosely), TEST(modelopt_says_it_in_either_file),
+        TEST(modelopt_mixes_algorithms),  TEST(modelopt_in_other_formats),
+        TEST(modelopt_scales_inputs),     TEST(contradictions),
         TEST(keys_of_no_use_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

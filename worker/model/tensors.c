@@ -57,10 +57,10 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
     const struct ctw_part_names *names = m->weight.names = finder->config->quant.names;
     enum ctw_status st = CTW_OK;
     for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++) {
-        if (names->codes[kind] != NULL)
-            st = find(finder, name, names->codes[kind], &m->part[kind], err);
-        if (st == CTW_OK && m->part[kind] == NULL && names->also[kind] != NULL)
-            st = find(finder, name, names->also[kind], &m->part[kind], err);
+        const char *stack = m->n_stacked > 0 ? names->stacks[kind] : NULL;
+        const char *const any[] = {names->codes[kind], names->also[kind], stack};
+        for (int i = 0; i < 3 && st == CTW_OK && m->part[kind] == NULL; i++)
+            st = any[i] == NULL ? CTW_OK : find(finder, name, any[i], &m->part[kind], err);
     }
     const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
     if (st == CTW_OK)
