@@ -259,6 +259,7 @@ static void a_wrapper_has_any_text_model(void **state)
                  rows[i].architecture, rows[i].type);
         parse_ok(&c, text);
         assert_int_equal(c.model->layers[4].mixture.route.n_experts, 384);
+        assert_true(c.model->tied && c.tied_by_default); /* the wrapper's default */
         ctw_config_close(&c);
     }
 }

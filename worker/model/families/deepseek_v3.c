@@ -44,6 +44,6 @@ const struct ctw_family ctw_family_kimi_k25 = {.model_type = "kimi_k25",
                                                /* that of the class in transformers 5 */
                                                .old_architecture =
                                                    "Kimi_K25ForConditionalGeneration",
-                                               .wrapper = &(const struct ctw_wrapper){0},
+                                               .wrapper = &(const struct ctw_wrapper){.tied = true},
                                                .spellings = ctw_wrapped_spellings,
                                                .describe = describe};
