@@ -58,12 +58,11 @@ enum ctw_status ctw_check_zero_point(struct ctw_weight *w, struct ctw_err *err);
 /* GROUP_INDEX, after the scales: indexed. */
 enum ctw_status ctw_check_group_index(struct ctw_weight *w, const struct ctw_quant_args *args,
                                       struct ctw_err *err);
-/*
- * What the formats of kernels/formats/bytes.h share: does a group of the configuration with scales
- * of floats apply to the weight; and, with bits and symmetric set, all of its parts and fields.
- */
-enum ctw_status ctw_check_bytes_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
-                                     struct ctw_err *err);
+/* Does a group of the configuration with scales of floats apply to the weight? */
+enum ctw_status ctw_check_scaled_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
+                                      struct ctw_err *err);
+/* What the formats of kernels/formats/bytes.h share, with bits and symmetric set: all of the parts
+ * and fields. */
 enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_args *args,
                                 struct ctw_err *err);
 /*

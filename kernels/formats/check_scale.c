@@ -174,14 +174,20 @@ done:
 
 /* ---- formats that share their parts ---- */
 
-enum ctw_status ctw_check_bytes_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
-                                     struct ctw_err *err)
+/*
+ * Scales of tensor_group are made to be divided by a global scale. compressed-tensors (0.20) does
+ * so for NVFP4 alone: integers it writes thus are all 0.
+ */
+enum ctw_status ctw_check_scaled_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
+                                      struct ctw_err *err)
 {
     enum ctw_status st = ctw_check_targeted(w, args, err);
     if (st == CTW_OK && args->strategy == CTW_STRATEGY_TENSOR_GROUP)
         return ctw_fail(err, CTW_EUNSUP,
-                        "%s weights with strategy tensor_group are not supported; expected tensor, "
-                        "channel, group or block",
+                        "%s weights with strategy tensor_group are not supported: "
+                        "compressed-tensors applies the global scale of such weights to NVFP4 "
+                        "alone; quantise the model again with strategy tensor, channel, group or "
+                        "block",
                         w->format->name);
     return st;
 }

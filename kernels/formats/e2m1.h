@@ -43,8 +43,7 @@ CTW_HD_FORCE void ctw_e2m1_run(const uint8_t *src, int n, float a, enum ctw_dtyp
         ctw_e2m1_values8(ctw_load_u32(src + i / 2), a, dtype, dst + i);
 #endif
     for (; i < n; i++)
-        dst[i] =
-            ctw_round_value(ctw_e2m1_value((uint32_t)src[i / 2] >> (4 * (i % 2))) * a, dtype);
+        dst[i] = ctw_round_value(ctw_e2m1_value((uint32_t)src[i / 2] >> (4 * (i % 2))) * a, dtype);
 }
 
 #endif

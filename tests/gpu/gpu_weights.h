@@ -210,16 +210,27 @@ static void make_index(struct made *m, int64_t k, int64_t groups)
     }
 }
 
+/* The strategy that c->group says, and the shape of its scales. */
+static void read_group(const struct kind *c, struct ctw_quant_args *args, int64_t *rows, int64_t *groups)
+{
+    int64_t block = c->group < -1 ? -c->group : 0;
+    *rows = c->group == -1 ? 1 : block > 0 ? (c->n + block - 1) / block : c->n;
+    *groups = c->group > 0 ? c->k / c->group : block > 0 ? (c->k + block - 1) / block : 1;
+    args->symmetric = c->zeros == NO_ZEROS;
+    args->strategy = c->group == -1  ? CTW_STRATEGY_TENSOR
+                     : c->group > 0  ? CTW_STRATEGY_GROUP
+                     : c->group == 0 ? CTW_STRATEGY_CHANNEL
+                                     : CTW_STRATEGY_BLOCK;
+    args->group_size = c->group > 0 ? c->group : 0;
+    args->block_rows = args->block_cols = block;
+    args->actorder_group = c->indexed;
+}
+
 static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_args *args)
 {
-    int64_t rows = c->group < 0 ? 1 : c->n, groups = c->group > 0 ? c->k / c->group : 1;
+    int64_t rows, groups;
+    read_group(c, args, &rows, &groups);
     args->num_bits = c->bits;
-    args->symmetric = c->zeros == NO_ZEROS;
-    args->strategy = c->group < 0   ? CTW_STRATEGY_TENSOR
-                     : c->group > 0 ? CTW_STRATEGY_GROUP
-                                    : CTW_STRATEGY_CHANNEL;
-    args->group_size = c->group > 0 ? c->group : 0;
-    args->actorder_group = c->indexed;
     add_part(m, CTW_PART_VALUES, CTW_I32, 2, c->n, words(c->k, c->bits, c->whole));
     make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups), c->dtype, rows * groups,
                 true);
@@ -243,19 +254,10 @@ enum { ODD_SCALES = 64 }; /* the first scales of a weight; more would make a rat
 /* FLOAT8 and INT8. Some scales are large, and their values infinite in fp16. */
 static void make_bytes(struct made *m, const struct kind *c, struct ctw_quant_args *args)
 {
-    int64_t block = c->group < -1 ? -c->group : 0;
-    int64_t rows = c->group == -1 ? 1 : block > 0 ? (c->n + block - 1) / block : c->n;
-    int64_t groups = c->group > 0 ? c->k / c->group : block > 0 ? (c->k + block - 1) / block : 1;
+    int64_t rows, groups;
+    read_group(c, args, &rows, &groups);
     args->num_bits = 8;
     args->is_float = c->format == FLOAT8;
-    args->symmetric = c->zeros == NO_ZEROS;
-    args->strategy = c->group == -1  ? CTW_STRATEGY_TENSOR
-                     : c->group > 0  ? CTW_STRATEGY_GROUP
-                     : c->group == 0 ? CTW_STRATEGY_CHANNEL
-                                     : CTW_STRATEGY_BLOCK;
-    args->group_size = c->group > 0 ? c->group : 0;
-    args->block_rows = args->block_cols = block;
-    args->actorder_group = c->indexed;
     uint8_t *values =
         add_part(m, CTW_PART_VALUES, args->is_float ? CTW_F8_E4M3 : CTW_I8, 2, c->n, c->k);
     if (args->is_float)

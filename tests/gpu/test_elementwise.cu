@@ -78,6 +78,11 @@ static const struct kind kinds[] = {
     {"int8 by index, int8 zeros", PACK, 8, CTW_BF16, 128, INT8_ZEROS, true, false, 0, 30, 4352},
     {"int4 by index, odd index", PACK, 4, CTW_BF16, 32, NO_ZEROS, true, false, -4, 35, 1056},
     {"int4 odd scales", PACK, 4, CTW_BF16, 32, NO_ZEROS, false, false, -1, 35, 1056},
+    {"int4 blocks", PACK, 4, CTW_BF16, -128, NO_ZEROS, false, false, 0, 300, 1152},
+    {"int4 ragged blocks, int8 zeros", PACK, 4, CTW_F16, -56, INT8_ZEROS, false, false, 0, 70, 1096},
+    {"int3 blocks, whole codes", PACK, 3, CTW_BF16, -64, INT8_ZEROS, false, true, 0, 100, 1088},
+    {"int4 blocks of 12", PACK, 4, CTW_BF16, -12, INT8_ZEROS, false, false, 1, 50, 333},
+    {"int8 blocks, fp32 scales", PACK, 8, CTW_F32, -128, INT8_ZEROS, false, false, 0, 130, 260},
     {"int4 odd zeros", PACK, 4, CTW_BF16, 32, PACKED_ZEROS, false, false, -2, 35, 1056},
     /* The fewest columns of which unit * per_unit >> 31 is not the group of all. */
     {"int4 channel, k 371280", PACK, 4, CTW_BF16, 0, NO_ZEROS, false, false, 0, 13, 371280},

@@ -56,48 +56,55 @@ class IntScheme:
     symmetric: bool = True
     actorder: str = ""  # "", "weight" (leaves no trace in the tensors) or "group"
     zero_unpacked: bool = False  # int8 zero points, as in files written before 0.9.4
+    rows: int = 1  # above 1: blocks of so many rows and group_size columns
 
     name = "pack-quantized"
 
     def specs(self, n, k, scale_dtype):
         """Suffix -> (dtype, shape) of the stored tensors."""
-        n_groups = k // self.group_size if self.group_size else 1
+        down, right = -(-n // self.rows), -(-k // (self.group_size or k))
         out = {"weight_packed": ("I32", (n, -(-k * self.bits // 32))),
-               "weight_scale": (scale_dtype, (n, n_groups)), "weight_shape": ("I64", (2,))}
+               "weight_scale": (scale_dtype, (down, right)), "weight_shape": ("I64", (2,))}
         if not self.symmetric:
-            packed = ("I32", (-(-n * self.bits // 32), n_groups))
-            out["weight_zero_point"] = ("I8", (n, n_groups)) if self.zero_unpacked else packed
+            packed = ("I32", (-(-n * self.bits // 32), right))
+            out["weight_zero_point"] = ("I8", (down, right)) if self._has_byte_zeros() else packed
         if self.actorder == "group":
             out["weight_g_idx"] = ("I32", (k,))
         return out
 
+    def _has_byte_zeros(self):
+        return self.zero_unpacked or self.rows > 1
+
     def config(self):
-        return {"actorder": self.actorder or None, "block_structure": None, "dynamic": False,
-                "group_size": self.group_size or None, "num_bits": self.bits,
+        block = [self.rows, self.group_size] if self.rows > 1 else None
+        return {"actorder": self.actorder or None, "block_structure": block, "dynamic": False,
+                "group_size": None if block else self.group_size or None, "num_bits": self.bits,
                 "observer": "memoryless_minmax", "observer_kwargs": {}, "scale_dtype": None,
-                "strategy": "group" if self.group_size else "channel",
+                "strategy": "block" if block else "group" if self.group_size else "channel",
                 "symmetric": self.symmetric, "type": "int",
                 "zp_dtype": None if self.symmetric else "torch.int8"}
 
     def encode(self, w, scale_dtype, amax_shared=None):
         n, k = w.shape
-        group = self.group_size or k
-        if k % group:
+        rows, group = self.rows, self.group_size or k
+        if k % group and rows == 1:
             raise ValueError(f"a row of {k} weights does not divide into groups of {group}")
         order = np.arange(k)
         if self.actorder == "group":  # columns of similar magnitude share a scale
             order = np.argsort(-np.abs(w).sum(axis=0), kind="stable")
-        grouped = w[:, order].reshape(n, k // group, group)
-        scale, stored_scale, zero = self._scales(grouped, scale_dtype)
+        down, right = -(-n // rows), -(-k // group)
+        padded = np.pad(w[:, order], ((0, down * rows - n), (0, right * group - k)))
+        blocks = padded.reshape(down, rows, right, group)
+        scale, stored_scale, zero = self._scales(blocks, scale_dtype)
         half = 1 << (self.bits - 1)
-        q = np.rint(grouped / scale[:, :, None]) + zero[:, :, None]
-        q = np.clip(q, -half, half - 1).astype(np.int16).reshape(n, k)
+        q = np.rint(blocks / scale[:, None, :, None]) + zero[:, None, :, None]
+        q = np.clip(q, -half, half - 1).astype(np.int16).reshape(padded.shape)[:n, :k]
         codes = np.empty_like(q)
         codes[:, order] = q + half
         out = {"weight_packed": pack_rows(codes, self.bits), "weight_scale": stored_scale,
                "weight_shape": np.array([n, k], dtype=np.int64)}
         if not self.symmetric:
-            out["weight_zero_point"] = (zero.astype(np.int8) if self.zero_unpacked else
+            out["weight_zero_point"] = (zero.astype(np.int8) if self._has_byte_zeros() else
                                         pack_rows((zero + half).astype(np.uint8).T, self.bits).T)
         if self.actorder == "group":
             g_idx = np.empty(k, dtype=np.int32)
@@ -105,10 +112,10 @@ class IntScheme:
             out["weight_g_idx"] = g_idx
         return out
 
-    def _scales(self, grouped, scale_dtype):
-        """(scale as a reader sees it, its stored bits, zero point), each [N, groups]."""
+    def _scales(self, blocks, scale_dtype):
+        """(scale as a reader sees it, its stored bits, zero point) of each block."""
         half, span = 1 << (self.bits - 1), (1 << self.bits) - 1
-        low, high = np.minimum(grouped.min(axis=2), 0), np.maximum(grouped.max(axis=2), 0)
+        low, high = np.minimum(blocks.min(axis=(1, 3)), 0), np.maximum(blocks.max(axis=(1, 3)), 0)
         raw = np.maximum(-low, high) / (span / 2) if self.symmetric else (high - low) / span
         raw[raw == 0] = 2.0**-7  # any scale will do: all weights of the group are 0
         stored = cio.encode(raw, scale_dtype)
@@ -277,6 +284,7 @@ class MixedScheme:
 _FP8 = ByteScheme(activations="token")
 NAMED = {"nvfp4": Nvfp4Scheme(), "fp8": _FP8, "fp8_tensor": ByteScheme(rows=0, activations="token"),
          "fp8_block": ByteScheme(rows=128, group_size=128, activations="token"),
+         "w4a16_block": IntScheme(4, 128, rows=128),
          "int8": ByteScheme(False, activations="token"), "mxfp4": MxScheme(4), "mxfp6": MxScheme(6),
          "mxfp8": MxScheme(8),
          "mixed": MixedScheme(((r".*self_attn\.", _FP8), (r".*\.mlp\.", Nvfp4Scheme())))}

@@ -8,6 +8,7 @@ unpacked zero points, so this program converts them first: columns are decoded i
 groups and put back, zero points are packed.
 """
 
+import math
 import sys
 
 import torch
@@ -22,26 +23,30 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from vector_bytes import Bytes, digest, scales
 
-# name, bits, dtype of the scales, strategy, group size, symmetric, stored zero points, g_idx, n, k
+# name, bits, dtype of the scales, strategy, group or block, symmetric, stored zero points, g_idx, n, k
 PACK = [
-    ("int4 group 32", 4, "BF16", "group", 32, True, None, False, 24, 160),
-    ("int4 group 32 asymmetric", 4, "BF16", "group", 32, False, "packed", False, 24, 160),
-    ("int4 group 32 asymmetric, int8 zero points", 4, "F16", "group", 32, False, "int8", False, 24, 160),
-    ("int4 odd groups across words", 4, "BF16", "group", 12, False, "packed", False, 33, 1044),
-    ("int4 activation order", 4, "BF16", "group", 24, False, "packed", True, 17, 312),
-    ("int4 channel, fp32 scales", 4, "F32", "channel", 0, False, "packed", False, 19, 45),
-    ("int8 channel", 8, "BF16", "channel", 0, True, None, False, 7, 301),
-    ("int8 channel asymmetric", 8, "F16", "channel", 0, False, "packed", False, 31, 77),
-    ("int8 tensor asymmetric", 8, "BF16", "tensor", 0, False, "int8", False, 8, 70),
-    ("int1 group 64", 1, "BF16", "group", 64, False, "packed", False, 40, 320),
-    ("int2 group 16", 2, "F16", "group", 16, False, "packed", False, 21, 528),
-    ("int2 channel", 2, "BF16", "channel", 0, True, None, False, 5, 299),
-    ("int3 group 40", 3, "F16", "group", 40, False, "packed", False, 43, 1000),
-    ("int3 activation order", 3, "F16", "group", 40, True, None, True, 12, 400),
-    ("int5 channel", 5, "BF16", "channel", 0, False, "packed", False, 37, 333),
-    ("int6 group 128", 6, "BF16", "group", 128, False, "packed", False, 65, 640),
-    ("int7 group 20", 7, "F16", "group", 20, False, "packed", False, 18, 260),
-    ("int3 tensor", 3, "BF16", "tensor", 0, True, None, False, 6, 290),
+    ("int4 group 32", 4, "BF16", "group", (1, 32), True, None, False, 24, 160),
+    ("int4 group 32 asymmetric", 4, "BF16", "group", (1, 32), False, "packed", False, 24, 160),
+    ("int4 group 32 asymmetric, int8 zero points", 4, "F16", "group", (1, 32), False, "int8", False, 24, 160),
+    ("int4 odd groups across words", 4, "BF16", "group", (1, 12), False, "packed", False, 33, 1044),
+    ("int4 activation order", 4, "BF16", "group", (1, 24), False, "packed", True, 17, 312),
+    ("int4 channel, fp32 scales", 4, "F32", "channel", (0, 0), False, "packed", False, 19, 45),
+    ("int8 channel", 8, "BF16", "channel", (0, 0), True, None, False, 7, 301),
+    ("int8 channel asymmetric", 8, "F16", "channel", (0, 0), False, "packed", False, 31, 77),
+    ("int8 tensor asymmetric", 8, "BF16", "tensor", (0, 0), False, "int8", False, 8, 70),
+    ("int1 group 64", 1, "BF16", "group", (1, 64), False, "packed", False, 40, 320),
+    ("int2 group 16", 2, "F16", "group", (1, 16), False, "packed", False, 21, 528),
+    ("int2 channel", 2, "BF16", "channel", (0, 0), True, None, False, 5, 299),
+    ("int3 group 40", 3, "F16", "group", (1, 40), False, "packed", False, 43, 1000),
+    ("int3 activation order", 3, "F16", "group", (1, 40), True, None, True, 12, 400),
+    ("int5 channel", 5, "BF16", "channel", (0, 0), False, "packed", False, 37, 333),
+    ("int6 group 128", 6, "BF16", "group", (1, 128), False, "packed", False, 65, 640),
+    ("int7 group 20", 7, "F16", "group", (1, 20), False, "packed", False, 18, 260),
+    ("int3 tensor", 3, "BF16", "tensor", (0, 0), True, None, False, 6, 290),
+    ("int4 blocks", 4, "BF16", "block", (128, 128), True, None, False, 256, 384),
+    ("int4 ragged blocks asymmetric", 4, "F16", "block", (128, 128), False, "int8", False, 300, 333),
+    ("int3 odd blocks asymmetric", 3, "BF16", "block", (24, 52), False, "int8", False, 50, 600),
+    ("int8 blocks of one row, fp32 scales", 8, "F32", "block", (1, 96), False, "int8", False, 9, 300),
 ]
 NVFP4 = [("nvfp4", 48, 368, 12345.678), ("nvfp4 tiny global scale", 9, 1040, 3.1e-5)]
 # name, float codes, dtype of the scales, strategy, group or block, symmetric, g_idx, n, k
@@ -66,31 +71,37 @@ BYTES = [
 MX = [("mxfp4", 4, 48, 416), ("mxfp6", 6, 41, 736), ("mxfp8", 8, 37, 608)]
 
 
-def pack_row(name, bits, dtype, strategy, group, symmetric, zero, indexed, n, k):
+def kind_of(strategy, block):
+    return {"group": {"group_size": block[1]}, "block": {"block_structure": list(block)}}.get(strategy, {})
+
+
+def scales_shape(strategy, block, n, k):
+    return {"tensor": (1,), "channel": (n, 1)}.get(strategy) or (-(-n // block[0]), -(-k // block[1]))
+
+
+def pack_row(name, bits, dtype, strategy, block, symmetric, zero, indexed, n, k):
     gen = Bytes()
     offset = 1 << (bits - 1)
     q = torch.tensor(gen.codes(n * k, bits), dtype=torch.int32).reshape(n, k) - offset
-    groups = {"tensor": 0, "channel": 1, "group": k // group if group else 0}[strategy]
-    shape = (1,) if strategy == "tensor" else (n, groups)
-    count = 1 if strategy == "tensor" else n * groups
+    shape = scales_shape(strategy, block, n, k)
+    count = math.prod(shape)
     s = scales(gen, count, dtype).reshape(shape)
     tensors = {"weight_scale": s, "weight_shape": torch.tensor([n, k])}
     if not symmetric:
         z = torch.tensor(gen.codes(count, bits), dtype=torch.int32).reshape(shape) - offset
         z = z.to(torch.int8)
-        tensors["weight_zero_point"] = z if strategy == "tensor" else pack_to_int32(z, bits, 0)
+        tensors["weight_zero_point"] = z if strategy in ("tensor", "block") else pack_to_int32(z, bits, 0)
     order = torch.arange(k)
     if indexed:  # column c is in group (c * 7) % groups
-        order = torch.argsort(torch.arange(k) * 7 % groups, stable=True)
+        order = torch.argsort(torch.arange(k) * 7 % shape[1], stable=True)
     tensors["weight_packed"] = pack_to_int32(q[:, order].to(torch.int8).contiguous(), bits)
-    args = QuantizationArgs(num_bits=bits, type="int", strategy=strategy, symmetric=symmetric,
-                            group_size=group or None)
+    args = QuantizationArgs(num_bits=bits, type="int", strategy=strategy, symmetric=symmetric, **kind_of(strategy, block))
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     w = PackedQuantizationCompressor.decompress(tensors, scheme)["weight"]
     back = torch.empty_like(w)
     back[:, order] = w
     flags = [str(symmetric).lower(), str(zero == "packed").lower(), str(indexed).lower()]
-    print(f'    {{"{name}", {bits}, CTW_{dtype}, CTW_STRATEGY_{strategy.upper()}, {group}, '
+    print(f'    {{"{name}", {bits}, CTW_{dtype}, CTW_STRATEGY_{strategy.upper()}, {block[0]}, {block[1]}, '
           f'{", ".join(flags)}, {n}, {k},\n     "{digest(back)}"}},')
 
 
@@ -117,8 +128,8 @@ def bytes_row(name, is_float, dtype, strategy, block, symmetric, indexed, n, k):
         q[(q & 0x7F) == 0x7F] = 0
     q = q.view(torch.float8_e4m3fn if is_float else torch.int8)
     height, width = block
-    shape = {"tensor": (1,), "channel": (n, 1)}.get(strategy) or (-(-n // height), -(-k // width))
-    count = shape[0] if strategy == "tensor" else shape[0] * shape[1]
+    shape = scales_shape(strategy, block, n, k)
+    count = math.prod(shape)
     tensors = {"weight_scale": scales(gen, count, dtype).reshape(shape)}
     if not symmetric:
         tensors["weight_zero_point"] = torch.tensor(gen.codes(count, 8), dtype=torch.uint8).view(torch.int8).reshape(shape)
@@ -126,8 +137,8 @@ def bytes_row(name, is_float, dtype, strategy, block, symmetric, indexed, n, k):
     if indexed:  # column c is in group (c * 7) % groups
         order = torch.argsort(torch.arange(k) * 7 % shape[1], stable=True)
     q = q.view(torch.uint8)[:, order].contiguous().view(q.dtype)
-    kind = {"group_size": width} if strategy == "group" else {"block_structure": list(block)} if strategy == "block" else {}
-    args = QuantizationArgs(num_bits=8, type="float" if is_float else "int", strategy=strategy, symmetric=symmetric, **kind)
+    args = QuantizationArgs(num_bits=8, type="float" if is_float else "int", strategy=strategy, symmetric=symmetric,
+                            **kind_of(strategy, block))
     if strategy == "block" and (n % height or k % width):
         w = dequantize(q, tensors["weight_scale"], tensors.get("weight_zero_point"), args)
     else:

@@ -69,10 +69,11 @@ def decode_packed(t, stem, args):
     n, k = (int(v) for v in t[stem + "weight_shape"][1])
     scale_dtype, scale = t[stem + "weight_scale"][0], widen(*t[stem + "weight_scale"])
     q = bit_fields(t[stem + "weight_packed"][1], k, bits)
-    group = groups_of(t, stem, k, k // scale.shape[1])
+    rows, columns = args.get("block_structure") or (1, k // scale.shape[1])
+    row, group = (np.arange(n) // rows)[:, None], groups_of(t, stem, k, columns)
     zero = np.broadcast_to(zero_points(t, stem, n, bits), scale.shape)
     q = q - (1 << (bits - 1))
-    exact = (q - zero[:, group]).astype(np.float32) * scale[:, group]
+    exact = (q - zero[row, group]).astype(np.float32) * scale[row, group]
     return scale_dtype, round_to(exact, scale_dtype)
 
 

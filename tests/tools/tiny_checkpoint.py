@@ -259,6 +259,9 @@ def _formats():
     out["w4a16_g32_asym_oldzero"] = ("bfloat16", IntScheme(4, 32, False, zero_unpacked=True))
     out["w4a16_g32_gidx"] = ("bfloat16", IntScheme(4, 32, actorder="group"))
     out["w3a16_g32_gidx_asym"] = ("float16", IntScheme(3, 32, False, "group"))
+    out["w4a16_block"] = ("bfloat16", IntScheme(4, 128, rows=128))
+    out["w4a16_block_asym"] = ("bfloat16", IntScheme(4, 128, False, rows=128))
+    out["w3a16_block_asym_fp32"] = ("float32", IntScheme(3, 56, False, rows=24))
     out["w4a16_g32_actorder"] = ("bfloat16", IntScheme(4, 32, actorder="weight"))
     for is_float, tag in ((True, "fp8"), (False, "int8")):
         for rows, group, kind in ((0, 0, "tensor"), (1, 0, "channel"), (1, 32, "g32"), (128, 128, "block")):

@@ -118,7 +118,7 @@ struct pack_case {
     int bits;
     enum ctw_dtype dtype;
     enum ctw_strategy strategy;
-    int64_t group_size;
+    int64_t height, width; /* of a block; of a group: 1 and its size */
     bool symmetric, zero_packed, indexed;
     int64_t n, k;
     const char *sha256; /* of the decoded bytes in dtype, from compressed-tensors' decompress() */
@@ -186,7 +186,9 @@ static inline void make_pack(struct made *m, const struct pack_case *c, bool who
                                   .num_bits = c->bits,
                                   .symmetric = c->symmetric,
                                   .strategy = c->strategy,
-                                  .group_size = c->group_size,
+                                  .group_size = c->strategy == CTW_STRATEGY_GROUP ? c->width : 0,
+                                  .block_rows = c->strategy == CTW_STRATEGY_BLOCK ? c->height : 0,
+                                  .block_cols = c->strategy == CTW_STRATEGY_BLOCK ? c->width : 0,
                                   .actorder_group = c->indexed,
                                   .format = "pack-quantized"};
     start(m, c->n, c->k, args);
@@ -196,7 +198,8 @@ static inline void make_pack(struct made *m, const struct pack_case *c, bool who
         put_code(values + i / c->k * row_words * 4, 4, i % c->k, c->bits, whole_codes,
                  next_byte(m) & ((1u << c->bits) - 1u));
     bool tensor = c->strategy == CTW_STRATEGY_TENSOR;
-    int64_t rows = tensor ? 1 : c->n, groups = c->group_size != 0 ? c->k / c->group_size : 1;
+    int64_t rows = tensor ? 1 : c->height == 0 ? c->n : (c->n + c->height - 1) / c->height;
+    int64_t groups = c->width == 0 ? 1 : (c->k + c->width - 1) / c->width;
     add_scales(m, c->dtype, tensor ? 1 : 2, rows, groups);
     if (!c->symmetric)
         add_zero_points(m, c, whole_codes, rows, groups);

@@ -233,10 +233,35 @@ static void spans_agree_with_rows(void **state)
     }
 }
 
+/* Blocks of 3 rows and 40 columns, short at the lower and right edges, by their definition. */
+static void blocks_have_a_scale_and_a_zero_point(void **state)
+{
+    (void)state;
+    enum { N = 7, K = 300, HEIGHT = 3, WIDTH = 40, RIGHT = 8 };
+    const struct pack_case c = {
+        "", 4, CTW_F32, CTW_STRATEGY_BLOCK, HEIGHT, WIDTH, false, false, false, N, K, NULL};
+    struct made m;
+    float out[K];
+    make_pack(&m, &c, false);
+    check_ok(&m);
+    const uint8_t *values = m.data.part[CTW_PART_VALUES];
+    const int8_t *zero = m.data.part[CTW_PART_ZERO_POINT];
+    for (int64_t row = 0; row < N; row++) {
+        m.w.format->decode(&m.w, &m.data, row, 0, K, out);
+        for (int64_t col = 0; col < K; col++) {
+            int code = values[row * m.w.row_bytes + col / 2] >> (col % 2 * 4) & 15;
+            int64_t block = row / HEIGHT * RIGHT + col / WIDTH;
+            double scale = ctw_load_float(m.data.part[CTW_PART_SCALE], CTW_F32, block);
+            assert_true(out[col] == (float)((code - 8 - zero[block]) * scale));
+        }
+    }
+    finish(&m);
+}
+
 /* ---- what is refused ---- */
 
 static const struct pack_case plain = {
-    "plain", 4, CTW_BF16, CTW_STRATEGY_GROUP, 32, false, true, false, 24, 160, NULL};
+    "plain", 4, CTW_BF16, CTW_STRATEGY_GROUP, 1, 32, false, true, false, 24, 160, NULL};
 
 static void contradictions_are_refused(void **state)
 {
@@ -261,10 +286,29 @@ static void contradictions_are_refused(void **state)
     m.args.is_float = true;
     expect_refusal(&m, NULL, "4-bit float");
     make_pack(&m, &plain, false);
+    m.args.strategy = CTW_STRATEGY_TENSOR_GROUP;
+    expect_refusal(&m, NULL, "pack-quantized weights with strategy tensor_group are not supported");
+    make_pack(&m, &plain, false);
     expect_refusal(&m, (int64_t[]){24, 161}, "weight_shape: found (24, 161)");
     make_pack(&m, &plain, false);
     (void)add_part(&m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0);
     expect_refusal(&m, NULL, "weight_global_scale: found F32 [1]");
+}
+
+static void blocks_are_checked(void **state)
+{
+    (void)state;
+    const struct pack_case c = {"", 4,   CTW_BF16, CTW_STRATEGY_BLOCK, 16, 64, false, true, false,
+                                24, 160, NULL};
+    struct made m;
+    make_pack(&m, &c, false); /* zero points packed, as no library packs those of blocks */
+    expect_refusal(&m, NULL, "weight_zero_point: found I32 [1, 3], expected I8 [2, 3]");
+    make_pack(&m, &c, false);
+    m.args.block_cols = 32;
+    expect_refusal(&m, NULL, "weight_scale: found BF16 [2, 3], expected [2, 5] (strategy block");
+    make_pack(&m, &c, false);
+    m.args.block_rows = 0;
+    expect_refusal(&m, NULL, "block_structure [0, 64]");
 }
 
 /* compressed-tensors leaves out an index that was never set, and once left out zero points that
@@ -294,7 +338,7 @@ static void ambiguous_packing_is_refused(void **state)
 {
     (void)state;
     struct made m;
-    struct pack_case c = {"", 3,  CTW_BF16, CTW_STRATEGY_CHANNEL, 0, true, false, false,
+    struct pack_case c = {"", 3,  CTW_BF16, CTW_STRATEGY_CHANNEL, 0, 0, true, false, false,
                           4,  33, NULL};
     make_pack(&m, &c, false);
     expect_refusal(&m, NULL, "both in the layout");
@@ -312,7 +356,8 @@ static void set_index(struct made *m, int64_t column, int32_t group)
 static void group_indices_are_checked(void **state)
 {
     (void)state;
-    struct pack_case c = {"", 4, CTW_BF16, CTW_STRATEGY_GROUP, 32, true, false, true, 8, 160, NULL};
+    struct pack_case c = {"", 4,   CTW_BF16, CTW_STRATEGY_GROUP, 1, 32, true, false, true,
+                          8,  160, NULL};
     struct made m;
     make_pack(&m, &c, false);
     set_index(&m, 9, 5);
@@ -407,7 +452,9 @@ int main(void)
         cmocka_unit_test(dense_is_widened_exactly),
         cmocka_unit_test(transposed_rows_are_stored_columns),
         cmocka_unit_test(spans_agree_with_rows),
+        cmocka_unit_test(blocks_have_a_scale_and_a_zero_point),
         cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(blocks_are_checked),
         cmocka_unit_test(parts_that_say_nothing_may_be_absent),
         cmocka_unit_test(ambiguous_packing_is_refused),
         cmocka_unit_test(group_indices_are_checked),

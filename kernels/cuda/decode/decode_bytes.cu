@@ -12,16 +12,6 @@
 
 enum kind { FP8, INT8, MXFP8 };
 
-/* A unit's group is unit * per_unit >> 31, a row's row of scales row * per_row >> 31. */
-struct groups {
-    uint32_t per_unit, per_row;
-};
-
-static __device__ __forceinline__ uint32_t group_of(uint32_t i, uint32_t per)
-{
-    return (uint32_t)((uint64_t)i * per >> 31);
-}
-
 /* Of each row, the index of the unit's scale. */
 template <int N>
 static __device__ __forceinline__ void scale_places(const struct source &s, const struct groups &by,
@@ -186,13 +176,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* ---- choosing ----------------------------------------------------------------------------- */
-
-/* False: not by a product. i * d / d is i for all i below n if n * d is below 2^31. */
-static bool divided_by(uint64_t n, uint64_t d, uint32_t *per)
-{
-    *per = (uint32_t)((((uint64_t)1 << 31) + d - 1) / d);
-    return d == 1 || n * d < (uint64_t)1 << 31;
-}
 
 template <enum kind KIND>
 static bool decode_kind(cudaStream_t stream, struct plane *p, const struct source *s,

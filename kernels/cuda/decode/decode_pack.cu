@@ -28,7 +28,7 @@ static __device__ __forceinline__ void load_words(const struct source &s, uint32
     }
 }
 
-/* The zero points, as codes, of group g in each row. */
+/* The zero points, as codes, of group g in each row, or row of blocks. */
 template <int BITS, int N>
 static __device__ __forceinline__ void pack_zeros(const struct source &s, const uint32_t (&row)[N],
                                                   uint32_t g, int32_t (&zero)[N])
@@ -62,18 +62,16 @@ static __device__ __forceinline__ void pack_zeros(const struct source &s, const 
     }
 }
 
-/*
- * A unit's group is unit * per_unit >> 31. T is the type of scales and of dst.
- */
+/* T is the type of scales and of dst. */
 template <int BITS, typename T>
 __global__ void __launch_bounds__(THREADS)
     pack_fast(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
-              uint32_t per_unit)
+              const __grid_constant__ struct groups by)
 {
     uint32_t unit, r0;
     if (!plane_place(p, &unit, &r0))
         return;
-    uint32_t g = (uint32_t)((uint64_t)unit * per_unit >> 31);
+    uint32_t g = group_of(unit, by.per_unit);
     const T *scales = (const T *)s.data.part[CTW_PART_SCALE] + g;
     const struct unit_words at = words_of<BITS>(unit, s.w.whole_codes);
     T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
@@ -84,6 +82,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         load_words<BITS>(s, row[i], at, word[i]);
+        row[i] = group_of(row[i], by.per_row);
         scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
     }
     pack_zeros<BITS>(s, row, g, zero);
@@ -199,7 +198,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll 1
     for (uint32_t r = r0; r < p.n_rows && r < r0 + ROWS; r++) {
-        int64_t row = plane_row(p, r);
+        int64_t row = plane_row(p, r), row_of_scales = w.group_rows == 1 ? row : row / w.group_rows;
         uint32_t code[8];
         unit_codes(w, (const uint8_t *)s.data.part[CTW_PART_VALUES] + (size_t)row * w.row_bytes, unit,
                    code);
@@ -209,8 +208,8 @@ __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < 8; i++) {
             if (i == 0 || group[i] != group[i - 1]) {
                 scale = ctw_load_value(s.data.part[CTW_PART_SCALE], w.dtype,
-                                       row * w.scale_stride + group[i]);
-                zero = ctw_pack_zero(&w, &s.data, row, group[i], w.bits);
+                                       row_of_scales * w.scale_stride + group[i]);
+                zero = ctw_pack_zero(&w, &s.data, row_of_scales, group[i], w.bits);
             }
             v[i] = ctw_cuda_round((float)((int32_t)code[i] - zero) * scale, w.dtype);
         }
@@ -244,6 +243,8 @@ template <int BITS, typename T>
 static bool decode_fast(cudaStream_t stream, struct plane *p, const struct source *s)
 {
     const dim3 blocks = plane_cut(p, 8);
+    if (s->w.indexed && s->w.group_rows > 1)
+        return false;
     if (s->w.indexed && s->w.symmetric) {
         pack_indexed<BITS, T, false><<<blocks, THREADS, 0, stream>>>(*p, *s);
         return true;
@@ -252,11 +253,12 @@ static bool decode_fast(cudaStream_t stream, struct plane *p, const struct sourc
         pack_indexed<BITS, T, true><<<blocks, THREADS, 0, stream>>>(*p, *s);
         return true;
     }
-    uint64_t units = p->k / 8, group_units = (uint64_t)s->w.group_size / 8;
-    if (s->w.group_size % 8 != 0 || units * group_units >= (uint64_t)1 << 31)
+    struct groups by;
+    if (s->w.group_size % 8 != 0 ||
+        !divided_by(p->k / 8, (uint64_t)s->w.group_size / 8, &by.per_unit) ||
+        !divided_by((uint64_t)s->w.n, (uint64_t)s->w.group_rows, &by.per_row))
         return false;
-    uint32_t per_unit = (uint32_t)((((uint64_t)1 << 31) + group_units - 1) / group_units);
-    pack_fast<BITS, T><<<blocks, THREADS, 0, stream>>>(*p, *s, per_unit);
+    pack_fast<BITS, T><<<blocks, THREADS, 0, stream>>>(*p, *s, by);
     return true;
 }
 

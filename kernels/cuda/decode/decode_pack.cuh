@@ -10,6 +10,25 @@
 
 #include "kernels/cuda/decode/decode.cuh"
 
+/* ---- groups and blocks --------------------------------------------------------------------- */
+
+/* A unit's group is unit * per_unit >> 31, a row's row of scales row * per_row >> 31. */
+struct groups {
+    uint32_t per_unit, per_row;
+};
+
+static __device__ __forceinline__ uint32_t group_of(uint32_t i, uint32_t per)
+{
+    return (uint32_t)((uint64_t)i * per >> 31);
+}
+
+/* False: not by a product. i * d / d is i for all i below n if n * d is below 2^31. */
+static inline bool divided_by(uint64_t n, uint64_t d, uint32_t *per)
+{
+    *per = (uint32_t)((((uint64_t)1 << 31) + d - 1) / d);
+    return d == 1 || n * d < (uint64_t)1 << 31;
+}
+
 /* ---- codes -------------------------------------------------------------------------------- */
 
 /* bits & mask | more in one instruction: for two constants the compiler emits two. */

@@ -16,7 +16,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     enum ctw_status st = ctw_parts_only(
         w, 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE | 1u << CTW_PART_GROUP_INDEX, err);
     if (st == CTW_OK)
-        st = ctw_check_bytes_args(w, args, err);
+        st = ctw_check_scaled_args(w, args, err);
     if (st != CTW_OK)
         return st;
     if (!args->is_float || args->num_bits != 8 || !args->symmetric)

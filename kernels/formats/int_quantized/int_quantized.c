@@ -18,7 +18,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
                                             1u << CTW_PART_ZERO_POINT | 1u << CTW_PART_GROUP_INDEX,
                                         err);
     if (st == CTW_OK)
-        st = ctw_check_bytes_args(w, args, err);
+        st = ctw_check_scaled_args(w, args, err);
     if (st != CTW_OK)
         return st;
     if (args->is_float || args->num_bits < 1 || args->num_bits > 8)

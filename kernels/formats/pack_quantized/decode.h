@@ -6,6 +6,7 @@
  * Rows are bit streams, lowest bit first: code i starts at bit i * bits of the row. Files written
  * by compressed-tensors before mid 2026 put only whole codes into a word (w->whole_codes), which
  * differs for 3, 5, 6 and 7 bits. Packed zero points are such streams down the rows of a column.
+ * Blocks have unpacked zero points only.
  */
 #ifndef CTW_KERNELS_FORMATS_PACK_QUANTIZED_DECODE_H
 #define CTW_KERNELS_FORMATS_PACK_QUANTIZED_DECODE_H
@@ -13,7 +14,7 @@
 #include "kernels/formats/format.h"
 #include "kernels/formats/packed.h"
 
-/* The zero point, as a code, of group g of a row. */
+/* The zero point, as a code, of group g of a row, or of a row of blocks. */
 CTW_HD_FORCE int32_t ctw_pack_zero(const struct ctw_weight *w, const struct ctw_weight_data *data,
                                    int64_t row, int64_t g, int bits)
 {
@@ -43,12 +44,12 @@ CTW_HD_FORCE void ctw_pack_run(const uint8_t *src, int64_t begin, int64_t end, i
                                 dtype);
 }
 
-/* One span; bits and dtype are constants in each inlined copy. */
+/* One span; bits and dtype are constants in each inlined copy. src: the row's first word; row: that
+ * of its scales. */
 CTW_HD_FORCE void ctw_pack_span(const struct ctw_weight *w, const struct ctw_weight_data *data,
-                                int64_t row, int64_t col0, int64_t n_col, int bits,
-                                enum ctw_dtype dtype, float *dst)
+                                const uint8_t *src, int64_t row, int64_t col0, int64_t n_col,
+                                int bits, enum ctw_dtype dtype, float *dst)
 {
-    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + (size_t)row * w->row_bytes;
     const void *scales = data->part[CTW_PART_SCALE];
     int64_t end = col0 + n_col;
     for (int64_t c = col0, g = col0 / w->group_size; c < end; g++) {
@@ -65,11 +66,10 @@ CTW_HD_FORCE void ctw_pack_span(const struct ctw_weight *w, const struct ctw_wei
  * points for 32 columns at a time, then decodes as above.
  */
 CTW_HD_FORCE void ctw_pack_span_indexed(const struct ctw_weight *w,
-                                        const struct ctw_weight_data *data, int64_t row,
-                                        int64_t col0, int64_t n_col, int bits, enum ctw_dtype dtype,
-                                        float *dst)
+                                        const struct ctw_weight_data *data, const uint8_t *src,
+                                        int64_t row, int64_t col0, int64_t n_col, int bits,
+                                        enum ctw_dtype dtype, float *dst)
 {
-    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + (size_t)row * w->row_bytes;
     const uint8_t *index = (const uint8_t *)data->part[CTW_PART_GROUP_INDEX];
     const void *scales = data->part[CTW_PART_SCALE];
     for (int64_t c = col0; c < col0 + n_col; c += 32, dst += 32) {
@@ -96,10 +96,12 @@ CTW_HD_FORCE void ctw_pack_any_span(const struct ctw_weight *w, const struct ctw
                                     int64_t row, int64_t col0, int64_t n_col, int bits,
                                     enum ctw_dtype dtype, float *dst)
 {
+    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + (size_t)row * w->row_bytes;
+    row = w->group_rows == 1 ? row : row / w->group_rows;
     if (w->indexed)
-        ctw_pack_span_indexed(w, data, row, col0, n_col, bits, dtype, dst);
+        ctw_pack_span_indexed(w, data, src, row, col0, n_col, bits, dtype, dst);
     else
-        ctw_pack_span(w, data, row, col0, n_col, bits, dtype, dst);
+        ctw_pack_span(w, data, src, row, col0, n_col, bits, dtype, dst);
 }
 
 #define CTW_PACK_CASE(b)                                                                           \

@@ -25,7 +25,7 @@ static int64_t whole_words(int64_t n, int bits)
 static enum ctw_status check_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
                                   struct ctw_err *err)
 {
-    enum ctw_status st = ctw_check_targeted(w, args, err);
+    enum ctw_status st = ctw_check_scaled_args(w, args, err);
     if (st != CTW_OK)
         return st;
     if (args->is_float || args->num_bits < 1 || args->num_bits > 8)
@@ -33,12 +33,6 @@ static enum ctw_status check_args(const struct ctw_weight *w, const struct ctw_q
                         "its tensors are pack-quantized, but quantization_config says %d-bit %s; "
                         "expected 1 to 8 bits, int",
                         args->num_bits, args->is_float ? "float" : "int");
-    if (args->strategy != CTW_STRATEGY_TENSOR && args->strategy != CTW_STRATEGY_CHANNEL &&
-        args->strategy != CTW_STRATEGY_GROUP)
-        return ctw_fail(err, CTW_EUNSUP,
-                        "pack-quantized weights with a block or tensor_group strategy are not "
-                        "supported; expected tensor, channel or group (save it with "
-                        "quantization_format=\"int-quantized\")");
     return CTW_OK;
 }
 
@@ -65,11 +59,13 @@ static enum ctw_status check_values(struct ctw_weight *w, struct ctw_err *err)
     return CTW_OK;
 }
 
-static enum ctw_status check_zero_point(struct ctw_weight *w, struct ctw_err *err)
+static enum ctw_status check_zero_point(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                        struct ctw_err *err)
 {
     const struct ctw_part *zero = &w->part[CTW_PART_ZERO_POINT];
     w->zero_packed = w->zero_less_one = false;
-    if (w->symmetric || !ctw_part_present(zero) || zero->dtype == CTW_I8 || w->scale_stride == 0)
+    if (w->symmetric || !ctw_part_present(zero) || zero->dtype == CTW_I8 || w->scale_stride == 0 ||
+        args->strategy == CTW_STRATEGY_BLOCK)
         return ctw_check_zero_point(w, err);
     int64_t rows = w->whole_codes ? whole_words(w->n, w->bits) : stream_words(w->n, w->bits);
     if (zero->dtype != CTW_I32 || !ctw_part_has_shape(zero, rows, w->n_groups))
@@ -103,7 +99,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     if (st == CTW_OK)
         st = ctw_check_scale(w, args, err);
     if (st == CTW_OK)
-        st = check_zero_point(w, err);
+        st = check_zero_point(w, args, err);
     if (st == CTW_OK)
         st = ctw_check_group_index(w, args, err);
     return st;
