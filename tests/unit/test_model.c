@@ -89,11 +89,11 @@ static void a_tied_head_has_inputs_of_its_own(void **state)
     struct checkpoint *c = *state;
 #define SCHEME(targets)                                                                            \
     BF16_CONFIG                                                                                    \
-        ", \"tie_word_embeddings\": true, \"quantization_config\": {\"format\": "                  \
-        "\"float-quantized\", \"quant_method\": \"compressed-tensors\", \"config_groups\": "       \
-        "{\"g\": {\"targets\": [" targets "], \"weights\": {\"num_bits\": 8, \"type\": "           \
-        "\"float\", \"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, "         \
-        "\"type\": \"float\", \"strategy\": \"token\", \"dynamic\": true}}}}"
+    ", \"tie_word_embeddings\": true, \"quantization_config\": {\"format\": "                      \
+    "\"float-quantized\", \"quant_method\": \"compressed-tensors\", \"config_groups\": "           \
+    "{\"g\": {\"targets\": [" targets "], \"weights\": {\"num_bits\": 8, \"type\": "               \
+    "\"float\", \"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, "             \
+    "\"type\": \"float\", \"strategy\": \"token\", \"dynamic\": true}}}}"
     static const struct {
         const char *config;
         bool quantised;
@@ -112,6 +112,41 @@ static void a_tied_head_has_inputs_of_its_own(void **state)
             fail_msg("%s", err.msg);
         const struct ctw_matrix *head = &m->layers[2].matrix[CTW_M_HEAD];
         assert_true((head->input.codes != CTW_CODES_NONE) == rows[i].quantised);
+        ctw_model_close(m);
+    }
+}
+
+#define WITHOUT_WEIGHTS(target, ignore)                                                            \
+    BF16_CONFIG ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "           \
+                "\"config_groups\": {\"a\": {\"targets\": [\"" target "\"], \"weights\": null, "   \
+                "\"input_activations\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": "     \
+                "\"tensor\"}}}, \"ignore\": [\"" ignore "\"]}"
+
+static void groups_of_ignored_modules_say_nothing(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *config, *refusal;
+    } rows[] = {
+        {WITHOUT_WEIGHTS("re:.*self_attn$", "re:.*self_attn"), NULL},
+        {WITHOUT_WEIGHTS("LlamaAttention", "model.layers.0.self_attn"), NULL},
+        {WITHOUT_WEIGHTS("re:.*proj", "re:.*(attn|mlp).*"), NULL},
+        {WITHOUT_WEIGHTS("model.norm", "model.norm"), NULL},
+        {WITHOUT_WEIGHTS("model.norm", "lm_head"), "no linear layers and no attention"},
+        {WITHOUT_WEIGHTS("LlamaAttention", "lm_head"), "self_attn.k_scale"},
+        {WITHOUT_WEIGHTS("re:.*proj", "re:.*attn.*"), "mlp.gate_proj.input_scale"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_model *m;
+        struct ctw_err err = {0};
+        c->config = rows[i].config;
+        m = open_ok(c);
+        assert_true((m->activations == NULL) == (rows[i].refusal == NULL));
+        ctw_model_close(m);
+        const struct ctw_model_options options = {.quantises_activations = true};
+        bool ok = ctw_model_open(&m, c->dir, &options, &err) == CTW_OK;
+        if (ok != (rows[i].refusal == NULL) || (!ok && strstr(err.msg, rows[i].refusal) == NULL))
+            fail_msg("row %zu: \"%s\"", i, err.msg);
         ctw_model_close(m);
     }
 }
@@ -417,6 +452,7 @@ int main(void)
         TEST(biases),
         TEST(tied_heads),
         TEST(a_tied_head_has_inputs_of_its_own),
+        TEST(groups_of_ignored_modules_say_nothing),
         TEST(tensors_must_fit_the_config),
         TEST(harmless_leftovers),
         TEST(unread_keys_are_kept),

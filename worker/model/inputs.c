@@ -308,6 +308,45 @@ static enum ctw_status open_attentions(const struct ctw_finder *finder, struct c
     return st;
 }
 
+/* Adds to *known and *live what the module without the last `up` components of its name says. */
+static enum ctw_status ask_module(const struct ctw_config *c, const struct ctw_want *w, int up,
+                                  const char *class_name, const struct ctw_patterns *targets,
+                                  bool *known, bool *live, struct ctw_err *err)
+{
+    const struct ctw_patterns none = {0};
+    bool target = false, not_ignored = false;
+    enum ctw_status st = ctw_name_is_target(c, w, up, class_name, targets, &none, &target, err);
+    if (st == CTW_OK && target)
+        st = ctw_name_is_target(c, w, up, class_name, targets, &c->quant.ignore, &not_ignored, err);
+    *known |= target;
+    *live |= not_ignored;
+    return st;
+}
+
+enum ctw_status ctw_inputs_are_ignored(const struct ctw_config *c, const struct ctw_quant_group *g,
+                                       bool *out, struct ctw_err *err)
+{
+    const char *attention = ctw_name_attention_class(&g->targets);
+    bool known = false, live = false;
+    enum ctw_status st = CTW_OK;
+    for (int64_t i = 0; i < g->targets.n && !known && st == CTW_OK; i++) {
+        const struct ctw_pattern *p = &g->targets.items[i];
+        if (p->regex == NULL)
+            st = ctw_patterns_match(&c->quant.ignore, p->text, p->text, &known, err);
+    }
+    for (int64_t i = 0; i < c->n_wants && !live && st == CTW_OK; i++) {
+        const struct ctw_want *w = &c->wants[i];
+        bool of_attention = w->role == CTW_M_Q || w->role == CTW_M_QKV || w->role == CTW_M_KV_B;
+        if (w->kind != CTW_WANT_MATRIX)
+            continue;
+        st = ask_module(c, w, 0, w->class_name, &g->targets, &known, &live, err);
+        if (st == CTW_OK && of_attention)
+            st = ask_module(c, w, 1, attention, &g->targets, &known, &live, err);
+    }
+    *out = known && !live;
+    return st;
+}
+
 static enum ctw_status check_groups(const struct ctw_finder *finder, struct ctw_err *err)
 {
     const struct ctw_quant_config *qc = &finder->config->quant;
@@ -322,7 +361,12 @@ static enum ctw_status check_groups(const struct ctw_finder *finder, struct ctw_
                             "%s: activations quantised as %s by another method than "
                             "compressed-tensors (%s) are not supported; %s",
                             finder->config->file, g->activations, g->name, remedy);
-        if (!finder->group_used[i] && !g->quantised && told)
+        bool ignored = finder->group_used[i] || g->quantised || !told;
+        enum ctw_status st =
+            ignored ? CTW_OK : ctw_inputs_are_ignored(finder->config, g, &ignored, err);
+        if (st != CTW_OK)
+            return st;
+        if (!ignored)
             return ctw_fail(err, CTW_EUNSUP,
                             "%s: group %s quantises activations (%s) of modules that are no linear "
                             "layers and no attention, which is not supported; %s",

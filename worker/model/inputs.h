@@ -20,4 +20,8 @@ enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matri
 enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
+/* Of a group without weights: does `ignore` list all that it targets? Then it says nothing. */
+enum ctw_status ctw_inputs_are_ignored(const struct ctw_config *c, const struct ctw_quant_group *g,
+                                       bool *out, struct ctw_err *err) CTW_MUST_CHECK;
+
 #endif

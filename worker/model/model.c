@@ -247,9 +247,16 @@ static enum ctw_status describe_activations(struct ctw_model *m, const struct ct
 {
     const struct ctw_quant_config *qc = &finder->config->quant;
     char text[512] = "", kv[96];
-    for (int64_t i = 0; i < qc->n_groups; i++)
-        if (finder->group_used[i] || !qc->groups[i].quantised) /* of attention modules */
+    for (int64_t i = 0; i < qc->n_groups; i++) {
+        bool silent = qc->groups[i].quantised; /* else of attention modules */
+        enum ctw_status st = CTW_OK;
+        if (!finder->group_used[i] && !silent)
+            st = ctw_inputs_are_ignored(finder->config, &qc->groups[i], &silent, err);
+        if (st != CTW_OK)
+            return st;
+        if (finder->group_used[i] || !silent)
             append(text, sizeof(text), qc->groups[i].activations);
+    }
     snprintf(kv, sizeof(kv), "K/V cache %s", qc->kv_cache);
     if (qc->kv_cache[0] != '\0')
         append(text, sizeof(text), kv);
