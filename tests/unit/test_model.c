@@ -283,6 +283,29 @@ static void norms_of_queries_and_keys_have_any_dtypes(void **state)
 }
 
 /* Of embeddings, and of heads. */
+/* Zero points of a symmetric weight: none, if all are 0; else a contradiction. */
+static void stray_zero_points(void **state)
+{
+    struct checkpoint *c = *state;
+    static const char zeros[64] = {0}, last[64] = {[63] = 1};
+    static const char refusal[] = "weight_zero_point: found I8 [32, 2], expected none";
+    c->config = PACK("\"re:.*q_proj\"", "");
+    PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
+    add(c, LAYER "self_attn.q_proj.weight_zero_point", "I8", "32, 2", 64, zeros);
+    struct ctw_model *m = open_ok(c);
+    assert_null(m->layers[1].matrix[CTW_M_Q].part[CTW_PART_ZERO_POINT]);
+    assert_true(m->layers[1].matrix[CTW_M_Q].weight.symmetric);
+    ctw_model_close(m);
+    c->tensors[c->n - 1].data = last;
+    expect_refusal(c, refusal);
+    c->tensors[c->n - 1] =
+        (struct tensor){LAYER "self_attn.q_proj.weight_zero_point", "I32", "4, 2", 32, zeros};
+    expect_refusal(c, "weight_zero_point: found I32 [4, 2], expected none");
+    c->tensors[c->n - 1] =
+        (struct tensor){LAYER "mlp.up_proj.weight_zero_point", "I8", "64, 2", 128, NULL};
+    expect_refusal(c, LAYER "mlp.up_proj: weight_zero_point: found I8 [64, 2]");
+}
+
 #define TWO_SCHEMES                                                                                \
     BF16_CONFIG                                                                                    \
     ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                       \
@@ -460,6 +483,7 @@ int main(void)
         TEST(frozen_checkpoints),
         TEST(parts_that_were_left_out_are_told),
         TEST(norms_of_queries_and_keys_have_any_dtypes),
+        TEST(stray_zero_points),
         TEST(quantised_embeddings_and_heads),
         TEST(a_missing_dtype_is_that_of_the_tensors),
         TEST(tensors_of_other_formats_are_named),

@@ -12,7 +12,7 @@
 
 enum { MAX_NAME = 512 };
 
-static struct ctw_part as_part(const struct ctw_tensor *t)
+struct ctw_part ctw_tensor_part(const struct ctw_tensor *t)
 {
     struct ctw_part part = {.dtype = t->dtype, .n_dims = t->n_dims, .bytes = t->bytes};
     memcpy(part.shape, t->shape, sizeof(part.shape));
@@ -75,7 +75,8 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
         *either = values;
     for (int kind = 0; kind < CTW_N_PARTS; kind++) {
         struct ctw_part *part = &m->weight.part[kind];
-        *part = m->part[kind] != NULL ? as_part(m->part[kind]) : (struct ctw_part){.n_dims = -1};
+        *part = m->part[kind] != NULL ? ctw_tensor_part(m->part[kind])
+                                      : (struct ctw_part){.n_dims = -1};
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
             st = unstack(part, m->part[kind], m->n_stacked, err);
     }
@@ -219,6 +220,12 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         group = NULL;
     if (group != NULL)
         args = group->args;
+    struct ctw_part *zero = &m->weight.part[CTW_PART_ZERO_POINT];
+    if (args.symmetric && zero->n_dims >= 0 &&
+        ctw_says_nothing(finder, m->part[CTW_PART_ZERO_POINT])) {
+        m->part[CTW_PART_ZERO_POINT] = NULL;
+        zero->n_dims = -1;
+    }
     st = check_matrix(finder, m, &args, err);
     if (st == CTW_OK && group != NULL && finder->quantises_activations)
         st = ctw_input_open(finder, m, group, err);
@@ -345,155 +352,10 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
                         name, finder->config->file, needed);
     bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
     if (!is_float || !has_shape(t, want)) {
-        struct ctw_part part = as_part(t);
+        struct ctw_part part = ctw_tensor_part(t);
         return ctw_fail(err, CTW_EFORMAT, "%s: %s: found %s, expected BF16, F16 or F32 %s by %s",
                         ctw_container_file(finder->container, t->file), name,
                         ctw_part_text(&part, found, sizeof(found)), needed, finder->config->file);
     }
     return CTW_OK;
-}
-
-/* ---- unused tensors ---- */
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
-enum leftover { LEFT_UNKNOWN, LEFT_HARMLESS, LEFT_KV_SCALE };
-
-/* Does the family's function say that this tensor has no use? */
-static bool is_unused(const struct ctw_config *c, const char *name)
-{
-    for (const char *const *end = c->buffers; end != NULL && *end != NULL; end++)
-        if (ends_with(name, *end))
-            return true;
-    for (int64_t i = 0; i < c->n_wants; i++) {
-        size_t n = strlen(c->wants[i].name);
-        if (c->wants[i].kind == CTW_WANT_UNUSED && strncmp(name, c->wants[i].name, n) == 0 &&
-            name[n] == '.')
-            return true;
-    }
-    return false;
-}
-
-/* Tensors that do not change a weight-only score. */
-static enum leftover classify(const char *name)
-{
-    static const char *const kv[] = {
-        ".k_scale",       ".k_zero_point",        ".k_global_scale",
-        ".v_scale",       ".v_zero_point",        ".v_global_scale",
-        ".q_scale",       ".q_zero_point",        ".q_global_scale",
-        ".k_proj.k_bias", ".k_proj.output_scale", ".k_proj.output_zero_point",
-        ".v_proj.v_bias", ".v_proj.output_scale", ".v_proj.output_zero_point",
-    };
-    static const char *const harmless[] = {
-        ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
-        ".input_scale",         ".input_zero_point",  ".input_global_scale",
-        ".output_scale",        ".output_zero_point", ".activation_scale", /* for activations */
-    };
-    for (size_t i = 0; i < CTW_COUNT(kv); i++)
-        if (ends_with(name, kv[i]))
-            return LEFT_KV_SCALE;
-    for (size_t i = 0; i < CTW_COUNT(harmless); i++)
-        if (ends_with(name, harmless[i]))
-            return LEFT_HARMLESS;
-    return LEFT_UNKNOWN;
-}
-
-/* GPTQ's tools store a bias of zeros for every module that has none. */
-static bool is_zero_bias(const struct ctw_finder *finder, const struct ctw_tensor *t)
-{
-    bool zero =
-        strcmp(finder->config->quant.names->method, "gptq") == 0 && ends_with(t->name, ".bias");
-    const char *data = zero ? ctw_container_data(finder->container, t) : NULL;
-    for (size_t i = 0; zero && i < t->bytes; i++)
-        zero = data[i] == 0;
-    return zero;
-}
-
-static int by_address(const void *a, const void *b)
-{
-    uintptr_t x = (uintptr_t) * (const struct ctw_tensor *const *)a;
-    uintptr_t y = (uintptr_t) * (const struct ctw_tensor *const *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Appends a tensor, if there is one. */
-static void list_one(const struct ctw_tensor **list, int64_t *n, const struct ctw_tensor *t)
-{
-    if (t != NULL && list != NULL)
-        list[*n] = t;
-    *n += t != NULL;
-}
-
-static void list_matrix(const struct ctw_tensor **list, int64_t *n, const struct ctw_matrix *m)
-{
-    for (int part = 0; part < CTW_N_PARTS; part++)
-        list_one(list, n, m->part[part]);
-    for (size_t i = 0; i < CTW_COUNT(m->input_part); i++)
-        list_one(list, n, m->input_part[i]);
-}
-
-int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < m->n_rotation_tensors; i++)
-        list_one(list, &n, m->rotation_tensors[i]);
-    for (int l = 0; l < m->n_layers; l++) {
-        const struct ctw_layer *layer = &m->layers[l];
-        for (int i = 0; i < ctw_layer_n_matrices(layer); i++)
-            if (ctw_layer_matrix_of(layer, i)->at == 0) /* one for all of a stack */
-                list_matrix(list, &n, ctw_layer_matrix_of(layer, i));
-        for (int i = 0; i < CTW_N_HEADS; i++)
-            for (int j = 0; j < 2; j++)
-                list_one(list, &n, layer->heads_input[i].part[j]);
-        for (int i = 0; i < CTW_N_VECTORS; i++) {
-            list_one(list, &n, layer->vector[i]);
-            for (const struct ctw_tensor **t = layer->more[i]; t != NULL && *t != NULL; t++)
-                list_one(list, &n, *t);
-        }
-    }
-    return n;
-}
-
-enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_model *m,
-                                 const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
-                                 struct ctw_err *err)
-{
-    const struct ctw_tensor *first = NULL, *tied = NULL;
-    int64_t n_unknown = 0;
-    qsort(used, (size_t)n_used, sizeof(*used), by_address);
-    if (m->tied) /* ctw_matrix_tie() checked that its bytes equal the embedding's */
-        (void)find(finder, m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name, "weight", &tied,
-                   NULL);
-    *kv_scales = false;
-    for (int64_t i = 0; i < ctw_container_count(finder->container); i++) {
-        const struct ctw_tensor *t = ctw_container_at(finder->container, i);
-        if (t == tied || bsearch(&t, used, (size_t)n_used, sizeof(*used), by_address) != NULL)
-            continue;
-        if (ctw_name_is_apart(finder->config, t->name)) {
-            m->n_apart++;
-            m->apart_bytes += t->bytes;
-            continue;
-        }
-        enum leftover what = classify(t->name);
-        *kv_scales |= what == LEFT_KV_SCALE;
-        if (what == LEFT_UNKNOWN && !is_unused(finder->config, t->name) &&
-            !is_zero_bias(finder, t) && n_unknown++ == 0)
-            first = t;
-    }
-    if (n_unknown == 0)
-        return CTW_OK;
-    struct ctw_part part = as_part(first);
-    char found[96], more[48] = " has";
-    if (n_unknown > 1)
-        snprintf(more, sizeof(more), " and %" PRId64 " more tensors have", n_unknown - 1);
-    return ctw_fail(err, CTW_EUNSUP,
-                    "%s: %s (%s)%s no use in a %s model as %s describes it; the configuration does "
-                    "not fit the checkpoint, or this kind of checkpoint is not supported",
-                    ctw_container_file(finder->container, first->file), first->name,
-                    ctw_part_text(&part, found, sizeof(found)), more, m->model_type,
-                    finder->config->file);
 }

@@ -44,6 +44,17 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
                                const struct ctw_matrix *embed, const struct ctw_want *want,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
+/* The tensor as a part of a weight, and of a stack if it is one. */
+struct ctw_part ctw_tensor_part(const struct ctw_tensor *t);
+
+/* unused.c */
+
+/*
+ * Is this a tensor of zeros that changes nothing: a bias that GPTQ's tools store for a module
+ * without one, or zero points of a byte each, which tools leave in files of symmetric weights?
+ */
+bool ctw_says_nothing(const struct ctw_finder *finder, const struct ctw_tensor *t);
+
 /* Writes the tensors that the layers consist of to list (NULL: nowhere), and returns their number.
  * A tied head's are listed twice. */
 int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list);

@@ -1,0 +1,153 @@
+/* Which tensors a model consists of, and whether the checkpoint has others. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/model/names.h"
+#include "worker/model/tensors.h"
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+enum leftover { LEFT_UNKNOWN, LEFT_HARMLESS, LEFT_KV_SCALE };
+
+/* Does the family's function say that this tensor has no use? */
+static bool is_unused(const struct ctw_config *c, const char *name)
+{
+    for (const char *const *end = c->buffers; end != NULL && *end != NULL; end++)
+        if (ends_with(name, *end))
+            return true;
+    for (int64_t i = 0; i < c->n_wants; i++) {
+        size_t n = strlen(c->wants[i].name);
+        if (c->wants[i].kind == CTW_WANT_UNUSED && strncmp(name, c->wants[i].name, n) == 0 &&
+            name[n] == '.')
+            return true;
+    }
+    return false;
+}
+
+/* Tensors that do not change a weight-only score. */
+static enum leftover classify(const char *name)
+{
+    static const char *const kv[] = {
+        ".k_scale",       ".k_zero_point",        ".k_global_scale",
+        ".v_scale",       ".v_zero_point",        ".v_global_scale",
+        ".q_scale",       ".q_zero_point",        ".q_global_scale",
+        ".k_proj.k_bias", ".k_proj.output_scale", ".k_proj.output_zero_point",
+        ".v_proj.v_bias", ".v_proj.output_scale", ".v_proj.output_zero_point",
+    };
+    static const char *const harmless[] = {
+        ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
+        ".input_scale",         ".input_zero_point",  ".input_global_scale",
+        ".output_scale",        ".output_zero_point", ".activation_scale", /* for activations */
+    };
+    for (size_t i = 0; i < CTW_COUNT(kv); i++)
+        if (ends_with(name, kv[i]))
+            return LEFT_KV_SCALE;
+    for (size_t i = 0; i < CTW_COUNT(harmless); i++)
+        if (ends_with(name, harmless[i]))
+            return LEFT_HARMLESS;
+    return LEFT_UNKNOWN;
+}
+
+bool ctw_says_nothing(const struct ctw_finder *finder, const struct ctw_tensor *t)
+{
+    bool gptq = strcmp(finder->config->quant.names->method, "gptq") == 0;
+    bool zero = (gptq && ends_with(t->name, ".bias")) ||
+                (ends_with(t->name, ".weight_zero_point") && ctw_dtype_bytes(t->dtype) == 1);
+    const char *data = zero ? ctw_container_data(finder->container, t) : NULL;
+    for (size_t i = 0; zero && i < t->bytes; i++)
+        zero = data[i] == 0;
+    return zero;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t) * (const struct ctw_tensor *const *)a;
+    uintptr_t y = (uintptr_t) * (const struct ctw_tensor *const *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Appends a tensor, if there is one. */
+static void list_one(const struct ctw_tensor **list, int64_t *n, const struct ctw_tensor *t)
+{
+    if (t != NULL && list != NULL)
+        list[*n] = t;
+    *n += t != NULL;
+}
+
+static void list_matrix(const struct ctw_tensor **list, int64_t *n, const struct ctw_matrix *m)
+{
+    for (int part = 0; part < CTW_N_PARTS; part++)
+        list_one(list, n, m->part[part]);
+    for (size_t i = 0; i < CTW_COUNT(m->input_part); i++)
+        list_one(list, n, m->input_part[i]);
+}
+
+int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->n_rotation_tensors; i++)
+        list_one(list, &n, m->rotation_tensors[i]);
+    for (int l = 0; l < m->n_layers; l++) {
+        const struct ctw_layer *layer = &m->layers[l];
+        for (int i = 0; i < ctw_layer_n_matrices(layer); i++)
+            if (ctw_layer_matrix_of(layer, i)->at == 0) /* one for all of a stack */
+                list_matrix(list, &n, ctw_layer_matrix_of(layer, i));
+        for (int i = 0; i < CTW_N_HEADS; i++)
+            for (int j = 0; j < 2; j++)
+                list_one(list, &n, layer->heads_input[i].part[j]);
+        for (int i = 0; i < CTW_N_VECTORS; i++) {
+            list_one(list, &n, layer->vector[i]);
+            for (const struct ctw_tensor **t = layer->more[i]; t != NULL && *t != NULL; t++)
+                list_one(list, &n, *t);
+        }
+    }
+    return n;
+}
+
+enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_model *m,
+                                 const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
+                                 struct ctw_err *err)
+{
+    const struct ctw_tensor *first = NULL, *tied = NULL;
+    int64_t n_unknown = 0;
+    char found[512], more[48] = " has";
+    qsort(used, (size_t)n_used, sizeof(*used), by_address);
+    if (m->tied) { /* ctw_matrix_tie() checked that its bytes equal the embedding's */
+        (void)snprintf(found, sizeof(found), "%s.weight",
+                       m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name);
+        tied = ctw_container_find(finder->container, found);
+    }
+    *kv_scales = false;
+    for (int64_t i = 0; i < ctw_container_count(finder->container); i++) {
+        const struct ctw_tensor *t = ctw_container_at(finder->container, i);
+        if (t == tied || bsearch(&t, used, (size_t)n_used, sizeof(*used), by_address) != NULL)
+            continue;
+        if (ctw_name_is_apart(finder->config, t->name)) {
+            m->n_apart++;
+            m->apart_bytes += t->bytes;
+            continue;
+        }
+        enum leftover what = classify(t->name);
+        *kv_scales |= what == LEFT_KV_SCALE;
+        if (what == LEFT_UNKNOWN && !is_unused(finder->config, t->name) &&
+            !ctw_says_nothing(finder, t) && n_unknown++ == 0)
+            first = t;
+    }
+    if (n_unknown == 0)
+        return CTW_OK;
+    struct ctw_part part = ctw_tensor_part(first);
+    if (n_unknown > 1)
+        snprintf(more, sizeof(more), " and %" PRId64 " more tensors have", n_unknown - 1);
+    return ctw_fail(err, CTW_EUNSUP,
+                    "%s: %s (%s)%s no use in a %s model as %s describes it; the configuration does "
+                    "not fit the checkpoint, or this kind of checkpoint is not supported",
+                    ctw_container_file(finder->container, first->file), first->name,
+                    ctw_part_text(&part, found, sizeof(found)), more, m->model_type,
+                    finder->config->file);
+}
