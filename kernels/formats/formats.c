@@ -97,6 +97,8 @@ static const char *look(const struct ctw_part *part)
         return scale ? "FP8 with scales of an unknown kind" : "FP8 without scales";
     if (dtype == CTW_I8)
         return "int8 without scales";
+    if (dtype == CTW_I16)
+        return "integers of more than 8 bits";
     if (dtype == CTW_U8)
         return "packed codes without the scales of NVFP4, MXFP4 or MXFP6";
     if (dtype == CTW_I32)

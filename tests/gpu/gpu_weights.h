@@ -154,7 +154,7 @@ struct kind {
     int bits;
     enum ctw_dtype dtype; /* of values, or of scales; NVFP4: of its global scale */
     int group; /* 0: a row; -1: the whole matrix; below: blocks of -group rows and columns.
-                  NVFP4: about its global scale, or the inverse of its factor */
+                  NVFP4: about its global scale (0: none), or the inverse of its factor */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word; of NVFP4_MODELOPT: scales
                             of 32 columns */
@@ -319,7 +319,7 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
 {
     args->num_bits = 4;
     args->is_float = args->symmetric = true;
-    args->strategy = CTW_STRATEGY_TENSOR_GROUP;
+    args->strategy = c->group == 0 ? CTW_STRATEGY_GROUP : CTW_STRATEGY_TENSOR_GROUP;
     args->group_size = 16;
     add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n, c->k / 2);
     int64_t groups = c->k / (c->whole ? 32 : 16);
@@ -327,6 +327,8 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
     for (int64_t i = 0; i < c->n * groups; i++)
         scale[i] = (scale[i] & 0x7f) == 0x7f ? 0x7e : scale[i]; /* NaN's payload is not the same */
     float divisor = (float)c->group + 0.3f;
+    if (c->group == 0)
+        return;
     ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, c->dtype, 1, 1, 1), c->dtype, 0,
                     c->format == NVFP4 ? divisor : 1 / divisor);
 }

@@ -101,6 +101,7 @@ static const struct kind kinds[] = {
     {"int8 activation order", PACK, 8, CTW_BF16, 32, INT8_ZEROS, true, false, 0, 34, 1056},
     {"nvfp4", NVFP4, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 35, 2064},
     {"nvfp4 small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 34, 528},
+    {"nvfp4 without a global scale", NVFP4, 4, CTW_F32, 0, NO_ZEROS, false, false, 0, 35, 528},
     {"nvfp4 odd address", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 5, 35, 544},
     {"nvfp4 modelopt", NVFP4_MODELOPT, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 35, 2064},
     {"nvfp4 modelopt large factor", NVFP4_MODELOPT, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 34, 528},

@@ -48,7 +48,9 @@ PACK = [
     ("int3 odd blocks asymmetric", 3, "BF16", "block", (24, 52), False, "int8", False, 50, 600),
     ("int8 blocks of one row, fp32 scales", 8, "F32", "block", (1, 96), False, "int8", False, 9, 300),
 ]
-NVFP4 = [("nvfp4", 48, 368, 12345.678), ("nvfp4 tiny global scale", 9, 1040, 3.1e-5)]
+# global scale None: strategy group, which has none
+NVFP4 = [("nvfp4", 48, 368, 12345.678), ("nvfp4 tiny global scale", 9, 1040, 3.1e-5),
+         ("nvfp4 without a global scale", 7, 272, None)]
 # name, float codes, dtype of the scales, strategy, group or block, symmetric, g_idx, n, k
 BYTES = [
     ("fp8 tensor", True, "BF16", "tensor", (0, 0), True, False, 9, 301),
@@ -110,13 +112,14 @@ def nvfp4_row(name, n, k, global_scale):
     packed = torch.tensor(gen.codes(n * k // 2, 8), dtype=torch.uint8).reshape(n, k // 2)
     codes = [c if c & 0x7F != 0x7F else 0 for c in gen.codes(n * k // 16, 8)]
     s = torch.tensor(codes, dtype=torch.uint8).reshape(n, k // 16).view(torch.float8_e4m3fn)
-    args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", symmetric=True,
-                            group_size=16)
-    tensors = {"weight_packed": packed, "weight_scale": s,
-               "weight_global_scale": torch.tensor([global_scale], dtype=torch.float32)}
+    args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group" if global_scale else "group",
+                            symmetric=True, group_size=16)
+    tensors = {"weight_packed": packed, "weight_scale": s}
+    if global_scale:
+        tensors["weight_global_scale"] = torch.tensor([global_scale], dtype=torch.float32)
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     w = NVFP4PackedCompressor.decompress(tensors, scheme)["weight"]
-    print(f'    {{"{name}", {n}, {k}, {global_scale}f,\n     "{digest(w)}"}},')
+    print(f'    {{"{name}", {n}, {k}, {f"{global_scale}f" if global_scale else "NONE"},\n     "{digest(w)}"}},')
 
 
 def bytes_row(name, is_float, dtype, strategy, block, symmetric, indexed, n, k):

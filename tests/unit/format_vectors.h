@@ -51,6 +51,8 @@ static const struct nvfp4_case nvfp4_cases[] = {
      "fa7785da083fa47f0f11d9d802dc538c1f980c1dac12f2d65e2a22e2018be7e0"},
     {"nvfp4 tiny global scale", 9, 1040, 3.1e-05f,
      "9b39951c0a76a94cb354fd035e20146ae3eb5ccb55a8f313133e763351c284d6"},
+    {"nvfp4 without a global scale", 7, 272, NONE,
+     "20826721612914de1d6073dc9d4a87d9d30e82acb530215a1d2c9153d72f6fe0"},
 };
 
 static const struct bytes_case bytes_cases[] = {

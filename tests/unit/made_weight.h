@@ -124,10 +124,12 @@ struct pack_case {
     const char *sha256; /* of the decoded bytes in dtype, from compressed-tensors' decompress() */
 };
 
+enum { NONE = -1 };
+
 struct nvfp4_case {
     const char *name;
     int64_t n, k;
-    float global_scale;
+    float global_scale; /* NONE: strategy group, without one */
     const char *sha256;
 };
 
@@ -213,7 +215,8 @@ static inline void make_nvfp4(struct made *m, const struct nvfp4_case *c)
                                   .num_bits = 4,
                                   .is_float = true,
                                   .symmetric = true,
-                                  .strategy = CTW_STRATEGY_TENSOR_GROUP,
+                                  .strategy = c->global_scale != NONE ? CTW_STRATEGY_TENSOR_GROUP
+                                                                      : CTW_STRATEGY_GROUP,
                                   .group_size = 16};
     start(m, c->n, c->k, args);
     uint8_t *values = add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n, c->k / 2);
@@ -224,7 +227,8 @@ static inline void make_nvfp4(struct made *m, const struct nvfp4_case *c)
         scale[i] = (uint8_t)next_byte(m);
         scale[i] = (scale[i] & 0x7f) == 0x7f ? 0 : scale[i];
     }
-    memcpy(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0), &c->global_scale, 4);
+    if (c->global_scale != NONE)
+        memcpy(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0), &c->global_scale, 4);
 }
 
 /* FP8 codes have no NaN. */

@@ -287,6 +287,7 @@ static void contradictions_are_refused(void **state)
     expect_refusal(&m, NULL, "4-bit float");
     make_pack(&m, &plain, false);
     m.args.strategy = CTW_STRATEGY_TENSOR_GROUP;
+    (void)add_part(&m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0);
     expect_refusal(&m, NULL, "pack-quantized weights with strategy tensor_group are not supported");
     make_pack(&m, &plain, false);
     expect_refusal(&m, (int64_t[]){24, 161}, "weight_shape: found (24, 161)");
@@ -393,6 +394,10 @@ static void nvfp4_refusals(void **state)
     make_nvfp4(&m, &c);
     m.w.n--;
     expect_refusal(&m, NULL, "weight_packed: found U8 [48, 184]");
+    c.global_scale = NONE; /* which tensor_group must have */
+    make_nvfp4(&m, &c);
+    m.args.strategy = CTW_STRATEGY_TENSOR_GROUP;
+    expect_refusal(&m, NULL, "weight_global_scale: found absent, expected one F32");
 }
 
 static void transposed_refusals(void **state)

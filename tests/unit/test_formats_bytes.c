@@ -166,6 +166,10 @@ static void bytes_refusals(void **state)
     m.args.symmetric = false;
     expect_refusal(&m, NULL, "8-bit float, asymmetric; expected 8-bit float, symmetric");
     make_bytes(&m, &fp8);
+    m.args.symmetric = false;
+    (void)add_part(&m, CTW_PART_ZERO_POINT, CTW_F8_E4M3, 2, 2, 3);
+    expect_refusal(&m, NULL, "FP8 weights with zero points (symmetric: false)");
+    make_bytes(&m, &fp8);
     m.args.block_rows = 64;
     expect_refusal(&m, NULL,
                    "weight_scale: found BF16 [2, 3], expected [4, 3] (strategy block, 64 x 128)");

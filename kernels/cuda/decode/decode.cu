@@ -62,8 +62,9 @@ __global__ void __launch_bounds__(THREADS)
         scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
     }
     /* After the loads above, which would otherwise wait for its dtype's branches. */
-    float global = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
-                                  s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+    const void *stored = s.data.part[CTW_PART_GLOBAL_SCALE];
+    float global =
+        stored == NULL ? 1.0f : ctw_load_value(stored, s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     bool plain =
         FACTOR ? global >= 0x1p-60f && global <= 0x1p-8f : global >= 256.0f && global <= 0x1p60f;
     float inverse = FACTOR ? 0 : __frcp_rn(global);

@@ -13,12 +13,11 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
                              const int64_t *shape_part, struct ctw_err *err)
 {
     (void)shape_part;
-    enum ctw_status st = ctw_parts_only(w,
-                                        1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE |
-                                            1u << CTW_PART_ZERO_POINT | 1u << CTW_PART_GROUP_INDEX,
-                                        err);
+    const unsigned allowed = 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE |
+                             1u << CTW_PART_ZERO_POINT | 1u << CTW_PART_GROUP_INDEX;
+    enum ctw_status st = ctw_check_scaled_args(w, args, err);
     if (st == CTW_OK)
-        st = ctw_check_scaled_args(w, args, err);
+        st = ctw_parts_only(w, allowed, err);
     if (st != CTW_OK)
         return st;
     if (args->is_float || args->num_bits < 1 || args->num_bits > 8)

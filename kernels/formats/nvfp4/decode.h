@@ -2,6 +2,7 @@
  * nvfp4-pack-quantized: two E2M1 codes per byte, the even column in the low half; one E4M3 scale
  * per 16 columns, divided by the matrix's global scale. As compressed-tensors computes it:
  *     a = fl32(e4m3 / global_scale);  w = bf16(fl32(e2m1 * a))        (two roundings)
+ * Without a global scale, it is 1.
  */
 #ifndef CTW_KERNELS_FORMATS_NVFP4_DECODE_H
 #define CTW_KERNELS_FORMATS_NVFP4_DECODE_H
@@ -37,8 +38,9 @@ CTW_HD void ctw_nvfp4_decode(const struct ctw_weight *w, const struct ctw_weight
     src += (size_t)(row * (w->k / 2) + col0 / 2);
     scale += (size_t)(row * w->scale_stride + col0 / CTW_NVFP4_GROUP);
     /* check_data() has verified that the global scale is finite, so a NaN scale rounds to NaN. */
+    const void *divisor = data->part[CTW_PART_GLOBAL_SCALE];
     float global =
-        ctw_load_float(data->part[CTW_PART_GLOBAL_SCALE], w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+        divisor == NULL ? 1.0f : ctw_load_float(divisor, w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     for (int64_t c = 0; c < n_col; c += CTW_NVFP4_GROUP, src += CTW_NVFP4_GROUP / 2) {
         float a = ctw_e4m3_to_f32(*scale++) / global;
         int n = n_col - c < CTW_NVFP4_GROUP ? (int)(n_col - c) : CTW_NVFP4_GROUP;

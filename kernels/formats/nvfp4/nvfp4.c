@@ -6,8 +6,7 @@
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_U8 &&
-           ctw_part_present(&part[CTW_PART_SCALE]) && part[CTW_PART_SCALE].dtype == CTW_F8_E4M3 &&
-           ctw_part_present(&part[CTW_PART_GLOBAL_SCALE]);
+           ctw_part_present(&part[CTW_PART_SCALE]) && part[CTW_PART_SCALE].dtype == CTW_F8_E4M3;
 }
 
 /* Both formats'. */
@@ -55,7 +54,10 @@ enum ctw_status ctw_check_nvfp4(struct ctw_weight *w, const struct ctw_quant_arg
         return ctw_part_fail(w, CTW_PART_SCALE, err, "F8_E4M3 [%lld, %lld]", (long long)w->n,
                              (long long)w->n_groups);
     const struct ctw_part *global = &w->part[CTW_PART_GLOBAL_SCALE];
-    if (!ctw_part_is_float(global) || !ctw_part_is_scalar(global))
+    /* compressed-tensors' strategy group has none. */
+    bool none = w->format == &ctw_format_nvfp4 && args->strategy == CTW_STRATEGY_GROUP &&
+                !ctw_part_present(global);
+    if (!none && (!ctw_part_is_float(global) || !ctw_part_is_scalar(global)))
         return ctw_part_fail(w, CTW_PART_GLOBAL_SCALE, err, "one F32 (or BF16, F16) value");
     w->dtype = CTW_BF16; /* regardless of the model's dtype, as in compressed-tensors */
     w->bits = 4;
@@ -78,8 +80,10 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
 static enum ctw_status check_data(struct ctw_weight *w, const struct ctw_weight_data *data,
                                   struct ctw_err *err)
 {
-    float global =
-        ctw_load_float(data->part[CTW_PART_GLOBAL_SCALE], w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+    const void *stored = data->part[CTW_PART_GLOBAL_SCALE];
+    if (stored == NULL)
+        return CTW_OK;
+    float global = ctw_load_float(stored, w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     if (!isfinite(global) || global == 0.0f)
         return ctw_fail(err, CTW_EFORMAT,
                         "weight_global_scale: found %g, expected a finite number other than 0 (it "

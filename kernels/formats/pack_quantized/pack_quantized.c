@@ -83,9 +83,9 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     const unsigned allowed = 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE |
                              1u << CTW_PART_ZERO_POINT | 1u << CTW_PART_GROUP_INDEX |
                              1u << CTW_PART_SHAPE;
-    enum ctw_status st = ctw_parts_only(w, allowed, err);
+    enum ctw_status st = check_args(w, args, err);
     if (st == CTW_OK)
-        st = check_args(w, args, err);
+        st = ctw_parts_only(w, allowed, err);
     if (st != CTW_OK)
         return st;
     if (shape_part != NULL && (shape_part[0] != w->n || shape_part[1] != w->k))
