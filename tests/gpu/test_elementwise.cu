@@ -251,7 +251,10 @@ static void check_nan_scales(void)
         int n_nan = 0;
         for (int j = 0; j < c->k; j++)
             n_nan += isnan(ctw_load_float(got, dtype, j)) != 0;
-        int group = c->format == NVFP4 ? 16 : c->group > 0 ? c->group : (int)c->k;
+        int group = c->format == NVFP4 ? 16
+                    : c->group < -1    ? -c->group
+                    : c->group > 0     ? c->group
+                                       : (int)c->k;
         report(n_nan == group, "NaN scale, %s: %d NaN, expected %d", c->name, n_nan, group);
         free(got);
         buf_close(&dst);
