@@ -88,7 +88,7 @@ def gemma3(c):
         local = {"rope_type": "default", "rope_theta": c.get("rope_local_base_freq", 10000.0)}
     ropes = Rope(head, rope_settings({"rope_theta": 1e6} | c, "full_attention")), Rope(head, local)
     layer = SANDWICH | {"scale": c.get("query_pre_attn_scalar", 256) ** -0.5,
-                        "softcap": c.get("attn_logit_softcapping"), "qk_norm": rms(c, offset=1.0, once=True)}
+                        "qk_norm": rms(c, offset=1.0, once=True)}
     return gemma(c, layer, softcap=c.get("final_logit_softcapping"), own=lambda i: {"rope": ropes[slides[i]]},
                  windows=[c.get("sliding_window", 4096) if w else None for w in slides])
 

@@ -15,6 +15,8 @@
 #define GEMMA "{\"architectures\": [\"GemmaForCausalLM\"], \"model_type\": \"gemma\""
 #define GEMMA2 "{\"architectures\": [\"Gemma2ForCausalLM\"], \"model_type\": \"gemma2\""
 #define GEMMA3 "{\"architectures\": [\"Gemma3ForCausalLM\"], \"model_type\": \"gemma3_text\""
+#define GEMMA3_VISION                                                                              \
+    "{\"architectures\": [\"Gemma3ForConditionalGeneration\"], \"model_type\": \"gemma3\""
 #define GEMMA4 "{\"architectures\": [\"Gemma4ForCausalLM\"], \"model_type\": \"gemma4_text\""
 #define OLMO2 "{\"architectures\": [\"Olmo2ForCausalLM\"], \"model_type\": \"olmo2\""
 #define GPT2 "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\""
@@ -88,6 +90,26 @@ static void norms_and_ropes(void **state)
         assert_true(full->norm[places[i]].present && full->norm[places[i]].offset == 1);
     assert_true(!full->norm[CTW_AT_V].present && !full->parallel && full->gated);
     ctw_config_close(&c);
+}
+
+/* Caps of Gemma 3 that its classes in transformers ignore: of scores, and of the multimodal class's
+ * logits. */
+static void caps_without_effect(void **state)
+{
+    (void)state;
+#define CAPS "\"attn_logit_softcapping\": 5.0, \"final_logit_softcapping\": 30.0}"
+    static const struct {
+        const char *text;
+        float head_cap;
+    } rows[] = {{GEMMA3 ", " CAPS, 30}, {GEMMA3_VISION ", \"text_config\": {" CAPS "}", 0}};
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        assert_true(c.model->head_softcap == rows[i].head_cap);
+        for (int l = 1; l <= c.model->n_decoders; l++)
+            assert_true(c.model->layers[l].attn_softcap == 0);
+        ctw_config_close(&c);
+    }
 }
 
 /* Layers 0 .. 7 of Gemma 4: full are 5 and 7; the last three share keys of layers 4 (window) and,
@@ -256,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),
         cmocka_unit_test(norms_and_ropes),
+        cmocka_unit_test(caps_without_effect),
         cmocka_unit_test(shared_keys),
         cmocka_unit_test(layers_by_per_layer_config),
         cmocka_unit_test(last_layer_is_full),

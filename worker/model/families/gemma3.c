@@ -1,6 +1,7 @@
 /*
  * Gemma 3: Gemma 2's layers with norms on the heads of q and k; RoPE of its own in the layers with
- * a window, five of six by default. Defaults: Gemma3TextConfig.
+ * a window, five of six by default. Its classes have attn_logit_softcapping, and the multimodal one
+ * final_logit_softcapping, which they do not use. Defaults: Gemma3TextConfig.
  */
 #include "worker/model/families/gemma.h"
 
@@ -27,7 +28,7 @@ static int describe_rope(struct ctw_config *c, int64_t head, bool sliding)
     return ctw_describe_rope(c, sliding ? &local : &full);
 }
 
-static void describe(struct ctw_config *c)
+static void describe_with(struct ctw_config *c, bool vision)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &absent);
     int64_t head = ctw_key_head_dim(c, &s, 256, CTW_NULL_REFUSED);
@@ -36,8 +37,7 @@ static void describe(struct ctw_config *c)
     const struct ctw_qk_norms qk_norms = {.form = norm};
     enum ctw_activation act = ctw_key_activation(c, "hidden_activation", CTW_ACT_GELU_TANH);
     double scale = gemma_key_scale(c);
-    double attn_cap = ctw_key_number(c, "attn_logit_softcapping", 0, 0, 1e-6, 1e9);
-    double head_cap = ctw_key_number(c, "final_logit_softcapping", 0, 0, 1e-6, 1e9);
+    double cap = vision ? 0 : ctw_key_number(c, "final_logit_softcapping", 0, 0, 1e-6, 1e9);
     int64_t window = ctw_key_int(c, "sliding_window", 4096, 0, 1, 1 << 30);
     int64_t every = ctw_key_int(c, "sliding_window_pattern", 6, CTW_NULL_REFUSED, 1, 1 << 20);
     const int64_t *windows =
@@ -47,7 +47,7 @@ static void describe(struct ctw_config *c)
                        &(struct ctw_model_rules){.norm = norm,
                                                  .tied = true,
                                                  .embed_scale = gemma_embed_scale(s.hidden),
-                                                 .head_softcap = head_cap});
+                                                 .head_softcap = cap});
     for (int64_t i = 0; i < s.n_layers; i++) {
         gemma_describe_norms(c, i, &norm);
         ctw_describe_attention(
@@ -58,12 +58,21 @@ static void describe(struct ctw_config *c)
                                     .rope = describe_rope(c, head, windows[i] != 0),
                                     .window = windows[i],
                                     .scale = scale,
-                                    .softcap = attn_cap,
                                     .qkv_bias = bias,
                                     .o_bias = bias,
                                     .norms = &qk_norms});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
+}
+
+static void describe(struct ctw_config *c)
+{
+    describe_with(c, false);
+}
+
+static void describe_vision(struct ctw_config *c)
+{
+    describe_with(c, true);
 }
 
 const struct ctw_family ctw_family_gemma3_text = {
@@ -75,4 +84,4 @@ const struct ctw_family ctw_family_gemma3 = {
     .wrapper =
         &(const struct ctw_wrapper){.text_type = "gemma3_text", .is_default = true, .tied = true},
     .spellings = ctw_wrapped_spellings,
-    .describe = describe};
+    .describe = describe_vision};
