@@ -544,17 +544,24 @@ static void lists_by_layer(void **state)
     }
 }
 
-/* Qwen 2.5 VL's: text has three equal positions. */
+/* Qwen 2.5 VL's: text has three equal positions. As published, and as transformers 5 saves it
+ * again. */
 static void mrope_is_the_default(void **state)
 {
     (void)state;
     static const struct ctw_rope_rules vl = {.head = 128, .theta = 1e6, .mrope = true};
-    struct opened o;
-    open_rules(&o, "{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}",
-               &vl, 2048);
-    assert_int_equal(o.p.type, CTW_ROPE_DEFAULT);
-    assert_true(o.p.theta == 1e6);
-    ctw_json_close(o.doc);
+    static const char *const configs[] = {
+        "{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}",
+        "{\"rope_parameters\": {\"type\": \"mrope\", \"rope_type\": \"default\", \"rope_theta\": "
+        "1e6}}",
+    };
+    for (size_t i = 0; i < CTW_COUNT(configs); i++) {
+        struct opened o;
+        open_rules(&o, configs[i], &vl, 2048);
+        assert_int_equal(o.p.type, CTW_ROPE_DEFAULT);
+        assert_true(o.p.theta == 1e6);
+        ctw_json_close(o.doc);
+    }
 }
 
 static void refusals_of_families(void **state)

@@ -35,28 +35,32 @@ static void find_type(enum ctw_rope_type *out, const struct ctw_rope_rules *rule
             *out = (enum ctw_rope_type)i;
 }
 
+/* Two names of one type may stand side by side: transformers 5 adds rope_type "default" to Qwen 2
+ * VL's type "mrope", which it keeps. */
 static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_json_node *node,
                                  struct ctw_err *err)
 {
     const char *type = NULL, *old = NULL;
+    enum ctw_rope_type older;
     enum ctw_status st = ctw_json_read_string(node, "rope_type", CTW_JSON_OPTIONAL, &type, err);
     if (st == CTW_OK)
         st = ctw_json_read_string(node, "type", CTW_JSON_OPTIONAL, &old, err);
     if (st != CTW_OK)
         return st;
-    if (type != NULL && old != NULL && strcmp(type, old) != 0)
+    const char *name = type != NULL ? type : old != NULL ? old : "default";
+    find_type(&p->type, &p->rules, node, name);
+    find_type(&older, &p->rules, node, old != NULL ? old : name);
+    if (old != NULL && strcmp(name, old) != 0 && p->type != older)
         return ctw_json_fail(node, err, CTW_EFORMAT,
                              "rope_type \"%s\" and type \"%s\" differ, and transformers' "
                              "versions differ in which they use: remove one",
                              type, old);
-    type = type != NULL ? type : old != NULL ? old : "default";
-    find_type(&p->type, &p->rules, node, type);
     if (p->type != CTW_ROPE_N_TYPES)
         return CTW_OK;
     return ctw_json_fail(node, err, CTW_EUNSUP,
                          "RoPE type \"%s\" is not supported; supported: default, linear, dynamic, "
                          "llama3, yarn, longrope, proportional",
-                         type);
+                         name);
 }
 
 /* transformers 5 has one object per layer type in families that have several RoPEs. */
