@@ -133,6 +133,11 @@ static void groups_of_ignored_modules_say_nothing(void **state)
         {WITHOUT_WEIGHTS("re:.*proj", "re:.*(attn|mlp).*"), NULL},
         {WITHOUT_WEIGHTS("model.norm", "model.norm"), NULL},
         {WITHOUT_WEIGHTS("model.norm", "lm_head"), "no linear layers and no attention"},
+        {WITHOUT_WEIGHTS("model.norm\", \"model.layers.0.input_layernorm", "model.norm"),
+         "no linear layers and no attention"},
+        {WITHOUT_WEIGHTS("re:.*(norm|q_proj)", "re:.*q_proj"), "no linear layers and no attention"},
+        {WITHOUT_WEIGHTS("LlamaRMSNorm\", \"LlamaAttention", "LlamaAttention"),
+         "no linear layers and no attention"},
         {WITHOUT_WEIGHTS("LlamaAttention", "lm_head"), "self_attn.k_scale"},
         {WITHOUT_WEIGHTS("re:.*proj", "re:.*attn.*"), "mlp.gate_proj.input_scale"},
     };
@@ -282,7 +287,6 @@ static void norms_of_queries_and_keys_have_any_dtypes(void **state)
     expect_refusal(c, "no tensor " LAYER "self_attn.k_norm.weight");
 }
 
-/* Of embeddings, and of heads. */
 /* Zero points of a symmetric weight: none, if all are 0; else a contradiction. */
 static void stray_zero_points(void **state)
 {
@@ -306,6 +310,7 @@ static void stray_zero_points(void **state)
     expect_refusal(c, LAYER "mlp.up_proj: weight_zero_point: found I8 [64, 2]");
 }
 
+/* Of embeddings, and of heads. */
 #define TWO_SCHEMES                                                                                \
     BF16_CONFIG                                                                                    \
     ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                       \

@@ -310,40 +310,51 @@ static enum ctw_status open_attentions(const struct ctw_finder *finder, struct c
 
 /* Adds to *known and *live what the module without the last `up` components of its name says. */
 static enum ctw_status ask_module(const struct ctw_config *c, const struct ctw_want *w, int up,
-                                  const char *class_name, const struct ctw_patterns *targets,
+                                  const char *class_name, const struct ctw_patterns *target,
                                   bool *known, bool *live, struct ctw_err *err)
 {
     const struct ctw_patterns none = {0};
-    bool target = false, not_ignored = false;
-    enum ctw_status st = ctw_name_is_target(c, w, up, class_name, targets, &none, &target, err);
-    if (st == CTW_OK && target)
-        st = ctw_name_is_target(c, w, up, class_name, targets, &c->quant.ignore, &not_ignored, err);
-    *known |= target;
+    bool meant = false, not_ignored = false;
+    enum ctw_status st = ctw_name_is_target(c, w, up, class_name, target, &none, &meant, err);
+    if (st == CTW_OK && meant)
+        st = ctw_name_is_target(c, w, up, class_name, target, &c->quant.ignore, &not_ignored, err);
+    *known |= meant;
     *live |= not_ignored;
+    return st;
+}
+
+/* Are there modules that the target names, linear layers, attention or norms, and all ignored? */
+static enum ctw_status is_ignored(const struct ctw_config *c, const struct ctw_patterns *target,
+                                  bool *out, struct ctw_err *err)
+{
+    bool known = false, live = false;
+    enum ctw_status st = CTW_OK;
+    for (int64_t i = 0; i < c->n_wants && !live && st == CTW_OK; i++) {
+        const struct ctw_want *w = &c->wants[i];
+        const char *end = strrchr(w->name, '.');
+        bool linear = w->kind == CTW_WANT_MATRIX;
+        bool norm = w->kind == CTW_WANT_VECTOR && end != NULL && strcmp(end, ".weight") == 0;
+        bool of_attention =
+            linear && (w->role == CTW_M_Q || w->role == CTW_M_QKV || w->role == CTW_M_KV_B);
+        if (linear)
+            st = ask_module(c, w, 0, w->class_name, target, &known, &live, err);
+        if (st == CTW_OK && (of_attention || norm)) /* a norm's class is unknown */
+            st = ask_module(c, w, 1, norm ? "" : ctw_name_attention_class(target), target, &known,
+                            &live, err);
+    }
+    *out = known && !live;
     return st;
 }
 
 enum ctw_status ctw_inputs_are_ignored(const struct ctw_config *c, const struct ctw_quant_group *g,
                                        bool *out, struct ctw_err *err)
 {
-    const char *attention = ctw_name_attention_class(&g->targets);
-    bool known = false, live = false;
     enum ctw_status st = CTW_OK;
-    for (int64_t i = 0; i < g->targets.n && !known && st == CTW_OK; i++) {
-        const struct ctw_pattern *p = &g->targets.items[i];
-        if (p->regex == NULL)
-            st = ctw_patterns_match(&c->quant.ignore, p->text, p->text, &known, err);
+    *out = true;
+    for (int64_t i = 0; i < g->targets.n && *out && st == CTW_OK; i++) {
+        const struct ctw_patterns target = {.items = &g->targets.items[i], .n = 1};
+        st = is_ignored(c, &target, out, err);
     }
-    for (int64_t i = 0; i < c->n_wants && !live && st == CTW_OK; i++) {
-        const struct ctw_want *w = &c->wants[i];
-        bool of_attention = w->role == CTW_M_Q || w->role == CTW_M_QKV || w->role == CTW_M_KV_B;
-        if (w->kind != CTW_WANT_MATRIX)
-            continue;
-        st = ask_module(c, w, 0, w->class_name, &g->targets, &known, &live, err);
-        if (st == CTW_OK && of_attention)
-            st = ask_module(c, w, 1, attention, &g->targets, &known, &live, err);
-    }
-    *out = known && !live;
     return st;
 }
 
