@@ -68,6 +68,7 @@ static void fp8_stacks_of_experts(void **state)
     add(c, LAYER "mlp.experts.gate_up_proj_scale_inv", "F32", "2, 8, 2", 128, NULL);
     add(c, LAYER "mlp.experts.down_proj", "F8_E4M3", "2, 32, 64", 4096, NULL);
     add(c, LAYER "mlp.experts.down_proj_scale_inv", "F32", "2, 2, 3", 48, NULL);
+    add(c, LAYER "mlp.experts.down_proj_activation_scale", "F32", "2", 8, NULL); /* static */
     struct ctw_model *m = open_ok(c);
     const struct ctw_matrix *second = &m->layers[1].mixture.matrix[CTW_N_EXPERT_MATRICES];
     const struct ctw_weight *down = &second[CTW_X_DOWN].weight;

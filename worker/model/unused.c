@@ -43,7 +43,7 @@ static enum leftover classify(const char *name)
     static const char *const harmless[] = {
         ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
         ".input_scale",         ".input_zero_point",  ".input_global_scale",
-        ".output_scale",        ".output_zero_point", ".activation_scale", /* for activations */
+        ".output_scale",        ".output_zero_point", "activation_scale", /* for activations */
     };
     for (size_t i = 0; i < CTW_COUNT(kv); i++)
         if (ends_with(name, kv[i]))
