@@ -82,6 +82,8 @@ static void fp8_stacks_of_experts(void **state)
     drop(c, LAYER "mlp.experts.down_proj_scale_inv");
     find(c, LAYER "mlp.experts.gate_up_proj_scale_inv")->shape = "2, 8, 2";
     expect_refusal(c, "mlp.experts.down_proj");
+    drop(c, LAYER "mlp.experts.down_proj"); /* told as the others are called */
+    expect_refusal(c, "no tensor " LAYER "mlp.experts.down_proj.weight");
 }
 
 static void lists_name_modules_loosely(void **state)

@@ -117,34 +117,41 @@ static int find_spelling(const struct ctw_config *c, const struct ctw_container 
     return found < 0 ? 0 : found;
 }
 
-/* The name of a tensor or matrix in the container: as described, or else as in memory. */
-static void find_name(const struct ctw_config *c, const struct ctw_container *container,
-                      const struct ctw_want *want, char buf[MAX_NAME])
+static bool has_name(const struct ctw_config *c, const struct ctw_container *container,
+                     const char *name)
 {
-    char in_memory[MAX_NAME], name[MAX_NAME];
-    int at = 0;
+    return has_matrix(c, container, name) || ctw_container_find(container, name) != NULL;
+}
+
+/* The name of a tensor or matrix in the container: as described, or else as in memory. If there is
+ * neither, the latter if others were found so (*in_memory), for the message. */
+static void find_name(const struct ctw_config *c, const struct ctw_container *container,
+                      const struct ctw_want *want, bool *in_memory, char buf[MAX_NAME])
+{
+    char renamed[MAX_NAME], name[MAX_NAME];
+    bool found = false;
     spell(c, want->name, c->spelling, buf);
-    if (has_matrix(c, container, buf) || ctw_container_find(container, buf) != NULL)
+    if (has_name(c, container, buf))
         return;
-    while (name_in_memory(c, want, want->name, &at, in_memory)) {
-        spell(c, in_memory, c->spelling, name);
-        if (!has_matrix(c, container, name) && ctw_container_find(container, name) == NULL)
-            continue;
-        memcpy(buf, name, sizeof(name));
-        return;
+    for (int at = 0, n = 0; !found && name_in_memory(c, want, want->name, &at, renamed); n++) {
+        spell(c, renamed, c->spelling, name);
+        found = has_name(c, container, name);
+        if (found || (n == 0 && *in_memory))
+            memcpy(buf, name, sizeof(name));
     }
+    *in_memory |= found;
 }
 
 enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, struct ctw_err *err)
 {
     char name[MAX_NAME];
-    bool spelled = c->family->spellings != NULL;
+    bool spelled = c->family->spellings != NULL, in_memory = false;
     if (!spelled && c->family->in_memory == NULL)
         return CTW_OK;
     c->spelling = spelled ? find_spelling(c, m->container) : 0;
     for (int64_t i = 0; i < c->n_wants; i++) {
         struct ctw_want *w = &c->wants[i];
-        find_name(c, m->container, w, name);
+        find_name(c, m->container, w, &in_memory, name);
         w->described = w->name;
         w->name = ctw_strdup(name);
         if (w->name == NULL)
