@@ -267,9 +267,8 @@ static bool is_draft(const struct ctw_config *c, const char *name)
     char described[MAX_NAME], layer[MAX_NAME];
     for (int64_t i = c->first_draft; i < c->first_draft + c->n_drafts; i++) {
         (void)snprintf(described, sizeof(described), "%s.%" PRId64 ".", c->layers, i);
-        if (c->family->spellings != NULL)
-            spell(c, described, c->spelling, layer);
-        if (after(name, c->family->spellings != NULL ? layer : described) != NULL)
+        spell(c, described, c->spelling, layer);
+        if (after(name, layer) != NULL)
             return true;
     }
     return false;

@@ -9,8 +9,9 @@
 
 /*
  * Chooses the spelling in which the model's container has the embedding and the head (if it has
- * neither: the first), and renames what the configuration wants. A head that transformers ties only
- * by default is the embedding only if the container has no other.
+ * neither: the first), and renames what the configuration wants, each as the makers' files or as
+ * transformers 5's class has it. A head that transformers ties only by default is the embedding
+ * only if the container has no other.
  */
 enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m,
                                  struct ctw_err *err) CTW_MUST_CHECK;
