@@ -437,6 +437,10 @@ static void unknown_tensors_are_named(void **state)
     (void)add_part(&m, CTW_PART_VALUES, CTW_F8_E5M2, 2, 4, 64);
     (void)add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 4, 1);
     expect_refusal(&m, NULL, "look like FP8 of 5 exponent bits (E5M2), which is not supported");
+    start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 16});
+    (void)add_part(&m, CTW_PART_VALUES, CTW_I16, 2, 4, 64);
+    (void)add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 4, 1);
+    expect_refusal(&m, NULL, "look like integers of more than 8 bits, which is not supported");
     start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 4});
     (void)add_part(&m, CTW_PART_VALUES, CTW_BF16, 2, 4, 64);
     expect_refusal(&m, NULL, "stored dense (BF16)");
