@@ -104,16 +104,28 @@ void ctw_shards_homes(const struct ctw_placement *p, int n, unsigned char *home,
     bytes[CTW_HOME_FILES] = p->streamed - bytes[CTW_HOME_DEVICES] - bytes[CTW_HOME_HOST];
 }
 
-/* A slice goes to the device that has the fewest bytes, so devices differ by at most one slice. */
-static void deal_slice(struct ctw_shards *s, struct home *home, const struct ctw_slice *of)
+/* Of each device a run of a unit's slices, so that few copies bring it. A slice goes to where its
+ * middle is, if all devices are to have the same bytes: each has at most one slice more or less. */
+static void deal_unit(struct ctw_shards *s, int unit)
 {
-    int least = 0;
-    for (int d = 1; d < s->n; d++)
-        least = s->shard[d].bytes < s->shard[least].bytes ? d : least;
-    home->device = least;
-    home->at = s->shard[least].bytes;
-    s->shard[least].bytes += align_up(of->bytes);
-    s->n_missing++;
+    int64_t first = s->slices.first[unit], end = s->slices.first[unit + 1];
+    uint64_t all = 0, dealt = 0, until = 0; /* until: of the unit's bytes, the device's run ends */
+    int device = -1;
+    for (int d = 0; d < s->n; d++)
+        all += s->shard[d].bytes;
+    for (int64_t i = first; i < end; i++)
+        all += align_up(s->slices.slices[i].bytes);
+    for (int64_t i = first; i < end; i++) {
+        uint64_t bytes = align_up(s->slices.slices[i].bytes);
+        while (device < s->n - 1 && (device < 0 || dealt + bytes / 2 >= until)) {
+            uint64_t due = all / (uint64_t)s->n, has = s->shard[++device].bytes;
+            until += due > has ? due - has : 0;
+        }
+        s->home[i] = (struct home){.device = device, .at = s->shard[device].bytes};
+        s->shard[device].bytes += bytes;
+        s->n_missing++;
+        dealt += bytes;
+    }
 }
 
 /* One after another, each in one block. */
@@ -138,15 +150,16 @@ static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placem
         return ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
     ctw_shards_homes(place, s->n, of, bytes);
     s->has_files = bytes[CTW_HOME_FILES] > 0;
-    for (int u = 0; u < place->n_units; u++)
+    for (int u = 0; u < place->n_units; u++) {
         for (int64_t i = s->slices.first[u]; i < s->slices.first[u + 1]; i++) {
             struct home *home = &s->home[i];
             home->device = of[u] == CTW_HOME_FILES ? IN_FILES : STAYS;
-            if (of[u] == CTW_HOME_DEVICES)
-                deal_slice(s, home, &s->slices.slices[i]);
             if (of[u] == CTW_HOME_HOST)
                 add_to_host(s, home, &s->slices.slices[i]);
         }
+        if (of[u] == CTW_HOME_DEVICES)
+            deal_unit(s, u);
+    }
     ctw_free(of);
     s->block = ctw_calloc((size_t)s->n_blocks + 1, sizeof(*s->block));
     return s->block != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
@@ -378,6 +391,19 @@ enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_
     }
     pthread_mutex_unlock(&s->lock);
     return st;
+}
+
+bool ctw_shards_order(const struct ctw_shards *s, int self, int unit, int64_t *first)
+{
+    int64_t end = s->slices.first[unit + 1];
+    *first = s->slices.first[unit];
+    /* of units on devices, homes never change */
+    if (*first == end || s->home[*first].device < 0 || s->home[*first].device >= s->n)
+        return false;
+    while (*first < end && s->home[*first].device <= self)
+        ++*first;
+    *first = *first < end ? *first : s->slices.first[unit];
+    return true;
 }
 
 struct ctw_neighbours *ctw_shards_neighbours(struct ctw_shards *s)

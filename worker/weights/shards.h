@@ -46,6 +46,9 @@ void ctw_shards_close(struct ctw_shards *s);
  * the host (*be NULL), as a stage. *at NULL: it is only in the files. Any thread. */
 enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_backend **be,
                                 const void **at, struct ctw_err *err) CTW_MUST_CHECK;
+/* Is the unit on devices? Then *first is the slice that device `self` gathers first: behind its own
+ * run, which so comes last. */
+bool ctw_shards_order(const struct ctw_shards *s, int self, int unit, int64_t *first);
 /* The devices, which copy from each other's rings what is on no device. */
 struct ctw_neighbours *ctw_shards_neighbours(struct ctw_shards *s);
 /* Are some slices only in the files? */

@@ -40,33 +40,62 @@ static enum ctw_status upload(struct ctw_slice_reader *r, const struct ctw_slice
     return st;
 }
 
-/* A slice of shards. What is on no device may be in a neighbour's ring, and neighbours may then
+/* A slice of shards that is on no device: it may be in a neighbour's ring, and neighbours may then
  * take it from this one. */
-static enum ctw_status gather(struct ctw_slice_reader *r, int unit, const struct ctw_slice *slice,
-                              char *to, enum ctw_origin *origin, struct ctw_err *err)
+static enum ctw_status fetch(struct ctw_slice_reader *r, int unit, const struct ctw_slice *slice,
+                             char *to, enum ctw_origin *origin, struct ctw_err *err)
 {
     const struct ctw_slice_source *s = r->from;
-    struct ctw_backend *from;
-    const void *at;
+    struct ctw_backend *none;
+    const void *host;
     int64_t i = slice - s->slices->slices;
     uint64_t ticket;
-    enum ctw_status st = ctw_shards_find(s->shards, i, &from, &at, err);
+    enum ctw_status st = ctw_shards_find(s->shards, i, &none, &host, err);
     if (st != CTW_OK)
         return st;
-    *origin = from != NULL ? CTW_FROM_DEVICES : at != NULL ? CTW_FROM_HOST : CTW_FROM_FILES;
-    if (from != NULL)
-        st = ctw_peer_begin(s->be, to, from, at, slice->bytes, &ticket, err);
-    else if (ctw_neighbours_copy(s->neighbours, s->self, unit, i, to, slice->bytes, &ticket))
+    *origin = host != NULL ? CTW_FROM_HOST : CTW_FROM_FILES;
+    if (ctw_neighbours_copy(s->neighbours, s->self, unit, i, to, slice->bytes, &ticket))
         *origin = CTW_FROM_NEIGHBOURS;
     else
-        st = upload(r, slice, at, to, &ticket, err);
-    if (from == NULL)
-        ctw_neighbours_offer(s->neighbours, s->self, i, st == CTW_OK ? to : NULL, ticket);
+        st = upload(r, slice, host, to, &ticket, err);
+    ctw_neighbours_offer(s->neighbours, s->self, i, st == CTW_OK ? to : NULL, ticket);
     if (st != CTW_OK)
         return st;
     r->copies = true;
     r->copied = ticket;
     return CTW_OK;
+}
+
+/* Slices that follow each other here and in a device's memory are one copy: it takes a third of the
+ * time of copies of 2 MiB, each of which begins late. A copy within a GPU is a kernel, which waits
+ * for multiprocessors if a product's kernel has them all. */
+enum ctw_status ctw_slices_gather(struct ctw_slice_reader *r, const struct ctw_slice *slice, int n,
+                                  char *to, struct ctw_err *err)
+{
+    const struct ctw_slice_source *s = r->from;
+    struct ctw_backend *from, *run_from = NULL;
+    const char *at, *run_at = NULL;
+    const struct ctw_slice *run = slice; /* the first slice of the run */
+    enum ctw_status st = CTW_OK;
+    for (int i = 0; st == CTW_OK && i <= n; i++) {
+        const struct ctw_slice *next = &slice[i];
+        if (i < n)
+            st = ctw_shards_find(s->shards, next - s->slices->slices, &from, (const void **)&at,
+                                 err);
+        if (st == CTW_OK && i < n && from == run_from &&
+            at - run_at == (ptrdiff_t)(next->at - run->at))
+            continue;
+        if (st == CTW_OK && run_from != NULL) {
+            const struct ctw_slice *last = next - 1;
+            st = ctw_peer_begin(s->be, to + run->at, run_from, run_at,
+                                last->at + last->bytes - run->at, &r->copied, err);
+            r->copies |= st == CTW_OK;
+        }
+        run = next;
+        run_from = from;
+        run_at = at;
+    }
+    return st;
 }
 
 enum ctw_status ctw_slice_read(struct ctw_slice_reader *r, int unit, bool stays,
@@ -77,7 +106,7 @@ enum ctw_status ctw_slice_read(struct ctw_slice_reader *r, int unit, bool stays,
     uint64_t ticket;
     *origin = CTW_FROM_FILES;
     if (s->shards != NULL && !stays)
-        return gather(r, unit, slice, to, origin, err);
+        return fetch(r, unit, slice, to, origin, err);
     return s->is_staged ? upload(r, slice, NULL, to, &ticket, err)
                         : ctw_slices_read(s->slices, s->model, slice, to, err);
 }

@@ -55,6 +55,10 @@ enum ctw_status ctw_slice_read(struct ctw_slice_reader *r, int unit, bool stays,
                                const struct ctw_slice *slice, char *to, enum ctw_origin *origin,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
+/* Likewise n slices, one after another, of a unit that is on devices; to: the unit's place. */
+enum ctw_status ctw_slices_gather(struct ctw_slice_reader *r, const struct ctw_slice *slice, int n,
+                                  char *to, struct ctw_err *err) CTW_MUST_CHECK;
+
 /* Waits for what the reader has begun. */
 void ctw_slice_reader_end(struct ctw_slice_reader *r);
 

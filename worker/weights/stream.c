@@ -17,7 +17,8 @@
 enum {
     DEVICE_READERS = 12,
     HOST_READERS = 4,      /* a disk is at its full rate; processors are for computing */
-    GATHERING_READERS = 2, /* they only begin copies */
+    GATHERING_READERS = 2, /* they only begin copies, */
+    GATHERED = 64,         /* of so many slices at a time */
     HOST_SLICE = CTW_BLOCK_BYTES
 };
 
@@ -198,22 +199,61 @@ static bool open_next(struct ctw_stream *s)
     return true;
 }
 
-/* The next slice to read, of the newest visit. */
-static bool take_slice(struct ctw_stream *s, struct visit **out, const struct ctw_slice **slice)
+/* What one reader reads at a time. */
+struct taken {
+    struct visit *visit;           /* stays where it is while it is being read */
+    const struct ctw_slice *slice; /* the first of n */
+    int n;
+    bool gathered; /* from devices that hold them */
+};
+
+/* Of a unit on devices, whose first slice to gather is `start`: the next, up to GATHERED in a row.
+ */
+static void take_run(const struct ctw_stream *s, struct visit *v, int64_t start, struct taken *t)
+{
+    int64_t first = s->slices.first[v->unit], end = s->slices.first[v->unit + 1];
+    int64_t k = v->next - first, at = start + k < end ? start + k : start + k - (end - first);
+    int64_t most = (at >= start ? end : start) - at;
+    t->slice = &s->slices.slices[at];
+    t->n = most < GATHERED ? (int)most : (int)GATHERED;
+    t->gathered = true;
+}
+
+/* The next slices to read, of the newest visit. */
+static bool take_slices(struct ctw_stream *s, struct taken *t)
 {
     struct visit *v = s->n > 0 ? visit_at(s, s->n - 1) : NULL;
     if (s->pause || v == NULL || v->next == s->slices.first[v->unit + 1])
         return false;
-    int64_t at = v->next++;
-    if (s->from.neighbours != NULL)
-        at = ctw_neighbours_order(s->from.neighbours, s->from.self, v->unit,
-                                  at - s->slices.first[v->unit]);
-    *slice = &s->slices.slices[at];
-    *out = v;
+    int64_t at = v->next;
+    *t = (struct taken){.visit = v, .n = 1};
+    if (s->from.shards != NULL && !s->place->unit[v->unit].stays &&
+        ctw_shards_order(s->from.shards, s->from.self, v->unit, &at)) {
+        take_run(s, v, at, t);
+    } else {
+        if (s->from.neighbours != NULL)
+            at = ctw_neighbours_order(s->from.neighbours, s->from.self, v->unit,
+                                      at - s->slices.first[v->unit]);
+        t->slice = &s->slices.slices[at];
+    }
+    v->next += t->n;
     return true;
 }
 
 /* ---- readers ------------------------------------------------------------------------------ */
+
+static enum ctw_status read_taken(struct reader *r, const struct taken *t, enum ctw_origin *origin,
+                                  struct ctw_err *err)
+{
+    const struct ctw_stream *s = r->s;
+    char *to = s->memory + t->visit->at;
+    int unit = t->visit->unit;
+    *origin = CTW_FROM_DEVICES;
+    if (t->gathered)
+        return ctw_slices_gather(&r->slices, t->slice, t->n, to, err);
+    return ctw_slice_read(&r->slices, unit, s->place->unit[unit].stays, t->slice, to + t->slice->at,
+                          origin, err);
+}
 
 static void *read_units(void *arg)
 {
@@ -222,25 +262,26 @@ static void *read_units(void *arg)
     ctw_run_near(s->from.be);
     pthread_mutex_lock(&s->lock);
     while (!given_up(s)) {
-        const struct ctw_slice *slice;
-        struct visit *v; /* stays where it is while it is being read */
+        struct taken t;
         struct ctw_err err;
         enum ctw_origin origin;
-        if (!take_slice(s, &v, &slice)) {
+        if (!take_slices(s, &t)) {
             if (!open_next(s))
                 pthread_cond_wait(&s->changed, &s->lock);
             continue;
         }
+        struct visit *v = t.visit;
         s->n_reading++;
         pthread_mutex_unlock(&s->lock);
-        enum ctw_status st = ctw_slice_read(&r->slices, v->unit, s->place->unit[v->unit].stays,
-                                            slice, s->memory + v->at + slice->at, &origin, &err);
+        enum ctw_status st = read_taken(r, &t, &origin, &err);
         pthread_mutex_lock(&s->lock);
         s->n_reading--;
-        s->bytes[origin] += slice->bytes;
+        for (int i = 0; i < t.n; i++)
+            s->bytes[origin] += t.slice[i].bytes;
         if (st != CTW_OK && s->err.status == CTW_OK)
             s->err = err;
-        if (st == CTW_OK && --v->n_unread == 0 && s->place->unit[v->unit].stays) {
+        v->n_unread -= st == CTW_OK ? t.n : 0;
+        if (st == CTW_OK && v->n_unread == 0 && s->place->unit[v->unit].stays) {
             s->state[v->unit] = IS_IN;
             v->released = true;
         }
