@@ -232,7 +232,7 @@ static enum ctw_status find_homes(struct ctw_placing *p, const struct ctw_placin
     unsigned char *home = ctw_calloc((size_t)p->layers.n_units + 1, sizeof(*home));
     if (home == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    ctw_shards_homes(&p->layers, p->place == CTW_SHARDED ? p->n_shards : 1, home, bytes);
+    ctw_homes_choose(&p->layers, p->place == CTW_SHARDED ? p->n_shards : 1, home, bytes);
     ctw_free(home);
     p->gathered = bytes[CTW_HOME_DEVICES];
     p->hosted = bytes[CTW_HOME_HOST];

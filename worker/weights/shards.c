@@ -9,9 +9,6 @@
 
 enum { READERS = 4, STAGES = 2 }; /* of a device; of a reader */
 
-/* Host memory is locked in blocks of this size: smaller ones take more than their bytes. */
-enum { HOST_BLOCK = 32 << 20 };
-
 /* Beside the devices' numbers, of a slice: of a unit that stays; only in the files. */
 enum { STAYS = -1, IN_FILES = -2 };
 
@@ -59,51 +56,6 @@ static size_t align_up(size_t bytes)
     return (bytes + CTW_ARENA_ALIGN - 1) / CTW_ARENA_ALIGN * CTW_ARENA_ALIGN;
 }
 
-/* Gives the units that are in the files another home, evenly, as far as there is room. */
-static uint64_t settle_units(const struct ctw_placement *p, unsigned char *home, enum ctw_home to,
-                             uint64_t room)
-{
-    uint64_t all = 0, seen = 0, kept = 0;
-    for (int i = 0; i < p->n_units; i++)
-        all += home[i] == CTW_HOME_FILES ? p->unit[i].bytes : 0;
-    for (int i = 0; i < p->n_units; i++) {
-        if (home[i] != CTW_HOME_FILES)
-            continue;
-        seen += p->unit[i].bytes;
-        double due = room < all ? (double)seen / (double)all * (double)room : (double)seen;
-        if ((double)(kept + p->unit[i].bytes) > due + 0.5)
-            continue;
-        home[i] = (unsigned char)to;
-        kept += p->unit[i].bytes;
-    }
-    return kept;
-}
-
-/* What slices, their alignment and their uneven distribution may take beyond a part. */
-static uint64_t part_of(uint64_t room)
-{
-    uint64_t more = room / 2048 + CTW_DEVICE_SLICE;
-    return room > more ? room - more : 0;
-}
-
-/* Of a limit for locked memory, what slices can have: at the end of a block, one may not fit. */
-static uint64_t host_part_of(uint64_t room)
-{
-    return room <= HOST_BLOCK ? room : room - room / (HOST_BLOCK / CTW_DEVICE_SLICE);
-}
-
-void ctw_shards_homes(const struct ctw_placement *p, int n, unsigned char *home,
-                      uint64_t bytes[CTW_N_HOMES])
-{
-    uint64_t room = p->device_room == SIZE_MAX ? UINT64_MAX : (uint64_t)n * part_of(p->device_room);
-    for (int i = 0; i < p->n_units; i++)
-        home[i] = p->unit[i].stays ? CTW_HOME_WHOLE : CTW_HOME_FILES;
-    bytes[CTW_HOME_WHOLE] = p->resident;
-    bytes[CTW_HOME_DEVICES] = settle_units(p, home, CTW_HOME_DEVICES, room);
-    bytes[CTW_HOME_HOST] = settle_units(p, home, CTW_HOME_HOST, host_part_of(p->host_room));
-    bytes[CTW_HOME_FILES] = p->streamed - bytes[CTW_HOME_DEVICES] - bytes[CTW_HOME_HOST];
-}
-
 /* Of each device a run of a unit's slices, so that few copies bring it. A slice goes to where its
  * middle is, if all devices are to have the same bytes: each has at most one slice more or less. */
 static void deal_unit(struct ctw_shards *s, int unit)
@@ -132,12 +84,12 @@ static void deal_unit(struct ctw_shards *s, int unit)
 static void add_to_host(struct ctw_shards *s, struct home *home, const struct ctw_slice *of)
 {
     struct shard *h = &s->shard[s->n];
-    if (h->bytes % HOST_BLOCK + of->bytes > HOST_BLOCK)
-        h->bytes += HOST_BLOCK - h->bytes % HOST_BLOCK;
+    if (h->bytes % CTW_HOST_BLOCK + of->bytes > CTW_HOST_BLOCK)
+        h->bytes += CTW_HOST_BLOCK - h->bytes % CTW_HOST_BLOCK;
     home->device = s->n;
     home->at = h->bytes;
     h->bytes += align_up(of->bytes);
-    s->n_blocks = (int64_t)((h->bytes + HOST_BLOCK - 1) / HOST_BLOCK);
+    s->n_blocks = (int64_t)((h->bytes + CTW_HOST_BLOCK - 1) / CTW_HOST_BLOCK);
     s->n_missing++;
 }
 
@@ -148,7 +100,7 @@ static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placem
     unsigned char *of = ctw_calloc((size_t)place->n_units, sizeof(*of));
     if (of == NULL)
         return ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
-    ctw_shards_homes(place, s->n, of, bytes);
+    ctw_homes_choose(place, s->n, of, bytes);
     s->has_files = bytes[CTW_HOME_FILES] > 0;
     for (int u = 0; u < place->n_units; u++) {
         for (int64_t i = s->slices.first[u]; i < s->slices.first[u + 1]; i++) {
@@ -312,12 +264,12 @@ static enum ctw_status host_place(struct shard *h, const struct home *home, char
     struct ctw_err why;
     enum ctw_status st = CTW_OK;
     pthread_mutex_lock(&s->locking);
-    size_t first = home->at / HOST_BLOCK * HOST_BLOCK, left = s->shard[s->n].bytes - first;
-    int64_t number = (int64_t)(home->at / HOST_BLOCK);
+    size_t first = home->at / CTW_HOST_BLOCK * CTW_HOST_BLOCK, left = s->shard[s->n].bytes - first;
+    int64_t number = (int64_t)(home->at / CTW_HOST_BLOCK);
     void **block = &s->block[number];
     if (*block == NULL && !s->full) {
         ctw_numa_run_on("", ctw_numa_node("", (int)number)); /* they are spread over the nodes */
-        st = ctw_stage_alloc(h->be, block, left < HOST_BLOCK ? left : HOST_BLOCK, &why);
+        st = ctw_stage_alloc(h->be, block, left < CTW_HOST_BLOCK ? left : CTW_HOST_BLOCK, &why);
     }
     if (st == CTW_ENOMEM) {
         s->full = true;
@@ -328,7 +280,7 @@ static enum ctw_status host_place(struct shard *h, const struct home *home, char
     } else if (st != CTW_OK) {
         st = ctw_fail(err, st, "%s", why.msg);
     }
-    *to = *block != NULL ? (char *)*block + home->at % HOST_BLOCK : NULL;
+    *to = *block != NULL ? (char *)*block + home->at % CTW_HOST_BLOCK : NULL;
     pthread_mutex_unlock(&s->locking);
     return st == CTW_ENOMEM ? CTW_OK : st;
 }
@@ -381,7 +333,7 @@ enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_
     while (!home->is_in && home->device != IN_FILES && !given_up(s))
         pthread_cond_wait(&s->changed, &s->lock);
     if (home->is_in && home->device == s->n) {
-        *at = (const char *)s->block[home->at / HOST_BLOCK] + home->at % HOST_BLOCK;
+        *at = (const char *)s->block[home->at / CTW_HOST_BLOCK] + home->at % CTW_HOST_BLOCK;
     } else if (home->is_in) {
         *be = s->shard[home->device].be;
         *at = s->shard[home->device].memory + home->at;

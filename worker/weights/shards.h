@@ -10,22 +10,13 @@
 
 #include "kernels/backend.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/weights/homes.h"
 #include "worker/weights/neighbours.h"
-#include "worker/weights/placement.h"
 #include "worker/weights/stream_slices.h"
 
-/* The slices of a device's units, which are also those of shards. */
-enum { CTW_DEVICE_SLICE = 2 * CTW_BLOCK_BYTES, CTW_SHARDS_MAX = CTW_NEIGHBOURS_MAX };
+enum { CTW_SHARDS_MAX = CTW_NEIGHBOURS_MAX };
 
 struct ctw_shards;
-
-/* Where a unit's bytes are. */
-enum ctw_home { CTW_HOME_FILES, CTW_HOME_HOST, CTW_HOME_DEVICES, CTW_HOME_WHOLE, CTW_N_HOMES };
-
-/* Spreads the units evenly over what the placement has room for: home [n_units], and the bytes of
- * each kind of home. */
-void ctw_shards_homes(const struct ctw_placement *place, int n, unsigned char *home,
-                      uint64_t bytes[CTW_N_HOMES]);
 
 /* The most bytes that one of n devices holds; and at most, if other units of such sizes stay. */
 enum ctw_status ctw_shards_bytes(const struct ctw_model *model, const struct ctw_placement *place,
