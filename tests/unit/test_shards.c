@@ -22,13 +22,21 @@ enum { N_DEVICES = 2, MOST_DEVICES = 3, N_DECODERS = 6 };
 static char dir[] = "/tmp/ctw_test_shards_XXXXXX", wide_dir[] = "/tmp/ctw_test_shards_XXXXXX";
 static struct tiny_writer wide;
 
-static void open_devices(struct ctw_backend *be[], int n)
+static void open_all(struct ctw_model **m, const char *path, struct ctw_backend *be[], int n)
 {
     struct ctw_err err;
+    assert_int_equal(ctw_model_open(m, path, NULL, &err), CTW_OK);
     for (int i = 0; i < n; i++) {
         const struct ctw_backend_options opt = {.n_threads = 1, .device = i};
         assert_int_equal(ctw_backend_open(&be[i], "cuda", &opt, &err), CTW_OK);
     }
+}
+
+static void close_all(struct ctw_model *m, struct ctw_backend *be[], int n)
+{
+    for (int i = 0; i < n; i++)
+        ctw_backend_close(be[i]);
+    ctw_model_close(m);
 }
 
 /* Of a unit, each device has one run of slices in the order of the devices, one after another in
@@ -72,8 +80,7 @@ static void runs_of_slices(void **state)
     struct ctw_err err;
     struct ctw_model *m;
     struct ctw_backend *be[MOST_DEVICES];
-    assert_int_equal(ctw_model_open(&m, wide_dir, NULL, &err), CTW_OK);
-    open_devices(be, MOST_DEVICES);
+    open_all(&m, wide_dir, be, MOST_DEVICES);
     for (int n = 2; n <= MOST_DEVICES; n++) {
         struct ctw_placement place;
         struct ctw_slices slices;
@@ -100,55 +107,59 @@ static void runs_of_slices(void **state)
         ctw_slices_free(&slices);
         ctw_placement_free(&place);
     }
-    for (int i = 0; i < MOST_DEVICES; i++)
-        ctw_backend_close(be[i]);
-    ctw_model_close(m);
+    close_all(m, be, MOST_DEVICES);
 }
 
-/* On each of three devices, an embedding and a head that are gathered in runs have the file's
- * bytes. */
-static void runs_come_whole(void **state)
+/* On each of three devices, an embedding and a head of several slices have the file's bytes,
+ * whether they come from devices, from host memory, or from the files. */
+static void units_come_whole(void **state)
 {
     (void)state;
+    static const struct {
+        size_t device_room, host_room;
+    } rooms[] = {{SIZE_MAX, 0}, {0, 1 << 28}, {0, 0}};
     struct ctw_err err;
     struct ctw_model *m;
     struct ctw_backend *be[MOST_DEVICES];
-    struct ctw_placement place;
-    struct ctw_shards *shards;
     const size_t bytes = (size_t)WIDE * HIDDEN * sizeof(float);
     char *got = malloc(bytes);
     assert_non_null(got);
-    assert_int_equal(ctw_model_open(&m, wide_dir, NULL, &err), CTW_OK);
-    open_devices(be, MOST_DEVICES);
-    assert_int_equal(ctw_placement_make_parted(&place, m, MOST_DEVICES, NULL, &err), CTW_OK);
-    assert_int_equal(ctw_shards_open(&shards, m, &place, be, MOST_DEVICES, &err), CTW_OK);
-    for (int d = 0; d < MOST_DEVICES; d++) {
-        struct ctw_stream *stream;
-        const void *block;
-        void *memory;
-        assert_int_equal(ctw_device_alloc(be[d], &memory, place.resident + place.ring, &err),
-                         CTW_OK);
-        assert_int_equal(ctw_stream_open(&stream, m, be[d], &place, shards, memory, &err), CTW_OK);
-        for (int unit = 0; unit < place.n_units; unit++) {
-            assert_int_equal(ctw_stream_acquire(stream, unit, &block, &err), CTW_OK);
-            assert_int_equal(ctw_upload_join(be[d], &err), CTW_OK);
-            if (unit == 0 || unit == place.n_units - 1) { /* the head, behind the last norm */
-                const char *at = (const char *)block + place.unit[unit].bytes - bytes;
-                const float *matrix = wide.data + (unit == 0 ? 0 : wide.n - (size_t)WIDE * HIDDEN);
-                assert_int_equal(ctw_device_download(be[d], got, at, bytes, &err), CTW_OK);
-                assert_memory_equal(got, matrix, bytes);
+    open_all(&m, wide_dir, be, MOST_DEVICES);
+    for (size_t r = 0; r < CTW_COUNT(rooms); r++) {
+        struct ctw_placement place;
+        struct ctw_shards *shards;
+        assert_int_equal(ctw_placement_make_parted(&place, m, MOST_DEVICES, NULL, &err), CTW_OK);
+        place.device_room = rooms[r].device_room;
+        place.host_room = rooms[r].host_room;
+        assert_int_equal(ctw_shards_open(&shards, m, &place, be, MOST_DEVICES, &err), CTW_OK);
+        for (int d = 0; d < MOST_DEVICES; d++) {
+            struct ctw_stream *stream;
+            const void *block;
+            void *memory;
+            assert_int_equal(ctw_device_alloc(be[d], &memory, place.resident + place.ring, &err),
+                             CTW_OK);
+            assert_int_equal(ctw_stream_open(&stream, m, be[d], &place, shards, memory, &err),
+                             CTW_OK);
+            for (int unit = 0; unit < place.n_units; unit++) {
+                assert_int_equal(ctw_stream_acquire(stream, unit, &block, &err), CTW_OK);
+                assert_int_equal(ctw_upload_join(be[d], &err), CTW_OK);
+                if (unit == 0 || unit == place.n_units - 1) { /* the head, behind the last norm */
+                    const char *at = (const char *)block + place.unit[unit].bytes - bytes;
+                    const float *matrix =
+                        wide.data + (unit == 0 ? 0 : wide.n - (size_t)WIDE * HIDDEN);
+                    assert_int_equal(ctw_device_download(be[d], got, at, bytes, &err), CTW_OK);
+                    assert_memory_equal(got, matrix, bytes);
+                }
+                ctw_stream_release(stream, unit, NULL);
             }
-            ctw_stream_release(stream, unit, NULL);
+            ctw_stream_close(stream);
+            ctw_device_free(be[d], memory);
         }
-        ctw_stream_close(stream);
-        ctw_device_free(be[d], memory);
+        ctw_shards_stop(shards);
+        ctw_shards_close(shards);
+        ctw_placement_free(&place);
     }
-    ctw_shards_stop(shards);
-    ctw_shards_close(shards);
-    ctw_placement_free(&place);
-    for (int i = 0; i < MOST_DEVICES; i++)
-        ctw_backend_close(be[i]);
-    ctw_model_close(m);
+    close_all(m, be, MOST_DEVICES);
     free(got);
 }
 
@@ -162,8 +173,7 @@ static void a_closed_stream_copies_no_more(void **state)
     struct ctw_model *m;
     struct ctw_backend *be[N_DEVICES];
     struct ctw_placement place;
-    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
-    open_devices(be, N_DEVICES);
+    open_all(&m, dir, be, N_DEVICES);
     assert_int_equal(ctw_placement_make_parted(&place, m, N_DEVICES, NULL, &err), CTW_OK);
     for (int trial = 0; trial < 8; trial++) {
         struct ctw_shards *shards;
@@ -184,15 +194,13 @@ static void a_closed_stream_copies_no_more(void **state)
         ctw_device_free(be[1], memory);
     }
     ctw_placement_free(&place);
-    for (int i = 0; i < N_DEVICES; i++)
-        ctw_backend_close(be[i]);
-    ctw_model_close(m);
+    close_all(m, be, N_DEVICES);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(runs_of_slices),
-                                       cmocka_unit_test(runs_come_whole),
+                                       cmocka_unit_test(units_come_whole),
                                        cmocka_unit_test(a_closed_stream_copies_no_more)};
     if (mkdtemp(dir) == NULL || mkdtemp(wide_dir) == NULL ||
         setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1) != 0 ||

@@ -347,14 +347,13 @@ enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_
 
 bool ctw_shards_order(const struct ctw_shards *s, int self, int unit, int64_t *first)
 {
-    int64_t end = s->slices.first[unit + 1];
-    *first = s->slices.first[unit];
+    int64_t at = s->slices.first[unit], end = s->slices.first[unit + 1];
     /* of units on devices, homes never change */
-    if (*first == end || s->home[*first].device < 0 || s->home[*first].device >= s->n)
+    if (at == end || s->home[at].device < 0 || s->home[at].device >= s->n)
         return false;
-    while (*first < end && s->home[*first].device <= self)
-        ++*first;
-    *first = *first < end ? *first : s->slices.first[unit];
+    while (at < end && s->home[at].device <= self)
+        at++;
+    *first = at < end ? at : s->slices.first[unit];
     return true;
 }
 
