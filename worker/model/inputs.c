@@ -372,12 +372,12 @@ static enum ctw_status check_groups(const struct ctw_finder *finder, struct ctw_
                             "%s: activations quantised as %s by another method than "
                             "compressed-tensors (%s) are not supported; %s",
                             finder->config->file, g->activations, g->name, remedy);
-        bool ignored = finder->group_used[i] || g->quantised || !told;
+        bool harmless = finder->group_used[i] || g->quantised || !told;
         enum ctw_status st =
-            ignored ? CTW_OK : ctw_inputs_are_ignored(finder->config, g, &ignored, err);
+            harmless ? CTW_OK : ctw_inputs_are_ignored(finder->config, g, &harmless, err);
         if (st != CTW_OK)
             return st;
-        if (!ignored)
+        if (!harmless)
             return ctw_fail(err, CTW_EUNSUP,
                             "%s: group %s quantises activations (%s) of modules that are no linear "
                             "layers and no attention, which is not supported; %s",

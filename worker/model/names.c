@@ -48,8 +48,8 @@ static void spell(const struct ctw_config *c, const char *described, int n, char
 }
 
 /*
- * What transformers 5's class calls what a decoder layer wants, by the next entry of
- * family->in_memory (from *at) that names it; false: there is none.
+ * Writes the name in memory of a decoder layer's module or tensor, by the next matching entry of
+ * family->in_memory from *at on. Returns false if no entry matches.
  */
 static bool name_in_memory(const struct ctw_config *c, const struct ctw_want *want,
                            const char *described, int *at, char buf[MAX_NAME])

@@ -116,12 +116,12 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_mod
 {
     const struct ctw_tensor *first = NULL, *tied = NULL;
     int64_t n_unknown = 0;
-    char found[512], more[48] = " has";
+    char head[512], found[96], more[48] = " has";
     qsort(used, (size_t)n_used, sizeof(*used), by_address);
     if (m->tied) { /* ctw_matrix_tie() checked that its bytes equal the embedding's */
-        (void)snprintf(found, sizeof(found), "%s.weight",
+        (void)snprintf(head, sizeof(head), "%s.weight",
                        m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name);
-        tied = ctw_container_find(finder->container, found);
+        tied = ctw_container_find(finder->container, head);
     }
     *kv_scales = false;
     for (int64_t i = 0; i < ctw_container_count(finder->container); i++) {
