@@ -151,7 +151,9 @@ struct ctw_libraries_map {
 struct ctw_weights_map {
     uint32_t has;
     uint64_t kept, gathered, hosted, streamed;
+    struct ctw_slice files;
 };
+enum { CTW_WEIGHTS_FILES = 4 };
 
 struct ctw_model_map {
     uint32_t has;

@@ -14,6 +14,7 @@ static const struct ctw_field weights_fields[] = {
     CTW_FIELD(UINT, struct ctw_weights_map, gathered, REQUIRED),
     CTW_FIELD(UINT, struct ctw_weights_map, hosted, REQUIRED),
     CTW_FIELD(UINT, struct ctw_weights_map, streamed, REQUIRED),
+    CTW_FIELD(STR, struct ctw_weights_map, files, OPTIONAL),
 };
 static const struct ctw_schema weights =
     CTW_SCHEMA("info.models.weights", struct ctw_weights_map, weights_fields);

@@ -8,7 +8,8 @@ final one after another, one per SECONDS), die=N (exits at the N-th poll with a 
 three after it), nan, forget=N (forgets every job at the N-th poll, as after a restart), forgets=N
 (the same at the N-th submit), device=NAME, loading=N (the first N infos report loading), unknown=N
 (the first N infos give no identity), identity=HEX, numerics=TEXT, hidden (no path, as over tcp),
-hidden=PATH (this path), token=TEXT (required in every request), hot (polls are answered at once),
+hidden=PATH (this path), restless (does not
+vouch for the metadata of its files), token=TEXT (required in every request), hot (polls are answered at once),
 again=MS (the same, with `again_ms`), scored=TEXT (numerics of the results), invalid=N (refuses the
 N-th submit). FAKE_LOG names a file that gets one line per request.
 """
@@ -87,6 +88,9 @@ class Fake:
         self.numerics = faults.get("numerics", "fake-1")
         self.models = dict(map(fake_divergence.named, options.model))
         self.folder = next(iter(self.models.values()))[0]
+        folders = [folder for folder, _ in self.models.values()]
+        self.stamps = {folder: files_stamp(Path(folder)) for folder in folders}
+        self.identities = {folder: identity_of(Path(folder)) for folder in folders}
         config = json.loads((Path(self.folder) / "config.json").read_text())
         self.length = options.max_length or config.get("max_position_embeddings", 2048)
         self.stop = False
@@ -118,12 +122,17 @@ class Fake:
             "pass_tokens": 64,
             "memory_planned": 0,
             "memory_limit": 0,
+            "weights": {"files": self.stamp(self.folder)},
         }
+
+    def stamp(self, folder: str) -> str:
+        return "" if "restless" in self.faults else self.stamps[folder]
 
     def others(self) -> list[dict]:
         """The models beside the first one."""
         return [
-            self.model() | {"name": name, "path": folder, "identity": identity_of(Path(folder))}
+            self.model()
+            | {"name": name, "path": folder, "identity": self.identities[folder], "weights": {"files": self.stamp(folder)}}
             | ({"dtype": dtype, "numerics": f"{self.numerics}/{dtype}"} if dtype else {})
             for name, (folder, dtype) in list(self.models.items())[1:]
         ]  # fmt: skip
@@ -372,6 +381,18 @@ class Fake:
 def identity_of(folder: Path) -> str:
     """What `inspect --identity` prints."""
     return hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+
+
+def files_stamp(folder: Path) -> str:
+    """See docs/PROTOCOL.md, "Identity"; without the conditions under which a worker does not give it."""
+    stamp = bytes(32)
+    for file in os.scandir(folder):
+        if file.is_file() and file.name.endswith((".json", ".safetensors")):
+            s = file.stat()
+            numbers = b" ".join(b"%d" % n for n in (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
+            one = hashlib.sha256(os.fsencode(file.name) + b"\0" + numbers).digest()
+            stamp = bytes(a ^ b for a, b in zip(stamp, one))
+    return stamp.hex()
 
 
 def main() -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ctworker.api import Client, Worker
 from ctworker.errors import ArgumentError
-from ctworker.identity import LocalIdentity
+from ctworker.identity import LocalIdentity, files_stamp
 from ctworker.lm import CTWorkerLM
 
 import fake_worker
@@ -49,6 +51,73 @@ def test_identities_are_compared(
     (note,) = model.get_model_info()["ctworker"]["notes"]
     assert "was not compared" in note and "holds no weights" in note and note in caplog.text
     assert CTWorkerLM(endpoint=url, tokenizer=str(copies["bare"])).get_model_info()["ctworker"]["notes"] == []  # fmt: skip
+
+
+def test_a_folder_that_changes_under_its_worker(
+    fake: Callable[[str], Path], running_fake: Callable[..., str], copies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's number is never reported under the name of other files, whether pretrained= names the folder or its
+    tokenizer is read. While the files' metadata stay, nothing is digested."""
+    fake()
+    folder, theirs = copies["same"], fake_worker.identity_of(copies["same"])
+    url = running_fake(f"identity={theirs}", "--model", f"again={folder}")
+    ways = ({"pretrained": str(folder)}, {"pretrained": str(folder), "model": "again"}, {"model": "again"})
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalIdentity, "_compute", lambda *_: pytest.fail("digested"))
+        for arguments in ways:
+            CTWorkerLM(endpoint=url, **arguments).close()
+    other = (copies["other"] / "config.json").read_bytes()
+    (folder / "new").write_bytes(other)
+    (folder / "new").replace(folder / "config.json")
+    ours = fake_worker.identity_of(folder)
+    said = f"same has changed since .* it is now the checkpoint {ours}, .*{theirs}: load the model again"
+    for arguments in ways:
+        with pytest.raises(ArgumentError, match=said):
+            CTWorkerLM(endpoint=url, **arguments)
+    with pytest.raises(ArgumentError, match="same has changed since"), Client(url, model="again") as client:
+        print(client.folder)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    with Client(url, model="again") as client:
+        assert client.folder == folder
+        (note,) = client.notes
+    assert note == f"{folder} was not compared with the worker's checkpoint: {folder} holds no weights"
+
+
+def test_a_worker_that_does_not_vouch_for_its_files(
+    fake: Callable[[str], Path], running_fake: Callable[..., str], copies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is digested, though nothing in it has changed. Without a program that digests, the folder is refused."""
+    fake()
+    folder = copies["same"]
+    url = running_fake(f"restless,identity={fake_worker.identity_of(folder)}", "--model", f"again={folder}")
+    CTWorkerLM(endpoint=url, pretrained=str(folder), model="again").close()
+    wrong = running_fake(f"restless,hidden={folder}")
+    with pytest.raises(ArgumentError, match="has changed since"):
+        CTWorkerLM(endpoint=wrong, pretrained=str(folder))
+    monkeypatch.delenv("CTWORKER_BIN")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ArgumentError, match="may have changed since .*there is no ctworker program.*load the model again"):
+        CTWorkerLM(endpoint=url, pretrained=str(folder), model="again")
+
+
+def test_the_real_worker_vouches_as_the_protocol_says(real_worker: str, checkpoint: Path) -> None:
+    """For files that have been at rest for a minute, as a client computes it; else for none."""
+    newest = max(max(s.st_mtime, s.st_ctime) for s in (path.stat() for path in checkpoint.iterdir()))
+    before = time.time()
+    with Worker(checkpoint) as worker:
+        stamp = worker.model["weights"]["files"]
+    if newest + 60 < before:
+        assert stamp == files_stamp(checkpoint) == fake_worker.files_stamp(checkpoint)
+    elif newest + 60 > time.time():
+        assert stamp == ""
+
+
+def test_the_identity_of_streamed_weights_is_known_before_anything_is_scored(real_worker: str, checkpoint: Path) -> None:
+    """They are read in passes only, so that nobody must wait for a pass that nobody asks for."""
+    with Worker(checkpoint, device="cpu", weights_limit="900KiB") as worker:
+        assert worker.model["placement"] == "streamed"
+        assert (worker.identity, "") == LocalIdentity(checkpoint).get()
 
 
 def test_without_a_program(

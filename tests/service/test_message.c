@@ -162,7 +162,7 @@ static void info_goes_round(void **state)
     (void)state;
     struct ctw_model_map models[] = {
         {.name = BYTES("a"), .state = BYTES("loading")},
-        {.has = CTW_MODEL_READY_BITS | CTW_MODEL_MORE_BITS,
+        {.has = CTW_MODEL_READY_BITS | CTW_MODEL_MORE_BITS | 1u << CTW_MODEL_WEIGHTS,
          .name = BYTES("b"),
          .state = BYTES("ready"),
          .numerics = BYTES("cpu-avx2/bfloat16/1"),
@@ -170,7 +170,8 @@ static void info_goes_round(void **state)
          .weight_bits = 4.125,
          .memory_limit = 1ull << 40,
          .placement = BYTES("streamed"),
-         .weights_streamed = 7ull << 33},
+         .weights_streamed = 7ull << 33,
+         .weights = {.has = 1u << CTW_WEIGHTS_FILES, .kept = 3, .files = BYTES("ab12")}},
     };
     struct ctw_job_map jobs[] = {
         {.job = BYTES("0123456789abcdef"), .state = BYTES("done"), .items = 7}};
@@ -194,6 +195,8 @@ static void info_goes_round(void **state)
     assert_int_equal(m[1].memory_limit, 1ull << 40);
     assert_slice(m[1].placement, "streamed", 8);
     assert_int_equal(m[1].weights_streamed, 7ull << 33);
+    assert_int_equal(m[1].weights.kept, 3);
+    assert_slice(m[1].weights.files, "ab12", 4);
     assert_int_equal(((const struct ctw_job_map *)r->jobs.data)->items, 7);
     assert_int_equal(r->limits.ttl_s, 604800);
     ctw_reply_close(&out);

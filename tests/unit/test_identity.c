@@ -7,11 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <linux/magic.h>
 
 #include "small_checkpoint.h"
+#include "base/sha256.h"
+#include "worker/checkpoint/files_stamp.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/model.h"
 
@@ -143,6 +149,82 @@ static void identity_takes_blocks_in_any_order(void **state)
     ctw_model_close(m);
 }
 
+static void stamp_of(const struct checkpoint *c, int64_t later_s, char out[65])
+{
+    ctw_files_stamp(c->dir, (int64_t)time(NULL) + later_s, out);
+}
+
+/* The digest of one file's metadata, as docs/PROTOCOL.md defines it. */
+static void digest_of_file(const struct checkpoint *c, const char *name, unsigned char out[32])
+{
+    char path[128], text[256];
+    struct stat s;
+    struct ctw_sha256 sha;
+    path_of(c, name, path);
+    assert_int_equal(stat(path, &s), 0);
+    int n = snprintf(text, sizeof(text), "%s%c%llu %llu %lld %lld%09ld %lld%09ld", name, '\0',
+                     (unsigned long long)s.st_dev, (unsigned long long)s.st_ino,
+                     (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec,
+                     (long long)s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
+    ctw_sha256_init(&sha);
+    ctw_sha256_update(&sha, text, (size_t)n);
+    ctw_sha256_final(&sha, out);
+}
+
+/* The folder is vouched for only while no write could have left its metadata as they are. */
+static void a_stamp_follows_the_files(void **state)
+{
+    struct checkpoint *c = *state;
+    struct statfs system;
+    char first[65], other[65], path[128], moved[128];
+    unsigned char one[32], two[32];
+    write_it(c);
+    assert_int_equal(statfs(c->dir, &system), 0);
+    stamp_of(c, CTW_FILES_REST_S + 2, first);
+    if (system.f_type == TMPFS_MAGIC) {
+        assert_string_equal(first, "");
+        return;
+    }
+    digest_of_file(c, "config.json", one);
+    digest_of_file(c, "model.safetensors", two);
+    for (int i = 0; i < 32; i++) {
+        (void)snprintf(other + 2 * (size_t)i, 3, "%02x", one[i] ^ two[i]);
+    }
+    assert_string_equal(first, other);
+    stamp_of(c, CTW_FILES_REST_S - 2, other);
+    assert_string_equal(other, "");
+    path_of(c, "README.md", path); /* says nothing about the weights */
+    assert_int_equal(symlink("nowhere", path), 0);
+    stamp_of(c, CTW_FILES_REST_S + 2, other);
+    assert_string_equal(other, first);
+    assert_int_equal(unlink(path), 0);
+    const char *const names[] = {"config.json", "model.safetensors"};
+    for (int i = 0; i < 2; i++) { /* equal bytes, size and name, but another file */
+        path_of(c, names[i], path);
+        path_of(c, "before", moved);
+        assert_int_equal(rename(path, moved), 0);
+        stamp_of(c, CTW_FILES_REST_S + 2, other);
+        assert_string_not_equal(other, first);
+        write_it(c);
+        stamp_of(c, CTW_FILES_REST_S + 2, other);
+        assert_int_equal(strlen(other), 64);
+        assert_string_not_equal(other, first);
+        assert_int_equal(unlink(moved), 0);
+    }
+    ctw_files_stamp("/nowhere", 1, other);
+    assert_string_equal(other, "");
+    struct checkpoint in_memory = {.dir = "/dev/shm"}; /* whatever lies there */
+    path_of(&in_memory, "ctw-stamp.json", path);
+    FILE *f = fopen(path, "w");
+    if (f != NULL && statfs("/dev/shm", &system) == 0 && system.f_type == TMPFS_MAGIC) {
+        stamp_of(&in_memory, CTW_FILES_REST_S + 2, other);
+        assert_string_equal(other, "");
+    }
+    if (f != NULL)
+        (void)fclose(f);
+    (void)unlink(path);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -151,6 +233,7 @@ int main(void)
         TEST(identity_tells_checkpoints_apart),
         TEST(an_outline_is_known_at_once),
         TEST(identity_takes_blocks_in_any_order),
+        TEST(a_stamp_follows_the_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/math.h"
+#include "worker/checkpoint/files_stamp.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/families/family.h"
@@ -370,16 +372,18 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
                                 .quantises_activations = opt != NULL && opt->quantises_activations};
     bool kv_scales = false;
     const char *file = opt != NULL && opt->config_name != NULL ? opt->config_name : "config.json";
-    char *path = join(dir, file);
+    char *path = join(dir, file), files_stamp[65];
     struct ctw_model *m = NULL;
     enum ctw_status st = CTW_OK;
     if (path == NULL) {
         st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
         goto done;
     }
+    ctw_files_stamp(dir, (int64_t)time(NULL), files_stamp);
     st = describe_model(&m, &config, dir, path, file, err);
     if (st != CTW_OK)
         goto done;
+    memcpy(m->files_stamp, files_stamp, sizeof(files_stamp));
     ctw_container_read_ahead(m->container); /* the weight_shape tensors are read one by one */
     finder.container = m->container;
     finder.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));

@@ -302,6 +302,7 @@ struct ctw_model {
     double weight_bits; /* mean bits per weight of the quantised matrices, scales included */
     int64_t n_params;   /* elements of all matrices and vectors; a tied matrix counts once */
     struct ctw_identity *identity; /* which checkpoint this is; known once every byte was read */
+    char files_stamp[65];          /* of the folder, from before it was opened; files_stamp.h */
 };
 
 struct ctw_model_options {

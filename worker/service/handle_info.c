@@ -46,7 +46,8 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
     out->weights_streamed = info->weights_streamed;
     out->placement = ctw_slice_of(info->place);
     out->has |= 1u << CTW_MODEL_WEIGHTS;
-    out->weights = (struct ctw_weights_map){.kept = info->weights_bytes - info->weights_gathered -
+    out->weights = (struct ctw_weights_map){.has = 1u << CTW_WEIGHTS_FILES,
+                                            .kept = info->weights_bytes - info->weights_gathered -
                                                     info->weights_hosted - info->weights_streamed,
                                             .gathered = info->weights_gathered,
                                             .hosted = info->weights_hosted,
@@ -63,6 +64,7 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
            ctw_reply_copy(reply, info->backend.reason, &out->reason) &&
            copy_products(reply, m, &out->products) &&
            ctw_reply_copy(reply, info->place_note, &out->weights_note) &&
+           ctw_reply_copy(reply, info->model->files_stamp, &out->weights.files) &&
            ctw_reply_copy(reply, info->model->activations, &out->activations);
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from . import arguments, hub
@@ -69,6 +70,17 @@ class Client:
     def describe(self, name: str) -> dict[str, Any]:
         """The worker's description of another of its models."""
         return self._session.named(name)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that the worker's model was loaded from; None: it is not on this machine. Raises CtworkerError if the
+        folder no longer holds that checkpoint."""
+        return self._session.folder()
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be checked, for a reader of the results."""
+        return list(self._session.notes)
 
     @property
     def max_length(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import subprocess
@@ -15,8 +16,31 @@ log = logging.getLogger("lm_eval.ctworker")
 
 
 def is_at(model: dict[str, Any], folder: Path) -> bool:
-    """Whether a worker's model was loaded from this folder, judged by its path (which tcp:// hides)."""
+    """Whether a worker's model was loaded from this folder, judged by its path (which tcp:// hides). The folder may hold
+    other files by now."""
     return bool(model.get("path")) and Path(model["path"]).resolve() == folder.resolve()
+
+
+def is_untouched(model: dict[str, Any], folder: Path) -> bool:
+    """Whether the folder's files are the files that a worker's model was loaded from, judged by their metadata. False also
+    if the worker does not vouch for the metadata."""
+    stamp = (model.get("weights") or {}).get("files")
+    return bool(stamp) and stamp == files_stamp(folder)
+
+
+def files_stamp(folder: Path) -> str:
+    """Of the files' metadata, as docs/PROTOCOL.md defines it; "" if the files cannot be read."""
+    stamp = 0
+    try:
+        for path in folder.iterdir():
+            if path.name.endswith((".json", ".safetensors")) and path.is_file():
+                s = path.stat()
+                values = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
+                digest = hashlib.sha256(path.name.encode(errors="surrogateescape") + b"\0" + values.encode())
+                stamp ^= int.from_bytes(digest.digest(), "big")
+    except OSError:
+        return ""
+    return f"{stamp:064x}"
 
 
 def has_weights(folder: Path) -> bool:

@@ -54,7 +54,7 @@ class CTWorkerLM(TemplateLM):
         self._session = Session(settings, self._checkpoint)
         try:
             if self.tokenizer is None:
-                self._load_tokenizer(self._session.model.get("path"))
+                self._load_tokenizer(self._session.folder())
             self._describe()
         except BaseException:
             self.close()
@@ -346,15 +346,15 @@ class CTWorkerLM(TemplateLM):
             self._warned.add(key)
             log.warning("%s", message)
 
-    def _load_tokenizer(self, worker_path: str | None) -> None:
+    def _load_tokenizer(self, loaded: Path | None) -> None:
         """Loads the tokenizer from tokenizer=, else pretrained=, else the folder that a running worker has loaded."""
         settings = self._settings
         if settings.tokenizer is not None:
             source = hub.resolve(settings.tokenizer, settings, weights=False)
         elif self._checkpoint is not None:
             source = self._checkpoint
-        elif worker_path and Path(worker_path).is_dir():
-            source = hub.Checkpoint(Path(worker_path), worker_path)
+        elif loaded is not None:
+            source = hub.Checkpoint(loaded, str(loaded))
         else:
             raise ArgumentError(
                 f"the files of the model at {settings.endpoint} are not on this machine: pass its tokenizer with "

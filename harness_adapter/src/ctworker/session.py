@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,17 @@ from .batches import Item
 from .client import Connection
 from .errors import ArgumentError, CtworkerError, WorkerDied, WorkerError
 from .hub import Checkpoint
-from .identity import LocalIdentity, has_weights, is_at
+from .identity import LocalIdentity, has_weights, is_at, is_untouched
 from .launcher import WorkerProcess
 from .scoring import Progress, Scorer
 from .transport import missing_path
+from .wire import INT32
 
 log = logging.getLogger("lm_eval.ctworker")
 
 _LOADING_NOTE_S, _LOADING_PAUSE_S = 15.0, 0.2
 _RESTART_PAUSE_S = 0.5
+_LOAD_AGAIN = "load the model again (restart the worker, or unload and load the model)"
 
 
 def engine_options(settings: Settings) -> list[str]:
@@ -182,6 +185,9 @@ class Session:
         if self.model.get("identity"):
             return {name: self.model[name] for name in ("identity", "numerics")}
         log.info("waiting for the identity of model %s", self.model["name"])
+        if self.model.get("weights_streamed"):  # read only while something is scored
+            self._score_two_tokens()
+            return self.source()
         with self.client() as client:
             while True:
                 models = {model["name"]: model for model in client.info().get("models") or []}
@@ -194,6 +200,11 @@ class Session:
                 if self.model["identity"]:
                     return self.source()
                 time.sleep(_LOADING_PAUSE_S)
+
+    def _score_two_tokens(self) -> None:
+        """The shortest pass that reads all weights."""
+        ignore = {"on_score": lambda i, score: None, "on_progress": lambda progress: None}
+        self.score("loglikelihood", [Item(array(INT32, [0, 0]), 1)], {}, where="token {}".format, **ignore)
 
     def named(self, name: str) -> dict[str, Any]:
         """The worker's present description of another of its models. Raises CtworkerError."""
@@ -261,12 +272,14 @@ class Session:
         )
 
     def _of_pretrained(self, models: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """The model that matches pretrained=, by its folder, else by its identity."""
+        """The model that matches pretrained=: by its files, by its folder (which may hold other files by now), else by its
+        identity."""
         if self._local is None:
             return None
-        for model in models:
-            if is_at(model, self._local.folder):
-                return model
+        for matches in (is_untouched, is_at):
+            for model in models:
+                if matches(model, self._local.folder):
+                    return model
         if len(models) > 1:
             for model in models:
                 ours, _ = self._local.get(model.get("activations_mode", "none"))
@@ -274,31 +287,57 @@ class Session:
                     return model
         return None
 
-    def _check_checkpoint(self, name: str, local: LocalIdentity) -> None:
-        """Raises ArgumentError when pretrained= is not the checkpoint that the running worker has loaded."""
+    def folder(self) -> Path | None:
+        """The folder of the running worker's model, for the files beside the weights; None: it is not on this machine.
+        Raises ArgumentError if the folder no longer holds the checkpoint that the worker has loaded."""
+        path = self.model.get("path")
+        if not path or not Path(path).is_dir():
+            return None
+        if self._local is None or not is_at(self.model, self._local.folder):
+            self._compare(path, LocalIdentity(Path(path)))
+        return Path(path)
+
+    def _compare(self, name: str, local: LocalIdentity) -> None:
+        """Raises ArgumentError if the folder, `name` in messages, does not hold the checkpoint that the running worker has
+        loaded. Adds a note if the two cannot be compared."""
         model, where = self.model, f"the worker at {self.url}"
-        if is_at(model, local.folder):
+        if is_untouched(model, local.folder):
             return
         ours, why = local.get(model.get("activations_mode", "none"))
-        theirs = self.source()["identity"]
-        if ours and ours != theirs:
+        if ours:
+            theirs = self.source()["identity"]
+            if ours != theirs:
+                raise ArgumentError(self._differs(name, local, ours, theirs))
+            return
+        if is_at(model, local.folder) and has_weights(local.folder):
             raise ArgumentError(
-                f"pretrained={name} is the checkpoint {ours}, but {where} has loaded {model['name']}, which is {theirs}: "
-                "leave pretrained= out (use tokenizer= for a tokenizer only), or start a worker with that checkpoint"
+                f"{name} may have changed since {where} loaded it as {model['name']}, and the two cannot be compared ({why}): "
+                f"{_LOAD_AGAIN}"
             )
-        if not ours and model.get("path") and Path(model["path"]).exists() and has_weights(local.folder):
+        if model.get("path") and Path(model["path"]).exists() and has_weights(local.folder):
             raise ArgumentError(
-                f"pretrained={name} is {local.folder}, but {where} has loaded {model['path']}, and the two cannot be "
+                f"{name} is {local.folder}, but {where} has loaded {model['path']}, and the two cannot be "
                 f"compared ({why}): leave pretrained= out, or start a worker with that model"
             )
-        if not ours:
-            self.notes.append(f"pretrained={name} was not compared with the worker's checkpoint: {why}")
+        self.notes.append(f"{name} was not compared with the worker's checkpoint: {why}")
+
+    def _differs(self, name: str, local: LocalIdentity, ours: str, theirs: str) -> str:
+        model, where = self.model, f"the worker at {self.url}"
+        if is_at(model, local.folder):
+            return (
+                f"{name} has changed since {where} loaded it as {model['name']}: it is now the checkpoint {ours}, but the "
+                f"worker has loaded {theirs}: {_LOAD_AGAIN}"
+            )
+        return (
+            f"{name} is the checkpoint {ours}, but {where} has loaded {model['name']}, which is {theirs}: "
+            "leave pretrained= out (use tokenizer= for a tokenizer only), or start a worker with that checkpoint"
+        )
 
     def _check_running(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
         """Raises ArgumentError when the running worker's settings differ from the arguments."""
         model, where = self.model, f"the worker at {self.url}"
         if checkpoint is not None and self._local is not None:
-            self._check_checkpoint(checkpoint.name, self._local)
+            self._compare(f"pretrained={checkpoint.name}", self._local)
         if settings.dtype not in ("auto", model["dtype"]):
             raise ArgumentError(
                 f"dtype={settings.dtype}, but {where} computes in {model['dtype']}: start a worker with --dtype "

@@ -184,36 +184,39 @@ def _tokenizer(source: str, name: str, options: Options) -> TextTokenizer | None
 def _tokenize(options: Options, cases: Sequence[Case]) -> tuple[TextTokenizer, Tokens, list[Case]]:
     """The reference's tokenizer, its tokens of the text, and the cases with notes on tokenizers. Raises ArgumentError if a
     model's tokenizer gives other tokens. --tokenizer stands for all of them."""
-    own = options.tokenizer or _source(options.reference, options)
+    own, notes = (options.tokenizer, ()) if options.tokenizer else _source(options.reference, options)
     tokenizer = _tokenizer(own, own, options)
     if tokenizer is None:
         raise ArgumentError(f"{own} has no tokenizer ({', '.join(_TOKENIZER_FILES)}): name a folder with --tokenizer")
     tokens = measure.tokenize(options.text, options.method, tokenizer)
     if options.tokenizer is not None:
         return tokenizer, tokens, list(cases)
-    return tokenizer, tokens, [_agree(case, tokenizer, tokens, options) for case in cases]
+    agreed = [_agree(case, tokenizer, tokens, options) for case in cases]
+    return tokenizer, tokens, [replace(case, notes=(*notes, *case.notes)) for case in agreed]
 
 
-def _source(name: str, options: Options) -> str:
-    """The folder or hub name of a model. Raises ArgumentError if a running worker's model is not on this machine."""
+def _source(name: str, options: Options) -> tuple[str, tuple[str, ...]]:
+    """The folder or hub name of a model, and notes on it. Raises ArgumentError if a running worker's model is not on this
+    machine, or is no longer what its folder holds."""
     if options.endpoint is None:
-        return name
+        return name, ()
     with Client(options.endpoint, model=name, token_file=options.token_file) as client:
-        path = client.model.get("path") or ""
-    if not path or not Path(path).is_dir():
+        folder, notes = client.folder, client.notes
+    if folder is None:
         raise ArgumentError(
             f"the files of {name} at {options.endpoint} are not on this machine: pass their tokenizer with --tokenizer (a folder "
             "or a hub name)"
         )
-    return path
+    return str(folder), tuple(notes)
 
 
 def _agree(case: Case, tokenizer: TextTokenizer, tokens: Tokens, options: Options) -> Case:
     if case.model == options.reference:
         return case
-    other = _tokenizer(_source(case.model, options), case.model, options)
+    source, notes = _source(case.model, options)
+    other = _tokenizer(source, case.model, options)
     if other is None:
-        return replace(case, notes=(f"{case.model} has no tokenizer: the reference's was used",))
+        return replace(case, notes=(*notes, f"{case.model} has no tokenizer: the reference's was used"))
     theirs = measure.tokenize(options.text, options.method, other)
     ids = [[list(document.tokens) for document in each.documents] for each in (tokens, theirs)]
     how = difference(tokenizer, other, options.text.documents, *ids)
@@ -223,7 +226,7 @@ def _agree(case: Case, tokenizer: TextTokenizer, tokens: Tokens, options: Option
         raise ArgumentError(
             f"{case.model} cannot be compared with {options.reference} token by token, because their tokenizers differ: {how}"
         )
-    return case
+    return replace(case, notes=notes)
 
 
 # ---- the work ----

@@ -7,7 +7,6 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
-from pathlib import Path
 from typing import Any
 
 from .. import __version__, arguments, hub
@@ -87,6 +86,7 @@ class Run:
         self.method = methods.choose(options.method, given_fields(options))
         if (options.model is None) == (options.endpoint is None):
             raise ArgumentError("expected a model (folder or hub name), or --endpoint URL of a running worker, and not both")
+        self.notes: list[str] = []
         self.tokenizer = self._load_tokenizer()
         if options.bos_token is not None and options.bos_token >= len(self.tokenizer):
             raise ArgumentError(f"--bos-token {options.bos_token}: the tokenizer has only {len(self.tokenizer)} tokens")
@@ -111,8 +111,9 @@ class Run:
         name = options.tokenizer or options.model
         if name is None:
             with Client(options.endpoint, model=options.model_name, token_file=options.token_file) as client:
-                name = client.model.get("path") or ""
-            if not name or not Path(name).is_dir():
+                folder, self.notes = client.folder, client.notes
+            name = str(folder)
+            if folder is None:
                 raise ArgumentError(
                     f"the files of the model at {options.endpoint} are not on this machine: pass its tokenizer with --tokenizer "
                     "(a folder or a hub name)"
@@ -146,7 +147,7 @@ class Run:
         notes = [note for result in results for note in result.tokens.text.notes]
         if self.method.bos == "replace-if-added" and results[0].tokens.bos is None:
             notes.append("the tokenizer adds no BOS, so no window begins with one, as in llama.cpp")
-        notes += about_activations(model)
+        notes += [*about_activations(model), *self.notes]
         keys = (
             "identity", "numerics", "dtype", "activations_mode", "backend", "architecture", "weight_bits", "params",
             "max_length", "vocab",
