@@ -1,6 +1,7 @@
 """The files of a checkpoint in use: their identity, and what happens when they change."""
 
 import json
+import mmap
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, run
+from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
 from worker_cases import timed, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -249,6 +250,43 @@ class Written(unittest.TestCase):
                     self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
                 except w.Refused as e:
                     self.assertIn(SINGLE, e.message)
+
+    def test_other_bytes_through_a_mapping(self):
+        """The file gets no new time. What was computed from the other bytes is neither returned nor stored; where nothing
+        could tell (in memory), nothing is mapped."""
+        name = "model.layers.1.mlp.down_proj.weight"
+        at = checkpoint_io.Checkpoint(model("tied")).records[name][3]
+        more = random_pairs(seed=7)
+        with server(model("tied")) as a, a.client() as c:
+            want = c.run_pairs(more)
+        for where in (None, *(["/dev/shm"] if os.path.isdir("/dev/shm") else [])):
+            with tempfile.TemporaryDirectory(prefix="ctw-", dir=where) as d:
+                shutil.copytree(model("tied"), f"{d}/tied")
+                store = ("--store", f"{d}/store")
+                with open(f"{d}/tied/{SINGLE}", "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
+                    m[at] = m[at]  # from now on the page is dirty
+                    with server(f"{d}/tied", *store) as a, a.client() as c:
+                        c.run_pairs(PAIRS)
+                        (found,) = c.call("info")["models"]
+                        if where is not None:
+                            self.assertEqual(found["placement"], "resident")
+                        m[at] ^= 64
+                        job = c.pairs(more)
+                        r = c.wait(job)
+                        if found["placement"] == "mapped":
+                            self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
+                            self.assertIn(f"{SINGLE}: the file changed while it was in use (tensor {name}", r["error"]["message"])
+                        else:
+                            self.assertEqual(found["placement"], "resident")
+                            self.assertIn(f"copied, since the file system of {SINGLE} does not show writes", found["weights_note"])
+                            self.assertEqual(c.fetch(job), want)
+                        m[at] ^= 64
+                    with server(f"{d}/tied", *store) as a, a.client() as c:
+                        self.assertEqual(c.run_pairs(more), want)
+                        self.assertEqual(c.call("info")["store"]["hits"], len(more) if found["placement"] == "resident" else 0)
+                    if where is not None:
+                        done = run("inspect", "--placement", "mapped", "--backend", "cpu", f"{d}/tied")
+                        self.assertRegex(done.stderr, f"--placement mapped: {SINGLE} lies in .* use resident or streamed")
 
     def test_other_bytes(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:

@@ -8,6 +8,10 @@
  * only after ctw_container_check(), which checks that the files are still the files that were
  * opened. Replacing a file by renaming another file over it (as download tools do) is harmless.
  *
+ * A check sees a write by the file's times. A write through a mapping changes them only if the page
+ * was clean, and in some file systems never. So the bytes must be digested again before results
+ * count, unless the files are settled: then every write is seen.
+ *
  * Immutable once open: any number of threads may read it.
  */
 #ifndef CTW_WORKER_CONTAINER_H
@@ -72,8 +76,21 @@ enum ctw_status ctw_container_check_maps(const struct ctw_container *c,
  * is ctw_container_accept(). */
 enum ctw_status ctw_container_check(struct ctw_container *c, bool *touched,
                                     struct ctw_err *err) CTW_MUST_CHECK;
-/* Declares that the files, as the last check saw them, hold the same bytes as before. */
-void ctw_container_accept(struct ctw_container *c);
+/* Declares that the files, as the last check saw them, hold the same bytes as before. `settled`:
+ * what ctw_container_settle() returned before these bytes were digested. */
+void ctw_container_accept(struct ctw_container *c, bool settled);
+/*
+ * True: the times of the files show every write from now on. For that no write may be under way,
+ * so each file must be at rest at `now_s` of the system's clock (files_stamp.h), and its pages are
+ * made clean. False also if a file was written to since it was opened or accepted.
+ */
+bool ctw_container_settle(const struct ctw_container *c, int64_t now_s);
+/* What the last accept declared; false before it. */
+bool ctw_container_is_settled(const struct ctw_container *c);
+/* NULL, or a file whose times never show a write through a mapping, since its file system keeps no
+ * such times (tmpfs), or is not known to (a network's): results must not be computed from its map.
+ */
+const char *ctw_container_hides_writes(const struct ctw_container *c);
 /* The check for opening: *touched is an error, too. */
 enum ctw_status ctw_container_check_untouched(struct ctw_container *c,
                                               struct ctw_err *err) CTW_MUST_CHECK;

@@ -1,11 +1,14 @@
 /* An open container's files: reading them, and checking whether they changed. */
 #include <errno.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/map_guard.h"
 #include "worker/checkpoint/container_internal.h"
+#include "worker/checkpoint/files_stamp.h"
 
 static enum ctw_status is_shorter(const struct ctw_container_file *f, struct ctw_err *err)
 {
@@ -98,8 +101,63 @@ enum ctw_status ctw_container_check_untouched(struct ctw_container *c, struct ct
     return st;
 }
 
-void ctw_container_accept(struct ctw_container *c)
+void ctw_container_accept(struct ctw_container *c, bool settled)
 {
     for (int i = 0; i < c->n_files; i++)
         c->files[i].info = c->files[i].seen;
+    c->settled = settled;
+}
+
+/* ---- do the times of files show every write? ---- */
+
+/*
+ * File systems that give a file new times when a mapping makes a clean page dirty. Read-only ones
+ * are never written to. The files of an overlay lie in another file system, which is a disk's
+ * unless the overlay itself is in memory.
+ */
+static bool shows_writes(unsigned long type)
+{
+    static const unsigned long known[] = {
+        EXT4_SUPER_MAGIC,      XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,    F2FS_SUPER_MAGIC,
+        OVERLAYFS_SUPER_MAGIC, SQUASHFS_MAGIC,  EROFS_SUPER_MAGIC_V1, ISOFS_SUPER_MAGIC};
+    for (size_t i = 0; i < CTW_COUNT(known); i++)
+        if (type == known[i])
+            return true;
+    return false;
+}
+
+const char *ctw_container_hides_writes(const struct ctw_container *c)
+{
+    for (int i = 0; i < c->n_files; i++) {
+        struct statfs system;
+        if (fstatfs(c->files[i].fd, &system) != 0 || !shows_writes((unsigned long)system.f_type))
+            return c->files[i].name;
+    }
+    return NULL;
+}
+
+bool ctw_container_is_settled(const struct ctw_container *c)
+{
+    return c->settled;
+}
+
+/* A page that is dirty now could be written to again without a new time. */
+static bool clean_pages(int fd)
+{
+    return fsync(fd) == 0 || errno == EINVAL || errno == EROFS; /* nothing can be dirty */
+}
+
+bool ctw_container_settle(const struct ctw_container *c, int64_t now_s)
+{
+    if (ctw_container_hides_writes(c) != NULL)
+        return false;
+    for (int i = 0; i < c->n_files; i++) {
+        const struct ctw_container_file *f = &c->files[i];
+        struct stat now;
+        if (f->info.st_ctim.tv_sec > now_s - CTW_FILES_REST_S || !clean_pages(f->fd) ||
+            fstat(f->fd, &now) != 0 || !is_same_time(&now.st_mtim, &f->info.st_mtim) ||
+            !is_same_time(&now.st_ctim, &f->info.st_ctim))
+            return false;
+    }
+    return true;
 }

@@ -1,6 +1,7 @@
 /* Opens engines: the model, its devices, where the weights are, and the usual plan. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "base/units.h"
@@ -154,8 +155,13 @@ static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engin
 static enum ctw_status read_mapped(struct ctw_engine *e, struct ctw_err *err)
 {
     struct ctw_model *m = e->model;
+    bool settled = ctw_container_settle(m->container, (int64_t)time(NULL));
     enum ctw_status st = ctw_identity_read(m->identity, m->container, e->n_threads, e->stop, err);
-    return st == CTW_OK ? ctw_container_check_untouched(m->container, err) : st;
+    if (st == CTW_OK)
+        st = ctw_container_check_untouched(m->container, err);
+    if (st == CTW_OK)
+        ctw_container_accept(m->container, settled);
+    return st;
 }
 
 static enum ctw_status set_max_length(struct ctw_engine *e, int64_t wanted, struct ctw_err *err)

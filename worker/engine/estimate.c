@@ -46,6 +46,8 @@ static void add_place(struct text *t, const struct ctw_placing *p, const struct 
             p->n_whole == 1 ? "s" : "");
     } else {
         add(t, "%s", n_devices > 1 ? " on each device" : "");
+        if (p->unmapped != NULL)
+            add(t, ", copied, since the file system of %s does not show writes", p->unmapped);
         return;
     }
     add(t, "a ring of ");

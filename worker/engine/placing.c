@@ -127,6 +127,36 @@ static enum ctw_status stream_if_possible(struct ctw_placing *p,
 
 /* ---- on the CPU --------------------------------------------------------------------------- */
 
+static enum ctw_status copy_all(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                struct ctw_err *err)
+{
+    p->place = CTW_RESIDENT;
+    return ctw_placement_make(&p->layers, r->model, UINT64_MAX, err);
+}
+
+static enum ctw_status map_as_told(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                   struct ctw_err *err)
+{
+    const char *file = ctw_container_hides_writes(r->model->container);
+    p->place = CTW_MAPPED;
+    if (file == NULL)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EINVAL,
+                    "--placement mapped: %s lies in a file system that does not show writes (in "
+                    "memory, of a network, or not known), so its bytes could change under their "
+                    "identity: use resident or streamed, which compute from a copy",
+                    file);
+}
+
+/* Mapped, unless writes to the files could go unseen. */
+static enum ctw_status hold_all(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                struct ctw_err *err)
+{
+    p->place = CTW_MAPPED;
+    p->unmapped = ctw_container_hides_writes(r->model->container);
+    return p->unmapped != NULL ? copy_all(p, r, err) : CTW_OK;
+}
+
 /* Files are mapped if memory can hold them: the page cache then does. Else half of the memory is
  * for weights; a quarter is for the rest, by default. */
 static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_placing_request *r,
@@ -146,22 +176,19 @@ static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_pl
         return stream_as_told(p, r, err);
     if (!is_auto(r) && !fits)
         return too_large(r, p->weights, err);
-    if (is_named(r, "resident")) {
-        enum ctw_status st = ctw_placement_make(&p->layers, r->model, UINT64_MAX, err);
-        p->place = CTW_RESIDENT;
-        return st;
-    }
-    p->place = CTW_MAPPED;
+    if (is_named(r, "resident"))
+        return copy_all(p, r, err);
     if (is_named(r, "mapped"))
-        return CTW_OK;
+        return map_as_told(p, r, err);
     if (r->weights_limit > 0)
-        return fits ? CTW_OK : stream_within(p, r, r->weights_limit, err);
-    if (!r->is_limited)
-        return p->weights <= available ? CTW_OK : stream_within(p, r, available / 2, err);
+        return fits ? hold_all(p, r, err) : stream_within(p, r, r->weights_limit, err);
+    if (!r->is_limited && p->weights > available)
+        return stream_within(p, r, available / 2, err);
     uint64_t work = r->limit_is_default ? with_reserve(r->least_work) : r->memory_limit;
-    if (p->weights + work > available && stream_if_possible(p, r, available) != CTW_OK)
-        p->place = CTW_MAPPED; /* opening says what is missing */
-    return CTW_OK;
+    if (r->is_limited && p->weights + work > available &&
+        stream_if_possible(p, r, available) == CTW_OK)
+        return CTW_OK;
+    return hold_all(p, r, err); /* without room for passes, opening says what is missing */
 }
 
 /* ---- on a GPU ----------------------------------------------------------------------------- */

@@ -16,14 +16,16 @@ struct ctw_placing {
     enum ctw_place place;
     /* streamed, sharded, and resident on the CPU: taken over by the provider */
     struct ctw_placement layers;
-    uint64_t weights;   /* bytes of all layers */
-    uint64_t memory;    /* that they take */
-    uint64_t streamed;  /* read from the files in every pass */
-    uint64_t hosted;    /* copied from host memory, which all devices share, in every pass */
-    uint64_t gathered;  /* sharded: copied from the devices' memory in every pass, */
-    uint64_t repeated;  /* of which this, the head's rows, for each of its chunks */
-    int n_whole;        /* layers that stay */
-    uint64_t ring;      /* part of `memory`: the others pass through it */
+    uint64_t weights;     /* bytes of all layers */
+    uint64_t memory;      /* that they take */
+    uint64_t streamed;    /* read from the files in every pass */
+    uint64_t hosted;      /* copied from host memory, which all devices share, in every pass */
+    uint64_t gathered;    /* sharded: copied from the devices' memory in every pass, */
+    uint64_t repeated;    /* of which this, the head's rows, for each of its chunks */
+    const char *unmapped; /* on the CPU: a file because of which the files are not mapped, but
+                             copied; NULL: none */
+    int n_whole;          /* layers that stay */
+    uint64_t ring;        /* part of `memory`: the others pass through it */
     bool one_at_a_time; /* the ring has no place for the next layer: it comes when one has computed
                          */
     int n_shards;       /* sharded: over so many devices; `memory` is of each */

@@ -1,5 +1,7 @@
 /* Sequences become passes; a pass is scored layer by layer, again if its files change meanwhile.
  * Two models that are compared have a pass each, of the same sequences (scoring_both.c). */
+#include <time.h>
+
 #include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
@@ -51,31 +53,36 @@ static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_se
     return n;
 }
 
-/*
- * Do the files still hold the identity's bytes? *touched: they were written to since the last
- * check, and hold the same bytes now; reads through the map in the meantime may have seen other
- * bytes.
- */
-static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct ctw_err *err)
-{
-    struct ctw_model *m = e->model;
-    pthread_mutex_lock(e->files);
-    enum ctw_status st = ctw_container_check(m->container, touched, err);
-    bool verify = st == CTW_OK && *touched;
-    if (verify)
-        st = ctw_identity_verify(m->identity, m->container, e->n_threads, e->stop, err);
-    if (verify && st == CTW_OK) {
-        ctw_container_accept(m->container);
-        ctw_info("%s: the weights' files were written to, but hold the same bytes: continuing",
-                 m->dir);
-    }
-    pthread_mutex_unlock(e->files);
-    return st;
-}
-
 static bool is_mapped(const struct ctw_engine *e)
 {
     return e->placing.place == CTW_MAPPED;
+}
+
+/*
+ * Do the files still hold the identity's bytes? *touched: they were written to since the last
+ * check, and hold the same bytes now; reads through the map in the meantime may have seen other
+ * bytes. `scored`: results were computed from these bytes; of mapped files that are not settled
+ * yet, they are digested again.
+ */
+static enum ctw_status check_files(struct ctw_engine *e, bool scored, bool *touched,
+                                   struct ctw_err *err)
+{
+    struct ctw_model *m = e->model;
+    struct ctw_container *c = m->container;
+    pthread_mutex_lock(e->files);
+    enum ctw_status st = ctw_container_check(c, touched, err);
+    bool in_doubt = scored && is_mapped(e) && !ctw_container_is_settled(c);
+    if (st == CTW_OK && (*touched || in_doubt)) {
+        bool settled = ctw_container_settle(c, (int64_t)time(NULL));
+        st = ctw_identity_verify(m->identity, c, e->n_threads, e->stop, err);
+        if (st == CTW_OK)
+            ctw_container_accept(c, settled);
+        if (st == CTW_OK && *touched)
+            ctw_info("%s: the weights' files were written to, but hold the same bytes: continuing",
+                     m->dir);
+    }
+    pthread_mutex_unlock(e->files);
+    return st;
 }
 
 static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side *side,
@@ -84,7 +91,7 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
     struct ctw_engine *e = side->e;
     /* Other providers have their own copy, digested as it was read. */
     bool touched;
-    enum ctw_status st = is_mapped(e) ? check_files(e, &touched, err) : CTW_OK;
+    enum ctw_status st = is_mapped(e) ? check_files(e, false, &touched, err) : CTW_OK;
     s->n = take_pass(side->seqs, s->first, s->n_seqs, s->pass_tokens);
     side->before = side->progress;
     if (st == CTW_OK)
@@ -102,7 +109,7 @@ static enum ctw_status end_side(struct ctw_scoring_side *side, bool *again, stru
     struct ctw_engine *e = side->e;
     bool reading = ctw_provider_needs_files(e->provider); /* will it read more? */
     bool touched = false;
-    enum ctw_status st = e->files_checked ? CTW_OK : check_files(e, &touched, err);
+    enum ctw_status st = e->files_checked ? CTW_OK : check_files(e, true, &touched, err);
     ctw_pass_close(side->pass);
     side->pass = NULL;
     if (st != CTW_OK)
