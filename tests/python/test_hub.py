@@ -13,6 +13,8 @@ import pytest
 from ctworker import hub
 from ctworker.arguments import Settings
 from ctworker.errors import ArgumentError, CtworkerError
+from ctworker.sweep import models
+from ctworker.sweep.definition import Model
 
 REPOSITORY = [
     "config.json", "generation_config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
@@ -132,3 +134,31 @@ def test_a_cache_with_holes(checkpoint: Path, tmp_path: Path) -> None:
     (snapshot / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(CtworkerError, match="is not an index"):
         hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_sweep_downloads_the_commit_that_it_began_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: bool
+) -> None:
+    """Its cells are named after it. If the hub did not say, they cannot be: nothing is scored under a name without a commit."""
+    asked = []
+
+    def resolve(name: str, settings: Settings, *, weights: bool) -> hub.Checkpoint:
+        if settings.local_files_only:
+            raise CtworkerError("not in the cache")
+        asked.append(settings.revision)
+        commit = "0ld" if settings.revision == "0ld" else "new"  # the branch has moved meanwhile
+        return hub.Checkpoint(tmp_path, name, settings.revision, commit)
+
+    monkeypatch.setattr(hub, "resolve", resolve)
+    monkeypatch.setattr(hub, "commit_of", lambda name, revision: "0ld" if known else "")
+    monkeypatch.setattr(models, "_inspect", lambda folder, stamp, commit: models.Files(folder, stamp, {}, commit))
+    model = Model("hub", "org/model", hub=True)
+    files = models.look(model)
+    assert (files.folder, files.commit) == (None, "0ld" if known else "")
+    if known:
+        assert models.fetch(model, files) == models.Files(tmp_path, files.stamp, {}, "0ld")
+    else:
+        with pytest.raises(CtworkerError, match="did not say which commit revision main of org/model is; now it is new: start"):
+            models.fetch(model, files)
+    assert asked == (["0ld"] if known else ["main"])

@@ -182,6 +182,47 @@ class TestRun:
         assert [cell["state"] for cell in cells] == ["done", "failed"]
         assert "the hub's nobody/nothing (revision main) is not available" in cells[1]["error"]
 
+    def test_hub_name_that_moves(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A cell is of the commit that its revision was: no label mixes two, and what was finished of a commit is found again."""
+        monkeypatch.setenv("HF_HUB_CACHE", str(folder / "hub"))
+        repository = folder / "hub" / "models--org--name"
+        commits = {name: digit * 40 for name, digit in (("one", "a"), ("other", "b"))}
+        (repository / "refs").mkdir(parents=True)
+        for name, commit in commits.items():
+            shutil.copytree(folder / name, repository / "snapshots" / commit)
+        head = "name: two\nmodels: [{path: org/name, label: hub}]\ninclude_path: tasks\n"
+        runs = [("one", "[toy_rolling]"), ("other", "[toy_rolling, toy_choices]"), ("one", "[toy_rolling, toy_choices]")]
+        found = []
+        for name, tasks in runs:
+            (repository / "refs" / "main").write_text(commits[name])
+            code, out = sweep(write(folder, f"{head}tasks: {tasks}\n"))
+            assert code == 0, out
+            found.append(read(folder))
+            assert {cell["commit"] for cell in found[-1]["cells"]} == {commits[name]}
+            assert len({cell["source"]["identity"] for cell in found[-1]["cells"]}) == 1
+        assert [len(document["kept"]) for document in found] == [0, 1, 2]
+        assert found[2]["cells"][0] == found[0]["cells"][0] == found[1]["kept"][0]
+        assert found[2]["cells"][0]["source"]["identity"] != found[1]["cells"][0]["source"]["identity"]
+
+    def test_two_identities_under_one_label(self, folder: Path) -> None:
+        """Files that changed without a sign: the cell fails by name, until all of the label are of one checkpoint."""
+        one = TWO.replace("  - {path: other, method: RTN, bits: 4, label: W4}\n", "")
+        write(folder, one.replace(", {task: toy_choices, num_fewshot: 0}", ""))
+        code, out = sweep(folder / "sweep.yaml")
+        assert code == 0, out
+        results = folder / "sweep-results" / "results.json"
+        identity = read(folder)["cells"][0]["source"]["identity"]
+        results.write_text(results.read_text().replace(identity, "ab" * 32))
+        code, out = sweep(write(folder, one))
+        assert code == 1, out
+        first, second = read(folder)["cells"]
+        assert (first["state"], second["state"]) == ("done", "failed")
+        assert second["error"].startswith("the files of one (") and "start the sweep again, with --force" in second["error"]
+        assert f"scored the checkpoint {identity}, and one · toy_rolling {'ab' * 32}" in second["error"]
+        code, out = sweep(folder / "sweep.yaml", "--force")
+        assert code == 0, out
+        assert {cell["source"]["identity"] for cell in read(folder)["cells"]} == {identity}
+
     def test_dead_worker(self, folder: Path) -> None:
         """A worker that is killed in the middle of a cell is started again, and the cell finishes."""
         file = write(folder, TWO.replace("tasks: [toy_rolling", "tasks: [toy_slow, toy_rolling"))

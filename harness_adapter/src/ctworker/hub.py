@@ -100,6 +100,17 @@ def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
     return Checkpoint(folder, name, settings.revision, commit)
 
 
+def commit_of(name: str, revision: str) -> str:
+    """The commit that the revision is on the hub now; "" if the hub does not say."""
+    try:
+        from huggingface_hub import HfApi
+
+        return HfApi().model_info(name, revision=revision).sha or ""
+    except Exception as error:  # no package, network, authorisation: many exception types
+        log.info("the commit of %s (revision %s) is not known: %s", name, revision, error)
+        return ""
+
+
 def shards(folder: Path) -> set[str]:
     """The files that the index names; empty without an index."""
     index = folder / "model.safetensors.index.json"

@@ -263,6 +263,10 @@ class Conductor:
                 display.progress(*rest)
             elif event == "done":
                 cell, outcome, run = rest
+                if other := self._mixed(cell, outcome["source"]):
+                    self._keep(cell, document.failed(cell, other, run))
+                    display.finish(cell, f"failed: {other}", run["seconds"])
+                    continue
                 self._keep(cell, document.done(cell, outcome, run))
                 self.timing.learn(cell, run)
                 display.finish(cell, _headline(outcome), run["seconds"])
@@ -270,6 +274,23 @@ class Conductor:
                 cell, message, run = rest
                 self._keep(cell, document.failed(cell, message, run))
                 display.finish(cell, f"failed: {message}", run.get("seconds"))
+
+    def _mixed(self, cell: Cell, source: dict[str, Any]) -> str:
+        """Why the cell's numbers must not stand beside the finished ones of its label; "": they may. (With activations as the
+        checkpoint declares, the identity of the same files is another one.)"""
+        for other in self.cells:
+            waits = other in self.todo and other.key not in self._ran
+            if other.model.label != cell.model.label or waits or self._state(other) != "done":
+                continue
+            theirs = self.results.cells[other.key]["source"]
+            same = theirs.get("activations_mode") == source.get("activations_mode")
+            if same and theirs["identity"] != source["identity"]:
+                return (
+                    f"the files of {cell.model.label} ({cell.model.path}) have changed: this cell scored the checkpoint "
+                    f"{source['identity']}, and {other.name} {theirs['identity']}: start the sweep again, with --force if that is "
+                    "not enough, or give the new files a label of their own"
+                )
+        return ""
 
     def _keep(self, cell: Cell, record: dict[str, Any]) -> None:
         self._ran.add(cell.key)

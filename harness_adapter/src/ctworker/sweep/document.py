@@ -30,6 +30,7 @@ def record(cell: Cell) -> dict[str, Any]:
     return {
         "key": cell.key,
         "model": cell.model.label,
+        "commit": cell.commit or None,
         "options": cell.options.name,
         "kind": cell.work.kind.name,
         "work": cell.work.name,

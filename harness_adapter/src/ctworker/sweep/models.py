@@ -30,7 +30,8 @@ _NO_STORE = 66  # exit code: no store in the folder
 
 @dataclass
 class Files:
-    """facts: of inspect; error: why the model cannot be used; stamp: changes when a file changes."""
+    """facts: of inspect; error: why the model cannot be used; stamp: changes when a file changes, or the commit; commit: of a
+    hub model, also before it is downloaded; "" if the hub does not say."""
 
     folder: Path | None
     stamp: str
@@ -51,24 +52,35 @@ def look(model: Model) -> Files:
     """What is known of a model without loading it. A hub model that is not in the local cache has no facts yet."""
     if not model.hub:
         return _inspect(Path(model.path), stamp_of(Path(model.path)), "")
-    stamp = digest(["hub", model.path, model.revision])
     try:
-        return _of_hub(model, stamp, local_files_only=True)
+        return _of_hub(model, model.revision, local_files_only=True)
     except CtworkerError:
-        return Files(None, stamp, {})
+        commit = hub.commit_of(model.path, model.revision)
+        return Files(None, _hub_stamp(model, commit), {}, commit)
 
 
 def fetch(model: Model, files: Files) -> Files:
-    """The files of a hub model, downloaded. Raises CtworkerError."""
-    return (
-        files if files.folder is not None else _of_hub(model, files.stamp, local_files_only=False)
-    )
+    """The files of a hub model, downloaded: of the commit that its cells are named after. Raises CtworkerError."""
+    if files.folder is not None:
+        return files
+    found = _of_hub(model, files.commit or model.revision, local_files_only=False)
+    if found.stamp != files.stamp:
+        raise CtworkerError(
+            f"when the sweep began, the hub did not say which commit revision {model.revision} of {model.path} is; now it is "
+            f"{found.commit}: start the sweep again"
+        )
+    return found
 
 
-def _of_hub(model: Model, stamp: str, *, local_files_only: bool) -> Files:
-    settings = Settings(revision=model.revision, local_files_only=local_files_only)
+def _of_hub(model: Model, revision: str, *, local_files_only: bool) -> Files:
+    settings = Settings(revision=revision, local_files_only=local_files_only)
     found = hub.resolve(model.path, settings, weights=True)
-    return _inspect(found.folder, stamp, found.commit)
+    return _inspect(found.folder, _hub_stamp(model, found.commit), found.commit)
+
+
+def _hub_stamp(model: Model, commit: str) -> str:
+    """A revision may be a branch, which moves; a commit's files never change."""
+    return digest(["hub", model.path, commit or model.revision])
 
 
 def stamp_of(folder: Path) -> str:

@@ -26,7 +26,8 @@ _KNOWN_FROM = 0.03
 
 @dataclass(eq=False)
 class Cell:
-    """key: of everything that the numbers depend on and that is known beforehand; tokens: about how many are scored."""
+    """key: of everything that the numbers depend on and that is known beforehand; commit: of a hub model; tokens: about how
+    many are scored."""
 
     model: Model
     options: Options
@@ -35,6 +36,7 @@ class Cell:
     reference: Model | None
     tokens: int = 0
     params: int = 0
+    commit: str = ""
 
     @property
     def name(self) -> str:
@@ -91,7 +93,8 @@ def cells_of(sweep: Sweep, files: dict[str, Files]) -> list[Cell]:
                 params = files[model.label].params + (
                     files[reference.label].params if reference else 0
                 )
-                found.append(Cell(model, options, work, key, reference, params=params))
+                commit = files[model.label].commit
+                found.append(Cell(model, options, work, key, reference, params=params, commit=commit))
     return found
 
 
