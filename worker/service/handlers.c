@@ -107,7 +107,7 @@ void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request
     struct ctw_handler_call call = {
         .service = arg,
         .peer = peer,
-        .contact = {.pipe = peer->pipe, .now_ms = ctw_now_ms()},
+        .contact = {.pipe = peer->pipe, .now_ms = ctw_now_ms(), .address = peer->address},
         .request = request,
         .wait = wait,
         .reply = reply,

@@ -35,7 +35,11 @@ enum ctw_job_kind {
     CTW_N_JOB_KINDS
 };
 
-enum { CTW_OWNER_MAX = 65 };
+enum {
+    CTW_OWNER_MAX = 65,
+    CTW_ADDRESS_MAX = 64,
+    CTW_CLIENT_MAX = CTW_ADDRESS_MAX + CTW_OWNER_MAX + 16
+};
 
 /* The head of part 0, which describes the whole job; checked. */
 struct ctw_job_head {
@@ -155,10 +159,11 @@ struct ctw_job_share {
 
 /* The client. job_life.c alone changes it. */
 struct ctw_job_contact {
-    char owner[CTW_OWNER_MAX]; /* the name of its token; "": a client over ipc */
-    uint32_t pipe;             /* of the last contact */
-    int64_t last_ms;           /* last contact; in the future while a poll waits */
-    int64_t gone_ms;           /* when its connection was lost; 0: it was not */
+    char owner[CTW_OWNER_MAX];     /* the name of its token; "": a client over ipc */
+    uint32_t pipe;                 /* of the last contact */
+    char address[CTW_ADDRESS_MAX]; /* likewise, for people; "": unknown */
+    int64_t last_ms;               /* last contact; in the future while a poll waits */
+    int64_t gone_ms;               /* when its connection was lost; 0: it was not */
 };
 
 /* Why the job FAILED or was CANCELED. job_life.c alone changes it. */
@@ -188,8 +193,9 @@ struct ctw_job {
 struct ctw_contact {
     uint32_t pipe;
     int64_t now_ms;
-    const char *owner; /* the token's name; NULL or "": this user, over ipc */
-    bool admin;        /* sees and may end all jobs */
+    const char *owner;   /* the token's name; NULL or "": this user, over ipc */
+    const char *address; /* for people; NULL: unknown */
+    bool admin;          /* sees and may end all jobs */
 };
 
 const char *ctw_job_state_name(enum ctw_job_state state);
@@ -351,8 +357,10 @@ enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t 
 /* ---- job_life.c: state, contact, error ---- */
 
 bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact); /* its owner asks */
-void ctw_job_seal(struct ctw_job *j, int64_t now_ms);                           /* OPEN -> QUEUED */
-void ctw_job_start(struct ctw_job *j);                                          /* -> RUNNING */
+/* "process 17", "10.0.0.7:41234 (token NAME)": the job's last contact, for the log. */
+void ctw_job_client(const struct ctw_job *j, char out[CTW_CLIENT_MAX]);
+void ctw_job_seal(struct ctw_job *j, int64_t now_ms); /* OPEN -> QUEUED */
+void ctw_job_start(struct ctw_job *j);                /* -> RUNNING */
 /* -> DONE, FAILED or CANCELED; err NULL: none. */
 void ctw_job_end(struct ctw_job *j, enum ctw_job_state state, const struct ctw_err *err,
                  int64_t now_ms);
