@@ -136,27 +136,6 @@ static void time_in_which_we_did_not_run_does_not_count(void **state)
     close_bench(&b);
 }
 
-/* Begins a job of one item over the given connection. */
-static enum ctw_status begin(struct bench *b, const char *id, uint32_t pipe, const char *owner,
-                             int64_t now_ms, struct ctw_err *err)
-{
-    static const char one[4] = {1};
-    const struct ctw_slice bin = {.data = one, .n = 4};
-    struct ctw_contact c = {.pipe = pipe, .now_ms = now_ms, .owner = owner};
-    struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
-                           .job = id_of(id),
-                           .head = {.kind = ctw_slice_of("loglikelihood_rolling"),
-                                    .has = 1u << CTW_HEAD_PREFIX_TOKEN,
-                                    .prefix_token = 1},
-                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
-                                     .tokens = bin,
-                                     .n_tokens = bin}};
-    struct ctw_submit_reply reply;
-    int64_t bad_item;
-    int retry_ms;
-    return ask_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
-}
-
 /* Abandoned jobs do not block other clients for long, and one client cannot take all slots. */
 static void forgotten_jobs_make_room(void **state)
 {

@@ -281,6 +281,7 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
     if (st != CTW_OK)
         return st;
     a->part = NULL;
+    ctw_space_taken(q, &a->space, to);
     if (j == NULL) {
         ctw_jobs_append(&q->jobs, to);
         a->job = NULL;
@@ -294,11 +295,12 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     struct ctw_queue *q = c->service->queue;
     const struct ctw_submit *submit = &c->request->body.submit;
     struct ctw_submit_reply *reply = &c->reply->body.submit;
-    struct arrival a = {.submit = submit,
-                        .contact = &c->contact,
-                        .has_store = c->service->store != NULL,
-                        .retry_ms = &c->retry_ms,
-                        .space = {.contact = &c->contact, .retry_ms = &c->retry_ms}};
+    struct arrival a = {
+        .submit = submit,
+        .contact = &c->contact,
+        .has_store = c->service->store != NULL,
+        .retry_ms = &c->retry_ms,
+        .space = {.contact = &c->contact, .job = submit->job, .retry_ms = &c->retry_ms}};
     pthread_mutex_lock(&q->lock);
     enum ctw_status st = find_or_create_job(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);

@@ -150,7 +150,8 @@ struct ctw_job_results {
  * it. */
 struct ctw_job_share {
     int64_t next_unit;     /* the first unit that no pass has taken */
-    double served;         /* tokens, for fair shares */
+    double served;         /* tokens times n_sharing, for fair shares */
+    int n_sharing;         /* jobs of its client with work, itself included, that share a share */
     bool alone;            /* its next pass takes no other job: a pass of several found no memory */
     int n_passes;          /* passes that took units, the running pass included */
     int64_t tok, tok_done; /* in the running pass, in input tokens; tok 0: not in it */
@@ -357,6 +358,8 @@ enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t 
 /* ---- job_life.c: state, contact, error ---- */
 
 bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact); /* its owner asks */
+/* Are both of the same token, with last contact over the same connection? */
+bool ctw_job_same_client(const struct ctw_job *a, const struct ctw_job *b);
 /* "process 17", "10.0.0.7:41234 (token NAME)": the job's last contact, for the log. */
 void ctw_job_client(const struct ctw_job *j, char out[CTW_CLIENT_MAX]);
 void ctw_job_seal(struct ctw_job *j, int64_t now_ms); /* OPEN -> QUEUED */
@@ -385,6 +388,8 @@ static inline bool ctw_job_in_pass(const struct ctw_job *j)
 {
     return j->share.tok > 0;
 }
+/* Before a pass: its client's share of the pass is divided among n_sharing jobs. */
+void ctw_job_share_divide(struct ctw_job *j, int n_sharing);
 /* The pass takes the next unit; returns the unit. */
 int64_t ctw_job_share_take(struct ctw_job *j);
 void ctw_job_share_done(struct ctw_job *j, int64_t unit); /* scored */

@@ -41,6 +41,11 @@ bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact)
     return strcmp(j->contact.owner, contact->owner != NULL ? contact->owner : "") == 0;
 }
 
+bool ctw_job_same_client(const struct ctw_job *a, const struct ctw_job *b)
+{
+    return a->contact.pipe == b->contact.pipe && strcmp(a->contact.owner, b->contact.owner) == 0;
+}
+
 void ctw_job_client(const struct ctw_job *j, char out[CTW_CLIENT_MAX])
 {
     const struct ctw_job_contact *c = &j->contact;

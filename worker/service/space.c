@@ -117,36 +117,47 @@ void ctw_space_log(const struct ctw_dropped *d)
 
 /* ---- space ---- */
 
-/* One token leaves slots for others, whatever it does. */
-static enum ctw_status check_owner(struct ctw_queue *q, struct ctw_space_request *r,
-                                   struct ctw_err *err)
+static struct ctw_want want_of(const struct ctw_space_request *r, bool has_slot, size_t bytes)
 {
-    int n_open = n_open_jobs(q, r->contact);
-    if (n_open >= OPEN_JOBS)
+    return (struct ctw_want){
+        .contact = r->contact, .job = r->job, .has_slot = has_slot, .bytes = bytes};
+}
+
+/* One client has a part of the unsealed jobs, and one token leaves slots for others. */
+static enum ctw_status check_client(struct ctw_queue *q, struct ctw_space_request *r, int n_ahead,
+                                    struct ctw_err *err)
+{
+    if (n_open_jobs(q, r->contact) >= OPEN_JOBS)
         return ctw_fail(err, CTW_EBUSY,
                         "this client has %d jobs that are not sealed, the maximum: seal them, "
                         "or cancel and release them",
                         OPEN_JOBS);
+    if (!has_token(r->contact))
+        return CTW_OK;
     int n = n_owned_jobs(q, r->contact);
-    if (n >= OWNER_JOBS && drop_final_job(q, r, true))
+    while (n + n_ahead >= OWNER_JOBS && drop_final_job(q, r, true))
         n--;
-    if (n < OWNER_JOBS)
+    if (n + n_ahead < OWNER_JOBS)
         return CTW_OK;
     return ctw_fail(err, CTW_EBUSY,
-                    "the token %s has %d jobs here, the maximum for one token: release finished "
-                    "jobs, or wait",
-                    r->contact->owner, n);
+                    "the token %s has %d jobs here, the maximum for one token is %d: release "
+                    "finished jobs, or wait (%d of its clients asked earlier)",
+                    r->contact->owner, n, OWNER_JOBS, n_ahead);
 }
 
-static enum ctw_status check_slots(struct ctw_queue *q, struct ctw_space_request *r,
+static enum ctw_status check_slots(struct ctw_queue *q, struct ctw_space_request *r, int n_ahead,
                                    struct ctw_err *err)
 {
-    bool free = q->jobs.n < CTW_IPC_JOBS || drop_open_jobs(q, r) || drop_final_job(q, r, false);
-    if (free)
+    if (q->jobs.n + n_ahead >= CTW_IPC_JOBS)
+        drop_open_jobs(q, r);
+    while (q->jobs.n + n_ahead >= CTW_IPC_JOBS && drop_final_job(q, r, false))
+        ;
+    if (q->jobs.n + n_ahead < CTW_IPC_JOBS)
         return CTW_OK;
     return ctw_fail(err, CTW_EBUSY,
-                    "the queue has %d jobs, the maximum: release finished jobs, or wait",
-                    CTW_IPC_JOBS);
+                    "the queue has %d jobs, the maximum is %d: release finished jobs, or wait (%d "
+                    "clients asked earlier)",
+                    q->jobs.n, CTW_IPC_JOBS, n_ahead);
 }
 
 /* A quarter is for the further parts of unsealed jobs: otherwise none might ever be sealed. */
@@ -170,19 +181,23 @@ enum ctw_status ctw_space_for_job(struct ctw_queue *q, struct ctw_space_request 
     enum ctw_status st = ctw_queue_admits(q, err);
     if (st != CTW_OK)
         return st;
-    st = check_owner(q, r, err);
+    struct ctw_want want = want_of(r, false, 0);
+    struct ctw_ahead ahead = ctw_line_ahead(&q->line, &want);
+    st = check_client(q, r, ahead.of_owner, err);
+    want.at_bound = st != CTW_OK;
     if (st == CTW_OK)
-        st = check_slots(q, r, err);
+        st = check_slots(q, r, ahead.slots, err);
     if (st == CTW_OK)
         st = check_open_bytes(q, r, err);
     if (st != CTW_OK)
-        *r->retry_ms = 1000;
+        *r->retry_ms = ctw_line_wait(&q->line, &want, CTW_IPC_JOBS - q->jobs.n);
     return st;
 }
 
 enum ctw_status ctw_space_for_part(struct ctw_queue *q, struct ctw_space_request *r,
                                    const struct ctw_job *j, size_t bytes, struct ctw_err *err)
 {
+    struct ctw_want want = want_of(r, j->input.n_parts > 0, bytes);
     size_t job_bytes = j->input.bytes + bytes, most = q->jobs.max_bytes;
     if (job_bytes > most)
         return ctw_fail(
@@ -190,14 +205,24 @@ enum ctw_status ctw_space_for_part(struct ctw_queue *q, struct ctw_space_request
             "the job with its results would take %zu bytes, but the queue has only %zu: "
             "split the job",
             job_bytes, most);
-    if (q->jobs.bytes + bytes > most)
+    size_t wanted = ctw_line_ahead(&q->line, &want).bytes + bytes;
+    if (q->jobs.bytes + wanted > most)
         drop_open_jobs(q, r);
-    while (q->jobs.bytes + bytes > most && drop_final_job(q, r, false))
+    while (q->jobs.bytes + wanted > most && drop_final_job(q, r, false))
         ;
-    if (q->jobs.bytes + bytes <= most)
+    if (q->jobs.bytes + wanted <= most)
         return CTW_OK;
-    *r->retry_ms = 1000;
-    return ctw_fail(err, CTW_EBUSY,
-                    "the queue holds %zu of %zu bytes: release finished jobs, or wait",
-                    q->jobs.bytes, most);
+    *r->retry_ms = ctw_line_wait(&q->line, &want, CTW_IPC_JOBS - q->jobs.n);
+    return ctw_fail(
+        err, CTW_EBUSY,
+        "the queue holds %zu of %zu bytes, and clients that asked earlier wait for %zu: "
+        "release finished jobs, or wait",
+        q->jobs.bytes, most, wanted - bytes);
+}
+
+void ctw_space_taken(struct ctw_queue *q, const struct ctw_space_request *r,
+                     const struct ctw_job *j)
+{
+    struct ctw_want want = want_of(r, j->input.n_parts > 1, 0);
+    ctw_line_leave(&q->line, &want);
 }
