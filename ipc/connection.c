@@ -91,6 +91,7 @@ static void finish_sending(struct ctw_connection *c)
     } else {
         struct ctw_exchange *e = c->active;
         c->active = NULL;
+        c->active_ms = ctw_now_ms();
         ctw_exchange_free(e);
         ctw_dispatch_next(c);
         ctw_connection_receive(c);

@@ -291,25 +291,34 @@ static void connections_that_end_at_once_do_no_harm(void **state)
     close_bench(&b);
 }
 
+/* A process has three quarters of the places at most. */
 static void more_connections_than_the_bound_are_refused(void **state)
 {
     (void)state;
     struct bench b;
-    static int fds[CTW_IPC_CONNECTIONS];
+    char log[4096], bound[64];
+    int saved;
+    enum { MOST = CTW_IPC_CONNECTIONS / 4 * 3 };
+    static int fds[MOST];
     struct rlimit most;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &most), 0);
     most.rlim_cur = most.rlim_max;
     if (most.rlim_max < 3 * CTW_IPC_CONNECTIONS || setrlimit(RLIMIT_NOFILE, &most) != 0)
         skip();
     open_bench(&b, 0);
-    for (int i = 0; i < CTW_IPC_CONNECTIONS; i++)
+    for (int i = 0; i < MOST; i++)
         fds[i] = connect_to(&b);
-    ask(fds[CTW_IPC_CONNECTIONS - 1], CTW_OP_HEALTH, 1);
-    assert_true(take_reply(fds[CTW_IPC_CONNECTIONS - 1], 8 * patience_ms));
+    ask(fds[MOST - 1], CTW_OP_HEALTH, 1);
+    assert_true(take_reply(fds[MOST - 1], 8 * patience_ms));
+    FILE *f = begin_log(&saved);
     assert_int_equal(call(&b, CTW_OP_HEALTH, 300, NULL) == CTW_OK, false);
-    for (int i = 0; i < CTW_IPC_CONNECTIONS; i++)
+    end_log(f, saved, log, sizeof(log));
+    snprintf(bound, sizeof(bound), "process %d has %d connections, the maximum for one client",
+             (int)getpid(), MOST);
+    assert_non_null(strstr(log, bound));
+    for (int i = 0; i < MOST; i++)
         close(fds[i]);
-    while (atomic_load(&b.n_lost) < CTW_IPC_CONNECTIONS)
+    while (atomic_load(&b.n_lost) < MOST)
         sleep_ms(1);
     assert_others_are_served(&b, 1);
     close_bench(&b);
