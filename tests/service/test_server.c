@@ -130,21 +130,31 @@ static void replies_that_nobody_takes_make_room(void **state)
     close_bench(&b);
 }
 
-static void too_large_a_request_is_refused(void **state)
+static void a_request_of_a_wrong_size_is_refused(void **state)
 {
     (void)state;
     struct bench b;
     char log[4096];
     int saved;
-    static const unsigned char head[9] = {1, 0, 0, 0, 0, 0x40, 0, 0, 0};
+    static const struct {
+        unsigned char head[9];
+        const char *why;
+    } rows[] = {
+        {{1, 0, 0, 0, 0, 0x40, 0, 0, 0},
+         "its request has 1073741824 bytes, at most 16842752 are allowed"},
+        {{1, 0, 0, 0, 0, 0, 0, 0, 2},
+         "its message has 2 bytes, too few for nng's header of at least 4"},
+    };
     open_bench(&b, 0);
-    FILE *f = begin_log(&saved);
-    int fd = connect_to(&b);
-    assert_int_equal(write(fd, head, 9), 9);
-    assert_false(take_reply(fd, 8 * patience_ms));
-    end_log(f, saved, log, sizeof(log));
-    assert_non_null(strstr(log, "its request has 1073741824 bytes, at most 16842752 are allowed"));
-    close(fd);
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        FILE *f = begin_log(&saved);
+        int fd = connect_to(&b);
+        assert_int_equal(write(fd, rows[i].head, 9), 9);
+        assert_false(take_reply(fd, 8 * patience_ms));
+        end_log(f, saved, log, sizeof(log));
+        assert_non_null(strstr(log, rows[i].why));
+        close(fd);
+    }
     close_bench(&b);
 }
 
@@ -345,7 +355,7 @@ int main(void)
         cmocka_unit_test(who_stalls_is_told),
         cmocka_unit_test(requests_without_end_are_not_read),
         cmocka_unit_test(replies_that_nobody_takes_make_room),
-        cmocka_unit_test(too_large_a_request_is_refused),
+        cmocka_unit_test(a_request_of_a_wrong_size_is_refused),
         cmocka_unit_test(a_hundred_that_wait_wake_at_once),
         cmocka_unit_test(an_early_wake_is_not_lost),
         cmocka_unit_test(one_connection_does_not_take_all_places),

@@ -174,7 +174,7 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     const struct ctw_submit *s = a->submit;
     bool has_head = s->has >> CTW_SUBMIT_HEAD & 1;
     struct ctw_job *j;
-    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, NULL, &j, err);
     if (st == CTW_EINVAL)
         return st;
     if (has_head != (s->part == 0))
@@ -255,7 +255,7 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
                                 struct ctw_submit_reply *reply, struct ctw_err *err)
 {
     struct ctw_job *j;
-    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, NULL, &j, err);
     if (a->found != NULL && st != CTW_OK)
         return st;
     if (a->found != NULL && j != a->found) /* the part was checked against the former job's head */
@@ -353,7 +353,7 @@ enum ctw_status ctw_handle_seal(struct ctw_handler_call *c, struct ctw_err *err)
     const struct ctw_seal *seal = &c->request->body.seal;
     struct ctw_job *j;
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, seal->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, seal->job, NULL, &j, err);
     if (st == CTW_OK)
         st = seal_job(q, j, seal->parts, err);
     if (st == CTW_OK)
