@@ -47,7 +47,8 @@ struct ctw_ahead {
 
 struct ctw_ahead ctw_line_ahead(const struct ctw_line *l, const struct ctw_want *w);
 /* Gives the client a place, or keeps its place. Returns when to ask again, in ms from now: earlier
- * the nearer its turn is, with n_free slots. A full line gives no place. */
+ * the nearer its turn is. n_free: slots that are held for those who come first. A full line gives
+ * no place. */
 int ctw_line_wait(struct ctw_line *l, const struct ctw_want *w, int n_free);
 void ctw_line_leave(struct ctw_line *l, const struct ctw_want *w); /* it found its space */
 /* The worker did not run for lost_ms, which make nobody late. */

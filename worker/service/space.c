@@ -183,14 +183,17 @@ enum ctw_status ctw_space_for_job(struct ctw_queue *q, struct ctw_space_request 
         return st;
     struct ctw_want want = want_of(r, false, 0);
     struct ctw_ahead ahead = ctw_line_ahead(&q->line, &want);
+    int n_free = 0; /* unless slots are all that is lacking, a free one is no help */
     st = check_client(q, r, ahead.of_owner, err);
     want.at_bound = st != CTW_OK;
-    if (st == CTW_OK)
+    if (st == CTW_OK) {
         st = check_slots(q, r, ahead.slots, err);
+        n_free = st != CTW_OK ? CTW_IPC_JOBS - q->jobs.n : 0;
+    }
     if (st == CTW_OK)
         st = check_open_bytes(q, r, err);
     if (st != CTW_OK)
-        *r->retry_ms = ctw_line_wait(&q->line, &want, CTW_IPC_JOBS - q->jobs.n);
+        *r->retry_ms = ctw_line_wait(&q->line, &want, n_free);
     return st;
 }
 
@@ -212,7 +215,7 @@ enum ctw_status ctw_space_for_part(struct ctw_queue *q, struct ctw_space_request
         ;
     if (q->jobs.bytes + wanted <= most)
         return CTW_OK;
-    *r->retry_ms = ctw_line_wait(&q->line, &want, CTW_IPC_JOBS - q->jobs.n);
+    *r->retry_ms = ctw_line_wait(&q->line, &want, 0);
     return ctw_fail(
         err, CTW_EBUSY,
         "the queue holds %zu of %zu bytes, and clients that asked earlier wait for %zu: "
