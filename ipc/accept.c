@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -46,18 +47,31 @@ static void name_peer(struct ctw_connection *c)
              port);
 }
 
+/* The peer's process, or its host: until it shows a token. */
+static bool join_holder(struct ctw_connection *c)
+{
+    char name[sizeof(c->address)];
+    snprintf(name, sizeof(name), "%s", c->address);
+    char *port = c->server->endpoint.path == NULL ? strrchr(name, ':') : NULL;
+    if (port != NULL)
+        *port = '\0';
+    return ctw_holder_join(c, name);
+}
+
 /*
- * Drops the oldest connection that has sent no admitted request, so that strangers cannot keep
- * clients out by doing nothing. Is there one?
+ * Drops the oldest connection that has sent no admitted request, of the host that has most of them,
+ * so that strangers cannot keep clients out by doing nothing. `of`: only of this host; NULL: of
+ * any. Is there one?
  */
-static bool drop_stranger(struct ctw_server *s)
+static bool drop_stranger(struct ctw_server *s, const struct ctw_holder *of)
 {
     struct ctw_connection *oldest = NULL;
-    if (s->n_connections >= s->max_connections + CTW_SPARE_CONNECTIONS)
-        return false;
-    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next)
-        if (!c->admitted && !c->closing)
+    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
+        if (c->admitted || c->closing || (of != NULL && c->holder != of))
+            continue;
+        if (oldest == NULL || c->holder->n >= oldest->holder->n)
             oldest = c; /* the list has the newest first */
+    }
     if (oldest == NULL)
         return false;
     int64_t now = ctw_now_ms();
@@ -67,10 +81,53 @@ static bool drop_stranger(struct ctw_server *s)
     return true;
 }
 
+/* A place that is kept for an administrator: over ipc, a process without other connections; over
+ * tcp its first request will show. */
+static bool take_kept_place(struct ctw_connection *c)
+{
+    const struct ctw_server *s = c->server;
+    bool local = s->endpoint.path != NULL;
+    c->kept = s->n_connections < s->max_connections + CTW_KEPT_CONNECTIONS &&
+              (local ? c->holder->n == 1 : s->options.admits != NULL);
+    return c->kept;
+}
+
+/* One holder leaves places to others. */
+static bool is_within_bound(struct ctw_connection *c)
+{
+    struct ctw_server *s = c->server;
+    const struct ctw_holder *h = c->holder;
+    char why[CTW_NOTE_BYTES];
+    if (h->n <= ctw_holder_most_connections(s) || drop_stranger(s, h) ||
+        ctw_holder_close_one(c, true))
+        return true;
+    snprintf(why, sizeof(why), "%s has %d connections, the maximum for one client", h->name,
+             h->n - 1);
+    refuse(s, why);
+    return false;
+}
+
+static bool find_place(struct ctw_connection *c)
+{
+    struct ctw_server *s = c->server;
+    char why[CTW_NOTE_BYTES];
+    if (s->n_connections < s->max_connections)
+        return true;
+    if (s->n_connections < s->max_connections + CTW_KEPT_CONNECTIONS + CTW_SPARE_CONNECTIONS &&
+        (drop_stranger(s, NULL) || ctw_holder_close_one(c, false)))
+        return true;
+    if (take_kept_place(c))
+        return true;
+    const struct ctw_holder *most = ctw_holder_of_most(s);
+    snprintf(why, sizeof(why), "all %d connections are in use, %d of them by %s",
+             s->max_connections, most->n, most->name);
+    refuse(s, why);
+    return false;
+}
+
 static bool is_welcome(struct ctw_server *s, nng_stream *stream)
 {
     uint64_t uid;
-    char why[64];
     if (s->ending)
         return false;
     if (s->endpoint.path != NULL &&
@@ -79,11 +136,7 @@ static bool is_welcome(struct ctw_server *s, nng_stream *stream)
         refuse(s, "it belongs to another user");
         return false;
     }
-    if (s->n_connections < s->max_connections || drop_stranger(s))
-        return true;
-    snprintf(why, sizeof(why), "all %d connections are in use", s->max_connections);
-    refuse(s, why);
-    return false;
+    return true;
 }
 
 static void open_connection(struct ctw_server *s, nng_stream *stream)
@@ -96,9 +149,11 @@ static void open_connection(struct ctw_server *s, nng_stream *stream)
     c->server = s;
     c->stream = stream;
     c->id = ++s->next_id;
+    c->active_ms = ctw_now_ms();
     c->admitted = s->options.admits == NULL;
     name_peer(c);
-    if (!ctw_connection_start(c)) {
+    if (!join_holder(c) || !is_within_bound(c) || !find_place(c) || !ctw_connection_start(c)) {
+        ctw_holder_leave(c);
         ctw_connection_free(c);
         return;
     }

@@ -1,5 +1,7 @@
 /* What a connection may take of the server: memory for its requests, requests per second, and time
  * for its bytes. */
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "ipc/server_internal.h"
 
@@ -7,15 +9,28 @@
 
 void ctw_rooms_init(struct ctw_server *s)
 {
-    s->strangers.bytes = s->options.admits == NULL ? 0 : CTW_IPC_STRANGERS_BYTES;
-    s->clients.bytes = CTW_IPC_UNHANDLED_BYTES - s->strangers.bytes;
-    s->strangers.end = &s->strangers.first;
-    s->clients.end = &s->clients.first;
+    enum { HOLDERS = 4 }; /* at least so many fill a room */
+    size_t strangers = s->options.admits == NULL ? 0 : CTW_IPC_STRANGERS_BYTES;
+    s->rooms[CTW_ROOM_STRANGERS].bytes = strangers;
+    s->rooms[CTW_ROOM_MEDIUM].bytes = CTW_IPC_ALL_MEDIUM_BYTES;
+    s->rooms[CTW_ROOM_LARGE].bytes = CTW_IPC_UNHANDLED_BYTES - CTW_IPC_ALL_MEDIUM_BYTES - strangers;
+    for (int i = 0; i < CTW_N_ROOMS; i++) {
+        struct ctw_room *room = &s->rooms[i];
+        room->share = i == CTW_ROOM_STRANGERS ? room->bytes : room->bytes / HOLDERS;
+        room->end = &room->first;
+    }
+}
+
+static enum ctw_room_kind kind_of(const struct ctw_connection *c, size_t bytes)
+{
+    return !c->admitted                    ? CTW_ROOM_STRANGERS
+           : bytes <= CTW_IPC_MEDIUM_BYTES ? CTW_ROOM_MEDIUM
+                                           : CTW_ROOM_LARGE;
 }
 
 static struct ctw_room *room_of(const struct ctw_connection *c)
 {
-    return c->admitted ? &c->server->clients : &c->server->strangers;
+    return &c->server->rooms[kind_of(c, c->want)];
 }
 
 static size_t charge_of(size_t bytes)
@@ -23,9 +38,26 @@ static size_t charge_of(size_t bytes)
     return bytes > CTW_IPC_SMALL_BYTES ? bytes : 0;
 }
 
+/* Does the connection wait for its own holder's requests, whatever others do? */
+static bool is_at_share(const struct ctw_room *room, const struct ctw_connection *c)
+{
+    size_t used = c->holder->used[room - c->server->rooms];
+    return used + charge_of(c->want) > room->share;
+}
+
 static bool fits(const struct ctw_room *room, const struct ctw_connection *c)
 {
-    return charge_of(c->want) <= room->bytes - room->used;
+    return !is_at_share(room, c) && charge_of(c->want) <= room->bytes - room->used;
+}
+
+/* Whoever waits comes first, unless only other requests of its own holder are in its way. */
+static bool may_pass(const struct ctw_room *room, const struct ctw_connection *c)
+{
+    for (const struct ctw_connection *w = room->first; w != NULL; w = w->next_room) {
+        if (w->holder == c->holder || !is_at_share(room, w))
+            return false;
+    }
+    return fits(room, c);
 }
 
 static void join(struct ctw_room *room, struct ctw_connection *c)
@@ -54,7 +86,7 @@ void ctw_room_leave(struct ctw_connection *c)
 bool ctw_room_take(struct ctw_connection *c)
 {
     struct ctw_room *room = room_of(c);
-    if (charge_of(c->want) == 0 || (room->first == NULL && fits(room, c)))
+    if (charge_of(c->want) == 0 || may_pass(room, c))
         return true;
     join(room, c);
     return false;
@@ -62,15 +94,33 @@ bool ctw_room_take(struct ctw_connection *c)
 
 void ctw_room_charge(struct ctw_connection *c, struct ctw_exchange *e)
 {
-    e->room = room_of(c);
+    e->room = kind_of(c, e->n);
     e->charge = charge_of(e->n);
-    e->room->used += e->charge;
+    if (e->charge == 0)
+        return;
+    e->holder = c->holder;
+    ctw_holder_take(c->server, e->holder, (int)e->room, e->charge);
 }
 
-/* Resumes connections that wait, oldest first, as far as memory allows. */
-static void resume(struct ctw_room *room)
+/* The next connection that may take memory: the oldest whose holder has not used up its share. A
+ * holder's own requests keep their order. */
+static struct ctw_connection *next_to_resume(struct ctw_server *s, const struct ctw_room *room)
 {
-    for (struct ctw_connection *c; (c = room->first) != NULL && fits(room, c);) {
+    unsigned scan = ++s->n_scans;
+    for (struct ctw_connection *c = room->first; c != NULL; c = c->next_room) {
+        if (c->holder->passed_over == scan)
+            continue;
+        if (!is_at_share(room, c))
+            return fits(room, c) ? c : NULL;
+        c->holder->passed_over = scan;
+    }
+    return NULL;
+}
+
+/* Resumes connections that wait, as far as memory allows. */
+static void resume(struct ctw_server *s, struct ctw_room *room)
+{
+    for (struct ctw_connection *c; (c = next_to_resume(s, room)) != NULL;) {
         ctw_room_leave(c);
         ctw_connection_receive_body(c);
         ctw_connection_receive(c);
@@ -79,21 +129,48 @@ static void resume(struct ctw_room *room)
 
 void ctw_room_give_back(struct ctw_exchange *e)
 {
-    e->room->used -= e->charge;
+    struct ctw_server *s = e->conn->server;
+    size_t charge = e->charge;
+    if (e->holder == NULL)
+        return;
     e->charge = 0;
-    resume(e->room);
+    ctw_holder_give_back(s, e->holder, (int)e->room, charge);
+    e->holder = NULL;
+    resume(s, &s->rooms[e->room]);
 }
 
-void ctw_connection_admitted(struct ctw_connection *c)
+/* Its token's connections are its holder's from now on. Too many: the token loses one of them. */
+static void join_token(struct ctw_connection *c, const struct ctw_peer *peer)
+{
+    char name[sizeof(c->holder->name)], why[CTW_NOTE_BYTES];
+    struct ctw_server *s = c->server;
+    if (peer->token == NULL)
+        return;
+    snprintf(name, sizeof(name), "token %s", peer->token);
+    if (!ctw_holder_join(c, name)) {
+        ctw_connection_drop(c, "out of memory");
+        return;
+    }
+    int most = ctw_holder_most_connections(s);
+    if (peer->admin || c->holder->n <= most || ctw_holder_close_one(c, true))
+        return;
+    snprintf(why, sizeof(why), "%s has %d connections, the maximum for one client", name, most);
+    ctw_connection_drop(c, why);
+}
+
+void ctw_connection_admitted(struct ctw_connection *c, const struct ctw_peer *peer)
 {
     if (c->admitted)
         return;
     c->admitted = true;
+    join_token(c, peer);
+    if (c->kept && !peer->admin && !c->closing)
+        ctw_connection_drop(c, "all connections are in use, but those kept for administrators");
     if (c->waits_in == NULL)
         return;
     ctw_room_leave(c);
     join(room_of(c), c);
-    resume(room_of(c));
+    resume(c->server, room_of(c));
 }
 
 /* ---- requests per second ---- */
@@ -149,14 +226,29 @@ static bool is_slow(struct ctw_pace *pace, size_t bytes)
 
 bool ctw_connections_wait(const struct ctw_server *s)
 {
-    return s->clients.first != NULL || s->strangers.first != NULL || s->fetch_waits;
+    for (int i = 0; i < CTW_N_ROOMS; i++) {
+        if (s->rooms[i].first != NULL)
+            return true;
+    }
+    return s->fetch_waits;
+}
+
+/* Does a connection wait for the memory of this request, which is being received? */
+static bool is_waited_for(const struct ctw_exchange *in)
+{
+    const struct ctw_room *room = &in->conn->server->rooms[in->room];
+    for (const struct ctw_connection *w = room->first; w != NULL; w = w->next_room) {
+        if (w->holder == in->holder || !is_at_share(room, w))
+            return true;
+    }
+    return false;
 }
 
 void ctw_connections_hurry(struct ctw_server *s)
 {
     for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
         const struct ctw_exchange *in = c->receiving, *out = c->active;
-        if (in != NULL && in->charge > 0 && in->room->first != NULL &&
+        if (in != NULL && in->charge > 0 && is_waited_for(in) &&
             is_slow(&c->receiving_pace, c->got))
             ctw_connection_drop(c, "it sends a large request too slowly while others wait");
         if (s->fetch_waits && out != NULL && out->n_head > 0 && out->charge > 0 &&

@@ -76,9 +76,49 @@ void ctw_client_close(struct ctw_client *c)
     ctw_free(c);
 }
 
+/* Did a worker close a connection without a word, as it does if it has no place for one? nng's own
+ * socket dials again and again, and does not say. */
+static bool is_turned_away(const struct ctw_client *c)
+{
+    enum { PROBE_MS = 500 };
+    nng_stream_dialer *dialer = NULL;
+    nng_stream *stream = NULL;
+    nng_aio *aio = NULL;
+    unsigned char hello[8];
+    nng_iov iov = {.iov_buf = hello, .iov_len = sizeof(hello)};
+    int rc = nng_aio_alloc(&aio, NULL, NULL);
+    if (rc == 0)
+        rc = nng_stream_dialer_alloc(&dialer, c->endpoint.url);
+    if (rc == 0) {
+        nng_aio_set_timeout(aio, PROBE_MS);
+        nng_stream_dialer_dial(dialer, aio);
+        nng_aio_wait(aio);
+        rc = nng_aio_result(aio);
+    }
+    bool closed = false;
+    if (rc == 0) {
+        stream = nng_aio_get_output(aio, 0);
+        (void)nng_aio_set_iov(aio, 1, &iov);
+        nng_stream_recv(stream, aio);
+        nng_aio_wait(aio);
+        rc = nng_aio_result(aio);
+        closed = rc == NNG_ECONNSHUT || rc == NNG_ECONNRESET || rc == NNG_ECLOSED;
+    }
+    nng_stream_free(stream);
+    nng_stream_dialer_free(dialer);
+    nng_aio_free(aio);
+    return closed;
+}
+
 static enum ctw_status call_failed(const struct ctw_client *c, int rc, int timeout_ms,
                                    struct ctw_err *err)
 {
+    if (rc == NNG_ETIMEDOUT && is_turned_away(c))
+        return ctw_fail(
+            err, CTW_EBUSY,
+            "%s: the worker closes new connections at once: all its connections are in "
+            "use, or it belongs to another user; its log says which, and who holds them",
+            c->endpoint.url);
     if (rc == NNG_ETIMEDOUT) /* no connection, or no reply */
         return ctw_fail(err, CTW_EIO,
                         "%s: no answer within %d ms: check that a ctworker runs there",

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum { HELLO_MS = 10000 };
+enum { HELLO_MS = 10000, MIN_BYTES = 4 /* of a message: nng's request id */ };
 
 static const unsigned char hello_of_rep[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
 static const unsigned char hello_of_req[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
@@ -91,6 +91,7 @@ static void finish_sending(struct ctw_connection *c)
     } else {
         struct ctw_exchange *e = c->active;
         c->active = NULL;
+        c->active_ms = ctw_now_ms();
         ctw_exchange_free(e);
         ctw_dispatch_next(c);
         ctw_connection_receive(c);
@@ -195,9 +196,14 @@ static void read_frame(struct ctw_connection *c)
         ctw_connection_drop(c, "it does not speak nng's protocol");
         return;
     }
-    if (n < 4 || n > CTW_IPC_REQUEST_BYTES + CTW_TRACE_BYTES) {
-        snprintf(why, sizeof(why), "its request has %" PRIu64 " bytes, at most %d are allowed", n,
-                 CTW_IPC_REQUEST_BYTES);
+    if (n < MIN_BYTES || n > CTW_IPC_REQUEST_BYTES + CTW_TRACE_BYTES) {
+        if (n < MIN_BYTES)
+            snprintf(why, sizeof(why),
+                     "its message has %" PRIu64 " bytes, too few for nng's header of at least %d",
+                     n, MIN_BYTES);
+        else
+            snprintf(why, sizeof(why), "its request has %" PRIu64 " bytes, at most %d are allowed",
+                     n, CTW_IPC_REQUEST_BYTES);
         ctw_connection_drop(c, why);
         return;
     }

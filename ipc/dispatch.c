@@ -60,6 +60,7 @@ void ctw_exchange_free(struct ctw_exchange *e)
 void ctw_dispatch_add(struct ctw_exchange *e)
 {
     struct ctw_connection *c = e->conn;
+    c->active_ms = ctw_now_ms();
     ctw_allowance_use(c);
     c->n_exchanges++;
     e->counted = true;
@@ -155,12 +156,10 @@ static bool encode(struct ctw_reply *reply, struct ctw_writer *w)
 }
 
 /* Without the lock. Writes the reply to *w or sets wait->until_ms. False: out of memory. */
-static bool answer(struct ctw_exchange *e, bool may_fetch, struct ctw_wait *wait,
-                   struct ctw_writer *w)
+static bool answer(struct ctw_exchange *e, struct ctw_peer *peer, bool may_fetch,
+                   struct ctw_wait *wait, struct ctw_writer *w)
 {
     struct ctw_server *s = e->conn->server;
-    struct ctw_peer peer = {
-        .pipe = e->conn->id, .local = s->endpoint.path != NULL, .address = e->conn->address};
     struct ctw_request request;
     struct ctw_err err;
     struct ctw_reply reply = {0};
@@ -168,14 +167,14 @@ static bool answer(struct ctw_exchange *e, bool may_fetch, struct ctw_wait *wait
         ctw_request_decode(&request, e->data + e->n_trace, e->n - e->n_trace, &err);
     reply.id = request.id;
     reply.op = request.op;
-    if (s->options.admits != NULL && !s->options.admits(s->options.arg, &peer, &request)) {
+    if (s->options.admits != NULL && !s->options.admits(s->options.arg, peer, &request)) {
         (void)ctw_fail(&err, CTW_EREFUSED, "refused");
         ctw_reply_fail(&reply, &err);
         e->refused = true;
     } else if (st == CTW_OK && request.op == CTW_OP_FETCH && !may_fetch)
         wait->until_ms = ctw_now_ms() + FETCH_AGAIN_MS;
     else if (st == CTW_OK)
-        s->options.handle(s->options.arg, &peer, &request, wait, &reply);
+        s->options.handle(s->options.arg, peer, &request, wait, &reply);
     else
         ctw_reply_fail(&reply, &err);
     bool done = wait->until_ms != 0 || encode(&reply, w);
@@ -212,12 +211,16 @@ static void handle(struct ctw_server *s, struct ctw_exchange *e)
     };
     if (s->fetch_waits && may_fetch)
         s->fetch_waits = false;
+    struct ctw_peer peer = {.pipe = c->id,
+                            .local = s->endpoint.path != NULL,
+                            .address = c->address,
+                            .admin = s->options.admits == NULL};
     bool gone = c->closing;
     pthread_mutex_unlock(&s->lock);
-    bool done = gone || answer(e, may_fetch, &wait, &e->reply);
+    bool done = gone || answer(e, &peer, may_fetch, &wait, &e->reply);
     pthread_mutex_lock(&s->lock);
     if (!gone && !e->refused)
-        ctw_connection_admitted(c);
+        ctw_connection_admitted(c, &peer);
     if (!c->closing && done && wait.until_ms != 0) {
         s->fetch_waits = s->fetch_waits || !may_fetch;
         put_off(e, &wait, n_wakes);
@@ -303,6 +306,7 @@ static void free_connections(struct ctw_server *s)
         *at = c->next;
         s->n_connections--;
         ctw_allowance_leave(c);
+        ctw_holder_leave(c);
         pthread_mutex_unlock(&s->lock);
         if (s->options.peer_gone != NULL)
             s->options.peer_gone(s->options.arg, c->id);

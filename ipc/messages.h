@@ -110,6 +110,7 @@ struct ctw_poll {
     uint32_t has;
     struct ctw_slice job;
     uint64_t wait_ms, seen;
+    struct ctw_slice owner; /* an administrator's: whose job; "": not given */
 };
 enum { CTW_POLL_WAIT_MS = 1, CTW_POLL_SEEN };
 
@@ -117,12 +118,14 @@ struct ctw_fetch {
     uint32_t has;
     struct ctw_slice job;
     uint64_t first, max_bytes;
+    struct ctw_slice owner; /* as in poll */
 };
 enum { CTW_FETCH_MAX_BYTES = 2 };
 
 struct ctw_job_request { /* cancel, release */
     uint32_t has;
     struct ctw_slice job;
+    struct ctw_slice owner; /* as in poll */
 };
 
 struct ctw_load {
@@ -198,8 +201,9 @@ struct ctw_job_map {
     uint64_t items_done, items;
     uint64_t tokens_done, tokens;
     double seconds_left;
+    struct ctw_slice owner;
 };
-enum { CTW_JOB_PROGRESS_BITS = 7 << 6 }; /* the last three */
+enum { CTW_JOB_PROGRESS_BITS = 7 << 6, CTW_JOB_OWNER = 9 }; /* progress: the three before owner */
 
 struct ctw_limits_map {
     uint32_t has;

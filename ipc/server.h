@@ -27,6 +27,8 @@ struct ctw_peer {
     bool local;          /* over ipc: a process of this user */
     const char *address; /* for people: "process 4711", "10.0.0.2:51234" */
     const void *who;     /* for the handler: whom admits() found; NULL without admits() */
+    const char *token;   /* its token's name, set by admits(), never freed; NULL: none */
+    bool admin;          /* always gets in; set by admits() */
 };
 
 /* How a handler defers its reply. Times are on the clock of ctw_now_ms(). */

@@ -1,6 +1,7 @@
 /*
  * Shared by server.c (opening, closing), accept.c (new connections), connection.c (bytes),
- * dispatch.c (requests) and bounds.c (what a connection may take).
+ * dispatch.c (requests), bounds.c (what a connection may take) and holders.c (what all connections
+ * of one client may take).
  *
  * One lock guards the whole server. nng runs its callbacks on its own threads. A callback takes the
  * lock, advances one connection by a step and starts nng's next operation. nng never calls back
@@ -27,20 +28,35 @@ enum {
     CTW_TRACE_BYTES = 4 * 16, /* request id and the hops before it: nng allows 15 */
     CTW_FRAME_BYTES = 9,      /* ipc: 1 and the length; tcp: the length */
     CTW_HELLO_BYTES = 8,
-    CTW_SPARE_CONNECTIONS = 16, /* above the maximum, while dropped connections are closed */
-    CTW_NOTES = 8,              /* log lines until the timer writes them; more are dropped */
+    CTW_KEPT_CONNECTIONS = 16,  /* above the maximum, for administrators */
+    CTW_SPARE_CONNECTIONS = 16, /* above these, while dropped connections are closed */
+    CTW_MOST_CONNECTIONS = CTW_IPC_CONNECTIONS + CTW_KEPT_CONNECTIONS + CTW_SPARE_CONNECTIONS,
+    CTW_NOTES = 8, /* log lines until the timer writes them; more are dropped */
     CTW_NOTE_BYTES = 200,
     /* A message slower than this for CTW_SLOW_S loses its connection if others wait for memory. */
     CTW_SLOW_BYTES_PER_S = 65536,
     CTW_SLOW_S = 5
 };
 
+/* Memory for requests that are not handled yet: see struct ctw_room. */
+enum ctw_room_kind { CTW_ROOM_STRANGERS, CTW_ROOM_MEDIUM, CTW_ROOM_LARGE, CTW_N_ROOMS };
+
+/* Whose connections these are: a process, a token, or a host without a token. */
+struct ctw_holder {
+    struct ctw_holder *next; /* in the server's list */
+    char name[96];           /* "process 17", "token NAME", "10.0.0.7" */
+    int n;                   /* connections */
+    size_t used[CTW_N_ROOMS];
+    unsigned passed_over; /* in the scan of this number, an earlier request of it must wait */
+};
+
 struct ctw_exchange {
     struct ctw_connection *conn;
     struct ctw_exchange *next; /* in the list that holds the exchange */
     size_t n, n_trace;         /* request bytes, and how many are nng's header before the message */
-    struct ctw_room *room;     /* that `charge` of a request was taken from */
-    size_t charge;             /* bytes in room->used (request) or server->unsent (reply) */
+    enum ctw_room_kind room;   /* that `charge` of a request was taken from, ... */
+    struct ctw_holder *holder; /* ... by this holder; NULL: none was */
+    size_t charge;             /* bytes in the room (request) or server->unsent (reply) */
     bool refused;              /* it had no valid token */
     bool counted;              /* counted in conn->n_exchanges */
     unsigned char *data;       /* the request; NULL: handled and freed */
@@ -70,9 +86,14 @@ struct ctw_allowance {
     int64_t ms;
 };
 
-/* Memory for large requests that are not handled yet, and the connections that wait for it. */
+/*
+ * Memory for requests above CTW_IPC_SMALL_BYTES that are not handled yet, and the connections that
+ * wait for it. Strangers have a room of their own, and so have requests up to CTW_IPC_MEDIUM_BYTES,
+ * so that these never wait for the upload of a larger one.
+ */
 struct ctw_room {
     size_t bytes, used;
+    size_t share;                        /* of one holder, at most */
     struct ctw_connection *first, **end; /* oldest first */
 };
 
@@ -81,12 +102,15 @@ struct ctw_connection {
     struct ctw_connection *next;      /* in the server's list */
     struct ctw_connection *next_room; /* in the list of its room */
     struct ctw_room *waits_in;        /* for memory for the request whose frame it sent; or NULL */
+    struct ctw_holder *holder;
+    int64_t active_ms; /* last request or reply */
     uint32_t id;
     char address[64];
     nng_stream *stream;
     nng_aio *rx, *tx;
     bool rx_busy, tx_busy; /* an nng operation is in flight */
     bool admitted;         /* it has sent a request that was not refused, or none is */
+    bool kept;             /* it has a place that is kept for administrators */
     bool closing;          /* the stream is closed; freed when no operation is in flight */
     bool hello_sent;
 
@@ -131,12 +155,14 @@ struct ctw_server {
     int n_connections, max_connections;
     uint32_t next_id;
     /* What closed connections left, the last one last: no more than were ever open together. */
-    struct ctw_allowance left[CTW_IPC_CONNECTIONS + CTW_SPARE_CONNECTIONS];
+    struct ctw_allowance left[CTW_MOST_CONNECTIONS];
     int n_left;
-    struct ctw_room clients, strangers; /* strangers: connections that are not admitted */
-    size_t unsent;                      /* bytes of large replies */
-    int64_t hurry_ms;                   /* when to check paces next */
-    bool fetch_waits;                   /* a fetch waits for replies to be sent */
+    struct ctw_holder *holders;
+    struct ctw_room rooms[CTW_N_ROOMS];
+    unsigned n_scans; /* of a room's waiting connections */
+    size_t unsent;    /* bytes of large replies */
+    int64_t hurry_ms; /* when to check paces next */
+    bool fetch_waits; /* a fetch waits for replies to be sent */
     struct ctw_exchanges ready, waiting;
     int n_waiting;
     unsigned n_wakes;
@@ -170,8 +196,9 @@ void ctw_room_leave(struct ctw_connection *c); /* it waits no more */
 void ctw_room_charge(struct ctw_connection *c, struct ctw_exchange *e);
 /* The request's bytes are freed; resumes connections that wait for memory. */
 void ctw_room_give_back(struct ctw_exchange *e);
-/* It has sent a request that was not refused: its requests take the clients' memory from now on. */
-void ctw_connection_admitted(struct ctw_connection *c);
+/* It has sent a request that was not refused: its requests take the clients' memory from now on,
+ * and it counts among the connections of the peer's token. */
+void ctw_connection_admitted(struct ctw_connection *c, const struct ctw_peer *peer);
 /* A new connection takes over what the last closed one left: reconnecting renews no burst. */
 void ctw_allowance_take_over(struct ctw_connection *c);
 void ctw_allowance_use(struct ctw_connection *c); /* for a request; reading may pause */
@@ -180,6 +207,21 @@ void ctw_allowance_leave(struct ctw_connection *c);
 bool ctw_connections_wait(const struct ctw_server *s);
 /* Drops connections that are slow with a large message while others wait for its memory. */
 void ctw_connections_hurry(struct ctw_server *s);
+
+/* ---- holders.c ---- */
+
+/* The connection is of this holder from now on, and of no other. False: out of memory. */
+bool ctw_holder_join(struct ctw_connection *c, const char *name) CTW_MUST_CHECK;
+void ctw_holder_leave(struct ctw_connection *c);
+void ctw_holder_take(struct ctw_server *s, struct ctw_holder *h, int room, size_t bytes);
+void ctw_holder_give_back(struct ctw_server *s, struct ctw_holder *h, int room, size_t bytes);
+int ctw_holder_most_connections(const struct ctw_server *s); /* that one may hold */
+/* The holder of the most connections; NULL: there is none. */
+const struct ctw_holder *ctw_holder_of_most(const struct ctw_server *s);
+/* Closes a connection to make room for the newcomer: an idle one of the largest holder or idle for
+ * long, else a busy one of a holder of very many. `own`: of the same holder, idle for long. Is
+ * there one? */
+bool ctw_holder_close_one(struct ctw_connection *newcomer, bool own) CTW_MUST_CHECK;
 
 /* ---- dispatch.c ---- */
 

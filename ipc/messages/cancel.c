@@ -2,6 +2,7 @@
 
 static const struct ctw_field fields[] = {
     CTW_FIELD(BIN, struct ctw_job_request, job, REQUIRED),
+    CTW_FIELD(STR, struct ctw_job_request, owner, OPTIONAL),
 };
 static const struct ctw_schema request = CTW_SCHEMA("cancel", struct ctw_job_request, fields);
 

@@ -4,6 +4,7 @@ static const struct ctw_field fields[] = {
     CTW_FIELD(BIN, struct ctw_fetch, job, REQUIRED),
     CTW_FIELD(UINT, struct ctw_fetch, first, REQUIRED),
     CTW_FIELD(UINT, struct ctw_fetch, max_bytes, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_fetch, owner, OPTIONAL),
 };
 static const struct ctw_schema request = CTW_SCHEMA("fetch", struct ctw_fetch, fields);
 

@@ -91,6 +91,7 @@ static const struct ctw_field job_fields[] = {
     CTW_FIELD(UINT, struct ctw_job_map, tokens_done, OPTIONAL),
     CTW_FIELD(UINT, struct ctw_job_map, tokens, OPTIONAL),
     CTW_FIELD(FLOAT, struct ctw_job_map, seconds_left, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_job_map, owner, OPTIONAL),
 };
 static const struct ctw_schema job = CTW_SCHEMA("info.jobs", struct ctw_job_map, job_fields);
 

@@ -4,6 +4,7 @@ static const struct ctw_field fields[] = {
     CTW_FIELD(BIN, struct ctw_poll, job, REQUIRED),
     CTW_FIELD(UINT, struct ctw_poll, wait_ms, OPTIONAL),
     CTW_FIELD(UINT, struct ctw_poll, seen, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_poll, owner, OPTIONAL),
 };
 static const struct ctw_schema request = CTW_SCHEMA("poll", struct ctw_poll, fields);
 

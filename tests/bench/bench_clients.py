@@ -3,11 +3,14 @@
 
     bench_clients.py [--worker BIN] [--model DIR] [--clients 1 8 24 100 200] [--tokens 400000] [--rounds 3]
                      [--hot N]
+    bench_clients.py --fair SECONDS [--clients 200]
 
 Each client is one connection with one job; a few processes share the clients. Every round runs each number
 of clients once, in changing order. Prints a Markdown table of medians: the rate relative to the first number
 of clients in the same round, and the worker's CPU time per token, which other programs on the machine disturb
-less. --hot N adds N connections that poll without a pause and ignore `again_ms`.
+less. --hot N adds N connections that poll without a pause and ignore `again_ms`. --fair counts instead how many small
+jobs each client gets done if all submit one after another for so long: clients of the Python adapter, and clients that
+merely obey `retry_ms`.
 """
 
 import argparse
@@ -21,16 +24,22 @@ import sys
 import tempfile
 import threading
 import time
+from array import array
 from pathlib import Path
 
 import msgpack
 import pynng
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/tools"), str(ROOT / "harness_adapter/src")]
 import worker_cli  # noqa: E402
+from ctworker.batches import Item  # noqa: E402
+from ctworker.client import Connection  # noqa: E402
+from ctworker.scoring import Scorer  # noqa: E402
 
 PROCESSES, LENGTH, VOCAB = 4, 128, 256
-MAKE = Path(__file__).resolve().parents[1] / "tools/tiny_checkpoint.py"
+MAKE = ROOT / "tests/tools/tiny_checkpoint.py"
+FAIR_ITEMS = 4  # of a job under --fair
 
 
 def ints(values):
@@ -54,7 +63,7 @@ class Client:
                 return reply
             if "retry_ms" not in reply["error"]:
                 raise SystemExit(f"bench_clients: {op}: {reply['error']['message']}")
-            time.sleep(reply["error"]["retry_ms"] / 1000 * random.uniform(0.5, 1))
+            time.sleep(reply["error"]["retry_ms"] / 1000)
 
     def score(self, seed, n_items):
         rng, job = random.Random(seed), random.randbytes(16)
@@ -84,6 +93,60 @@ def some_clients(url, seeds, n_items, barrier, out):
     for t in threads:
         t.join()
     out.put(sum(c.n_requests for c in clients))
+
+
+class AdapterClient:
+    """A client as lm_eval has it."""
+
+    def __init__(self, url):
+        self.connection = Connection(url)
+        self.limits = self.connection.info()["limits"]
+
+    def score(self, seed, n_items):
+        rng = random.Random(seed)
+        items = [Item(array("i", [rng.randrange(VOCAB) for _ in range(LENGTH)])) for _ in range(n_items)]
+        Scorer(self.connection, "loglikelihood_rolling", items, {"prefix_token": 0}, self.limits,
+               on_score=lambda i, score: None).run()
+
+
+def fair_clients(kind, url, seeds, seconds, barrier, out):
+    """One process; puts the number of jobs that each of its clients got done."""
+    clients = [kind(url) for _ in seeds]
+    barrier.wait()
+    end = time.monotonic() + seconds
+
+    def serve(i):
+        n = 0
+        while time.monotonic() < end:
+            clients[i].score(seeds[i] + 1000 * n, FAIR_ITEMS)
+            n += time.monotonic() < end
+        out.put(n)
+
+    threads = [threading.Thread(target=serve, args=(i,)) for i in range(len(seeds))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
+def measure_fairness(args, url):
+    print("| clients | jobs | least served | median | best served | ratio |\n"
+          "| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, kind in (("Python adapter", AdapterClient), ("obey `retry_ms`", Client)):
+        for n in args.clients:
+            n_processes = min(PROCESSES, n)
+            barrier, out = multiprocessing.Barrier(n_processes), multiprocessing.Queue()
+            children = [multiprocessing.Process(target=fair_clients, args=(
+                kind, url, range(1, n + 1)[i::n_processes], args.fair, barrier, out))
+                for i in range(n_processes)]
+            for c in children:
+                c.start()
+            served = sorted(out.get() for _ in range(n))
+            for c in children:
+                c.join()
+            ratio = served[-1] / served[0] if served[0] else float("inf")
+            print(f"| {n}, {name} | {sum(served)} | {served[0]} | {served[n // 2]} | {served[-1]} |"
+                  f" {ratio:.2f} |", flush=True)
 
 
 def hot_clients(url, n):
@@ -153,18 +216,19 @@ def main():
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 12, 24, 100, 200])
     parser.add_argument("--tokens", type=int, default=400000, help="tokens per run, all clients together")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--fair", type=int, metavar="SECONDS", help="count the jobs that each client gets done")
     parser.add_argument("--hot", type=int, default=0, help="connections that poll without a pause")
     args = parser.parse_args()
     multiprocessing.set_start_method("spawn")  # nng does not survive a fork
     with tempfile.TemporaryDirectory(prefix="bench-") as d:
         if args.model is None:
             args.model = f"{d}/model"
-            subprocess.run([sys.executable, MAKE, "llama", "dense", args.model, "--hidden", "512",
-                            "--inner", "1408", "--heads", "8", "--kv-heads", "4", "--head", "64",
-                            "--layers", "8"], check=True)
+            size = [] if args.fair else ["--hidden", "512", "--inner", "1408", "--heads", "8", "--kv-heads", "4",
+                                         "--head", "64", "--layers", "8"]
+            subprocess.run([sys.executable, MAKE, "llama", "dense", args.model, *size], check=True)
         url, ready = f"ipc://{d}/w.sock", Path(d, "ready")
         worker = subprocess.Popen([args.worker, "serve", "--model", args.model, "--backend", "cpu",
-                                   "--listen", url, "--ready-file", str(ready)])
+                                   "--listen", url, "--ready-file", str(ready), "--log", "warn"])
         hot = multiprocessing.Process(target=hot_clients, args=(url, args.hot), daemon=True)
         try:
             while not ready.exists():
@@ -173,7 +237,10 @@ def main():
                 time.sleep(0.05)
             if args.hot:
                 hot.start()
-            measure(args, url, worker.pid)
+            if args.fair:
+                measure_fairness(args, url)
+            else:
+                measure(args, url, worker.pid)
         finally:
             if hot.is_alive():
                 hot.kill()

@@ -1,9 +1,11 @@
 """The commands info, health, ps and stop: names of workers, and files that dead workers leave."""
 
+import contextlib
 import json
 import socket
 import subprocess
 import tempfile
+import threading
 import unittest
 
 import worker_process as w
@@ -11,6 +13,27 @@ from worker_cases import ended, start_fails, until
 
 
 class Commands(unittest.TestCase):
+    def test_a_full_worker_is_called_so(self):
+        """It closes new connections at once, which nng's sockets try again without a word."""
+        with w.Worker() as a, tempfile.TemporaryDirectory(prefix="ctw-") as d, \
+                socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{d}/s")
+            listener.listen(16)
+
+            def turn_away():
+                with contextlib.suppress(OSError):
+                    while True:
+                        listener.accept()[0].close()
+
+            thread = threading.Thread(target=turn_away)
+            thread.start()
+            for command in ("info", "health", "stop"):
+                out = a.command(command, f"ipc://{d}/s", *(() if command == "stop" else ("--timeout", "1")))
+                self.assertEqual(out.returncode, 75, out.stderr)
+                self.assertIn("closes new connections at once: all its connections are in use", out.stderr)
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
     def test_info_ps_stop(self):
         with w.Worker("--name", "first") as a:
             out = a.command("info")

@@ -6,6 +6,8 @@ import random
 import select
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -18,6 +20,23 @@ from worker_cases import timed, until
 HELLO = b"\0SP\0\0\x30\0\0"
 SLOW = {"us_per_token": 100}
 MIB = 1 << 20
+
+
+#: Opens connections, and holds them until its standard input is closed.
+HOLD = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held = []
+for _ in range(int(sys.argv[2])):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    s.sendall(b"\\0SP\\0\\0\\x30\\0\\0")
+    assert s.recv(8, socket.MSG_WAITALL)
+    # begin
+    held.append(s)
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 def connect(worker):
@@ -63,6 +82,8 @@ class Crowd(unittest.TestCase):
             for _ in range(25):
                 c.call("health")
             self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
+            for s in senders[6:]:
+                s.close()
             # A large request is read: the worker closes connections whose large requests have stalled.
             n = 2 * MIB
             c.sock.recv_timeout = int(60000 * w.PATIENCE)
@@ -74,8 +95,45 @@ class Crowd(unittest.TestCase):
                 s.close()
             c.call("cancel", job=job)
 
+    @contextlib.contextmanager
+    def holding(self, worker, n, program=HOLD):
+        """Another process with n connections; its id."""
+        argv = [sys.executable, "-c", program, worker.url.removeprefix("ipc://"), str(n)]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as p:
+            self.assertEqual(p.stdout.readline(), b"held\n")
+            yield p.pid
+            p.stdin.close()
+
+    def test_idle_connections_make_room(self):
+        """Two processes hold all connections without a word: whoever comes gets in, and the log says who holds them."""
+        with w.Worker() as a, a.client() as first:
+            most = first.call("info")["limits"]["connections"]
+            with self.holding(a, most - most // 4) as larger, self.holding(a, most // 4 - 1) as smaller:
+                others = [a.client() for _ in range(20)]
+                for c in others:
+                    c.call("health")
+                command = subprocess.run([w.FAKE, "health", a.url], env=a.env, capture_output=True)
+                self.assertEqual((command.returncode, command.stdout.split(b",")[0]), (0, b"ready"))
+                until(lambda: "a new client needs its place" in a.text())
+                self.assertRegex(a.text(), rf"process {larger} holds {most - most // 4} of {most} connections")
+                self.assertNotIn(f"process {smaller} holds", a.text())
+                first.call("health")  # over its old connection
+                for c in others:
+                    c.sock.close()
+                self.assertEqual(subprocess.run([w.FAKE, "stop", a.url], env=a.env).returncode, 0)
+
+    def test_busy_connections_make_room(self):
+        """The same if each of them has begun a request, so that none is idle."""
+        with w.Worker() as a:
+            with a.client() as c:
+                most = c.call("info")["limits"]["connections"]
+            begin = HOLD.replace("# begin", 's.sendall(b"\\1\\0\\0")')
+            with self.holding(a, most - most // 4, begin), self.holding(a, most // 4, begin):
+                command = subprocess.run([w.FAKE, "health", a.url], env=a.env, capture_output=True)
+                self.assertEqual((command.returncode, command.stdout.split(b",")[0]), (0, b"ready"))
+
     def test_a_silent_connection_keeps_its_place(self):
-        """Only a worker that asks for tokens gives it away: here everyone is known."""
+        """A process that opens ever more connections is refused: those that it has are not given away."""
         with w.Worker() as a:
             with a.client() as c:
                 most = c.call("info")["limits"]["connections"]
@@ -85,7 +143,7 @@ class Crowd(unittest.TestCase):
                 s = socket.socket(socket.AF_UNIX)
                 s.connect(a.url.removeprefix("ipc://"))
                 others.append(s)
-            until(lambda: "connections are in use" in a.text())
+            until(lambda: f"process {os.getpid()} has {most - most // 4} connections, the maximum" in a.text())
             request = msgpack.packb({"v": 1, "op": "health", "id": 1})
             silent.sendall(frame(len(request)) + request)
             self.assertTrue(silent.recv(9, socket.MSG_WAITALL))
@@ -138,10 +196,10 @@ class Crowd(unittest.TestCase):
             program.chmod(0o700)
             with w.Worker(program=program) as a, a.client() as c:
                 self.assertEqual(c.call("info")["limits"]["connections"], 200)
-                others = [connect(a) for _ in range(199)]
+                others = [connect(a) for _ in range(149)]
                 with self.assertRaises((AssertionError, ConnectionError)):
                     connect(a)
-                until(lambda: "all 200 connections are in use" in a.text())
+                until(lambda: f"process {os.getpid()} has 150 connections, the maximum" in a.text())
                 for s in others:
                     s.close()
 

@@ -1,5 +1,6 @@
 """Jobs of docs/PROTOCOL.md on the fake engine: their scores, their progress while they run, cancel, NaN."""
 
+import os
 import random
 import struct
 import threading
@@ -7,7 +8,7 @@ import time
 import unittest
 
 import worker_process as w
-from worker_cases import OneWorker, timed
+from worker_cases import OneWorker, timed, until
 
 
 class Scores(OneWorker):
@@ -301,6 +302,22 @@ class Numeric(OneWorker):
 
 
 class Room(unittest.TestCase):
+    def test_finished_jobs_of_an_absent_client_make_room(self):
+        """64 finished jobs of a client that is gone: five seconds later others have their slots, and the log names it."""
+        with w.Worker() as a, a.client() as c:
+            with a.client() as gone:
+                for _ in range(64):
+                    gone.wait(gone.pairs([([1], [2])]))
+
+            def is_served():
+                try:
+                    return c.run_pairs([([1], [2])])
+                except w.Refused as e:
+                    self.assertEqual(e.code, "busy")
+
+            until(is_served)
+            until(lambda: f"finished job whose client is absent, of process {os.getpid()}" in a.text())
+
     def test_open_jobs_leave_room_for_their_own_parts(self):
         items = w.rolling_items([[1] * 100000])
         head = {"kind": "loglikelihood_rolling", "prefix_token": 1}

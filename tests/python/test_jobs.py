@@ -53,7 +53,7 @@ def test_a_job_that_waits_too_long_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ctworker.scoring._HOLD_S", 0.01)
-    monkeypatch.setattr("ctworker.scoring._BUSY_MAX_S", 0.05)
+    monkeypatch.setattr("ctworker.scoring._HOLD_PAUSE_S", 0.05)
     answers = make("part=4096,full=3").loglikelihood(
         requests("loglikelihood", *TEXTS), disable_tqdm=True
     )

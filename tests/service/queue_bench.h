@@ -22,6 +22,9 @@ enum { WAIT_MS = 60000 };
 /* Of benches that are opened from now on; NULL: none. */
 static __attribute__((unused)) struct ctw_store *bench_store;
 
+/* The connection that requests come over from now on. */
+static __attribute__((unused)) uint32_t bench_pipe = 1;
+
 struct bench {
     struct ctw_queue queue;
     struct ctw_scorer scorer;
@@ -86,7 +89,7 @@ static void open_ready(struct bench *b)
 
 static struct ctw_contact contact(void)
 {
-    return (struct ctw_contact){.pipe = 1, .now_ms = ctw_now_ms()};
+    return (struct ctw_contact){.pipe = bench_pipe, .now_ms = ctw_now_ms()};
 }
 
 static struct ctw_slice id_of(const char *id)
@@ -96,8 +99,9 @@ static struct ctw_slice id_of(const char *id)
 
 /* Submits n_items pairs of n_context tokens and one target; the last target is `token`. Ids are 16
  * characters. */
-static enum ctw_status submit(struct bench *b, const char *id, int n_items, int n_context,
-                              int32_t token, bool seal, struct ctw_err *err)
+static __attribute__((unused)) enum ctw_status submit(struct bench *b, const char *id, int n_items,
+                                                      int n_context, int32_t token, bool seal,
+                                                      struct ctw_err *err)
 {
     int n_tok = n_items * (n_context + 1);
     int32_t *tokens = calloc((size_t)n_tok, 4), *contexts = calloc((size_t)n_items, 4);
@@ -133,6 +137,40 @@ static enum ctw_status submit(struct bench *b, const char *id, int n_items, int 
     free(contexts);
     free(continuations);
     return st;
+}
+
+/* Part `part` of a job of texts, over the given connection: one text of n_tok tokens. */
+static __attribute__((unused)) enum ctw_status
+begin_part(struct bench *b, const char *id, uint32_t pipe, const char *owner, int64_t now_ms,
+           uint64_t part, int32_t n_tok, int *retry_ms, struct ctw_err *err)
+{
+    char *tokens = calloc((size_t)n_tok, 4), n_tokens[4];
+    assert_non_null(tokens);
+    memcpy(n_tokens, &n_tok, 4);
+    struct ctw_contact c = {.pipe = pipe, .now_ms = now_ms, .owner = owner};
+    struct ctw_submit s = {.has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
+                           .job = id_of(id),
+                           .part = part,
+                           .head = {.kind = ctw_slice_of("loglikelihood_rolling"),
+                                    .has = 1u << CTW_HEAD_PREFIX_TOKEN,
+                                    .prefix_token = 1},
+                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
+                                     .tokens = {.data = tokens, .n = (size_t)n_tok * 4},
+                                     .n_tokens = {.data = n_tokens, .n = 4}}};
+    struct ctw_submit_reply reply;
+    int64_t bad_item;
+    enum ctw_status st = ask_submit(&b->queue, &c, &s, &reply, &bad_item, retry_ms, err);
+    free(tokens);
+    return st;
+}
+
+/* Begins a job of one item. */
+static __attribute__((unused)) enum ctw_status begin(struct bench *b, const char *id, uint32_t pipe,
+                                                     const char *owner, int64_t now_ms,
+                                                     struct ctw_err *err)
+{
+    int retry_ms;
+    return begin_part(b, id, pipe, owner, now_ms, 0, 1, &retry_ms, err);
 }
 
 /* The job's final state, as a static string; its error in *err. */

@@ -3,36 +3,92 @@
 
 #include "base/mem.h"
 
+enum {
+    MIB = 1 << 20,
+    /* What one process may send of large and medium requests, if no token is needed. */
+    LARGE_SHARE = (CTW_IPC_UNHANDLED_BYTES - CTW_IPC_ALL_MEDIUM_BYTES) / 4,
+    MEDIUM_SHARE = CTW_IPC_ALL_MEDIUM_BYTES / 4
+};
+
 /* Requests that stall halfway: their connections are closed and their memory is freed. Until then
- * large requests wait in their order, and small ones do not. */
+ * large requests wait in their order, and smaller ones do not. */
 static void half_a_request_is_given_up(void **state)
 {
     (void)state;
     struct bench b;
     static const char body[1 << 16] = {(char)0x80};
-    enum { N = 20, FULL = 17, MIB = 1 << 20 };
+    enum { N = 8, FULL = LARGE_SHARE / (16 * MIB) };
     int fds[N];
     open_bench(&b, 2 * patience_ms);
     int64_t since_ms = ctw_now_ms();
-    for (int i = 0; i < N; i++) { /* 2 of 8 and 15 of 16 MiB are the bound, 256 MiB */
+    for (int i = 0; i < N; i++) {
         fds[i] = connect_to(&b);
-        begin_request(fds[i], i == 0 || i == FULL - 1 ? 8 * MIB : 16 * MIB);
+        begin_request(fds[i], 16 * MIB);
         assert_int_equal(write(fds[i], body, sizeof(body)), sizeof(body));
     }
     assert_others_are_served(&b, 5);
-    close(fds[0]); /* too little for the next one in the row */
-    while (atomic_load(&b.n_lost) < 6)
-        sleep_ms(1);
-    int fd = connect_to(&b);
-    begin_request(fd, sizeof(body));
-    assert_int_equal(write(fd, body, sizeof(body)), sizeof(body));
-    assert_true(take_reply(fd, 8 * patience_ms)); /* "format" */
+    int medium = connect_to(&b), fd = connect_to(&b);
+    begin_request(medium, sizeof(body));
+    assert_int_equal(write(medium, body, sizeof(body)), sizeof(body));
+    assert_true(take_reply(medium, 8 * patience_ms)); /* "format" */
+    assert_true(atomic_load(&b.n_lost) <= 5);         /* nobody was closed for it */
+    begin_request(fd, 2 * MIB);
+    for (int i = 0; i < 2 * MIB / (int)sizeof(body); i++)
+        assert_int_equal(write(fd, body, sizeof(body)), sizeof(body));
+    assert_true(take_reply(fd, 30 * patience_ms));
     assert_true(ctw_now_ms() - since_ms >= 2 * patience_ms);
     while (atomic_load(&b.n_lost) < 5 + N)
         sleep_ms(1);
-    for (int i = 1; i < N; i++)
+    for (int i = 0; i < N; i++)
         close(fds[i]);
     close(fd);
+    close(medium);
+    close_bench(&b);
+}
+
+/* A connection of this token, which is known from now on. */
+static int connect_as(const struct bench *b, const char *token)
+{
+    int fd = connect_to(b);
+    bench_token = token;
+    begin_request(fd, 600);
+    send_submit(fd, 600);
+    assert_true(take_reply(fd, 8 * patience_ms));
+    return fd;
+}
+
+/* Twenty slow uploads of one token: another token's requests of any size, and the same token's
+ * requests of ordinary size, are answered at once, and no connection is closed for it. */
+static void slow_uploads_cost_their_token_only(void **state)
+{
+    (void)state;
+    struct bench b;
+    static const char some[1 << 16];
+    enum { N = 20, LARGEST = 16 * MIB, ORDINARY = 30000 };
+    int fds[N];
+    open_asking_bench(&b);
+    int same = connect_as(&b, "a token"), other = connect_as(&b, "b token");
+    for (int i = 0; i < N; i++) {
+        fds[i] = connect_as(&b, "a token");
+        begin_request(fds[i], LARGEST);
+        assert_int_equal(write(fds[i], some, sizeof(some)), sizeof(some));
+    }
+    bench_token = "b token";
+    begin_request(other, ORDINARY);
+    send_submit(other, ORDINARY);
+    assert_true(take_reply(other, 4 * patience_ms));
+    begin_request(other, LARGEST);
+    send_submit(other, LARGEST);
+    assert_true(take_reply(other, 4 * patience_ms));
+    bench_token = "a token";
+    begin_request(same, ORDINARY);
+    send_submit(same, ORDINARY);
+    assert_true(take_reply(same, 4 * patience_ms));
+    assert_int_equal(atomic_load(&b.n_lost), 0);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    close(same);
+    close(other);
     close_bench(&b);
 }
 
@@ -92,8 +148,8 @@ static void out_of_memory_between_two_requests(void **state)
         for (int i = 0; i < N; i++)
             fds[i] = connect_to(&b);
         int64_t n_allocated = ctw_mem_count();
-        for (int i = 0; i < N; i++) /* use up the bound */
-            begin_request(fds[i], CTW_IPC_UNHANDLED_BYTES / N - (i == 0 ? BYTES : 0));
+        for (int i = 0; i < N; i++) /* use up the share */
+            begin_request(fds[i], MEDIUM_SHARE / N - (i == 0 ? BYTES : 0));
         while (ctw_mem_count() < n_allocated + 2 * N)
             sleep_ms(1);
         begin_request(fd, BYTES);
@@ -160,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(half_a_request_is_given_up),
+        cmocka_unit_test(slow_uploads_cost_their_token_only),
         cmocka_unit_test(strangers_leave_memory_to_clients),
         cmocka_unit_test(out_of_memory_between_two_requests),
         cmocka_unit_test(requests_a_second_are_bounded),

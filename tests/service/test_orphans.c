@@ -136,27 +136,6 @@ static void time_in_which_we_did_not_run_does_not_count(void **state)
     close_bench(&b);
 }
 
-/* Begins a job of one item over the given connection. */
-static enum ctw_status begin(struct bench *b, const char *id, uint32_t pipe, const char *owner,
-                             int64_t now_ms, struct ctw_err *err)
-{
-    static const char one[4] = {1};
-    const struct ctw_slice bin = {.data = one, .n = 4};
-    struct ctw_contact c = {.pipe = pipe, .now_ms = now_ms, .owner = owner};
-    struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
-                           .job = id_of(id),
-                           .head = {.kind = ctw_slice_of("loglikelihood_rolling"),
-                                    .has = 1u << CTW_HEAD_PREFIX_TOKEN,
-                                    .prefix_token = 1},
-                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
-                                     .tokens = bin,
-                                     .n_tokens = bin}};
-    struct ctw_submit_reply reply;
-    int64_t bad_item;
-    int retry_ms;
-    return ask_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
-}
-
 /* Abandoned jobs do not block other clients for long, and one client cannot take all slots. */
 static void forgotten_jobs_make_room(void **state)
 {
@@ -197,6 +176,80 @@ static void forgotten_jobs_make_room(void **state)
     close_bench(&b);
 }
 
+/* One item that is scored at once, over the given connection. */
+static void finish(struct bench *b, const char *id, uint32_t pipe, const char *owner)
+{
+    struct ctw_err err;
+    struct ctw_seal_reply sealed;
+    struct ctw_contact c = {.pipe = pipe, .now_ms = ctw_now_ms(), .owner = owner};
+    struct ctw_seal seal = {.job = id_of(id), .parts = 1};
+    bool done = false;
+    assert_int_equal(begin(b, id, pipe, owner, c.now_ms, &err), CTW_OK);
+    assert_int_equal(ask_seal(&b->queue, &c, &seal, &sealed, &err), CTW_OK);
+    while (!done) {
+        nanosleep(&(const struct timespec){.tv_nsec = 100000}, NULL);
+        pthread_mutex_lock(&b->queue.lock);
+        for (const struct ctw_job *j = b->queue.jobs.first; j != NULL; j = j->next)
+            done = done || (memcmp(j->id, id, 16) == 0 && j->state == CTW_JOB_DONE);
+        pthread_mutex_unlock(&b->queue.lock);
+    }
+}
+
+/* Finished jobs of clients that went away keep nobody out: the longest silent goes, one for each
+ * job that needs a slot, and never a job whose client polls. */
+static void finished_jobs_of_absent_clients_make_room(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    char id[17];
+    open_ready(&b);
+    for (int i = 0; i < CTW_IPC_JOBS; i++) {
+        snprintf(id, sizeof(id), "finished--%06d", i);
+        finish(&b, id, 10 + (uint32_t)i, NULL);
+    }
+    int64_t now = ctw_now_ms();
+    assert_int_equal(begin(&b, "early-----------", 99, NULL, now + 59000, &err), CTW_EBUSY);
+    ctw_queue_peer_gone(&b.queue, 12, now); /* this client's connection is lost, too */
+    assert_int_equal(begin(&b, "early-----------", 99, NULL, now + 4900, &err), CTW_EBUSY);
+    assert_int_equal(begin(&b, "after-the-lost--", 99, NULL, now + 5000, &err), CTW_OK);
+    assert_false(is_there(&b, "finished--000002"));
+    struct ctw_contact c = {.pipe = 10, .now_ms = now + 30000}; /* the oldest one's client polls */
+    struct ctw_poll poll = {.job = id_of("finished--000000")};
+    struct ctw_wait wait = {.since_ms = c.now_ms, .allowed = true};
+    struct ctw_reply reply = {.op = CTW_OP_POLL};
+    assert_int_equal(ask_poll(&b.queue, &c, &poll, &wait, &reply, &err), CTW_OK);
+    ctw_reply_close(&reply);
+    assert_int_equal(begin(&b, "late------------", 99, NULL, now + 61000, &err), CTW_OK);
+    assert_int_equal(b.queue.jobs.n, CTW_IPC_JOBS); /* as many as were needed */
+    assert_true(is_there(&b, "finished--000000"));
+    assert_false(is_there(&b, "finished--000001"));
+    assert_true(is_there(&b, "finished--000003"));
+    close_bench(&b);
+}
+
+/* A token whose jobs reach its bound drops its own finished jobs, no other token's. */
+static void a_token_makes_room_for_itself(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    char id[17];
+    open_ready(&b);
+    finish(&b, "of bob----------", 9, "bob");
+    for (int i = 0; i < CTW_IPC_JOBS / 4 * 3; i++) {
+        snprintf(id, sizeof(id), "of alice--%06d", i);
+        finish(&b, id, 10, "alice");
+    }
+    int64_t now = ctw_now_ms();
+    assert_int_equal(begin(&b, "early-----------", 10, "alice", now + 59000, &err), CTW_EBUSY);
+    assert_int_equal(begin(&b, "late------------", 10, "alice", now + 61000, &err), CTW_OK);
+    assert_true(is_there(&b, "of bob----------"));
+    assert_false(is_there(&b, "of alice--000000"));
+    assert_true(is_there(&b, "of alice--000001"));
+    close_bench(&b);
+}
+
 /* A job that was released while the scorer or a reply still reads it takes no slot. */
 static void released_jobs_take_no_slot(void **state)
 {
@@ -230,6 +283,8 @@ int main(void)
         cmocka_unit_test(a_waiting_poll_is_contact),
         cmocka_unit_test(time_in_which_we_did_not_run_does_not_count),
         cmocka_unit_test(forgotten_jobs_make_room),
+        cmocka_unit_test(finished_jobs_of_absent_clients_make_room),
+        cmocka_unit_test(a_token_makes_room_for_itself),
         cmocka_unit_test(released_jobs_take_no_slot),
     };
     ctw_log_set_level(CTW_LOG_ERROR);

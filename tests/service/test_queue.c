@@ -56,6 +56,34 @@ static void equal_jobs_get_equal_shares(void **state)
     fake_engine.us_per_token = 0;
 }
 
+/* Shares are of clients: a client with one job does not wait for all eight of another. */
+static void many_jobs_get_one_share(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    double sum;
+    int64_t n_many = 0;
+    fake_engine.us_per_token = 200;
+    fake_engine.pass_tokens = 512;
+    open_ready(&b);
+    char id[17] = "many-0----------";
+    for (id[5] = '0'; id[5] < '8'; id[5]++)
+        assert_int_equal(submit(&b, id, 60, 63, 7, true, &err), CTW_OK);
+    bench_pipe = 2;
+    assert_int_equal(submit(&b, "one-------------", 60, 63, 7, true, &err), CTW_OK);
+    assert_string_equal(wait_for_job(&b, "one-------------", &err), "done");
+    bench_pipe = 1;
+    for (id[5] = '0'; id[5] < '8'; id[5]++)
+        n_many += fetch(&b, id, &sum, &err);
+    /* 60 items, and as many of the others, give or take a few passes of eight; else 480. */
+    assert_in_range(n_many, 30, 120);
+    for (id[5] = '0'; id[5] < '8'; id[5]++)
+        assert_string_equal(wait_for_job(&b, id, &err), "done");
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+}
+
 static void infinity_is_no_score(void **state)
 {
     (void)state;
@@ -291,6 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_jobs_share_a_pass),
         cmocka_unit_test(equal_jobs_get_equal_shares),
+        cmocka_unit_test(many_jobs_get_one_share),
         cmocka_unit_test(infinity_is_no_score),
         cmocka_unit_test(bytes_are_given_back),
         cmocka_unit_test(what_cannot_fit_is_told_at_submit),

@@ -130,21 +130,31 @@ static void replies_that_nobody_takes_make_room(void **state)
     close_bench(&b);
 }
 
-static void too_large_a_request_is_refused(void **state)
+static void a_request_of_a_wrong_size_is_refused(void **state)
 {
     (void)state;
     struct bench b;
     char log[4096];
     int saved;
-    static const unsigned char head[9] = {1, 0, 0, 0, 0, 0x40, 0, 0, 0};
+    static const struct {
+        unsigned char head[9];
+        const char *why;
+    } rows[] = {
+        {{1, 0, 0, 0, 0, 0x40, 0, 0, 0},
+         "its request has 1073741824 bytes, at most 16842752 are allowed"},
+        {{1, 0, 0, 0, 0, 0, 0, 0, 2},
+         "its message has 2 bytes, too few for nng's header of at least 4"},
+    };
     open_bench(&b, 0);
-    FILE *f = begin_log(&saved);
-    int fd = connect_to(&b);
-    assert_int_equal(write(fd, head, 9), 9);
-    assert_false(take_reply(fd, 8 * patience_ms));
-    end_log(f, saved, log, sizeof(log));
-    assert_non_null(strstr(log, "its request has 1073741824 bytes, at most 16842752 are allowed"));
-    close(fd);
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        FILE *f = begin_log(&saved);
+        int fd = connect_to(&b);
+        assert_int_equal(write(fd, rows[i].head, 9), 9);
+        assert_false(take_reply(fd, 8 * patience_ms));
+        end_log(f, saved, log, sizeof(log));
+        assert_non_null(strstr(log, rows[i].why));
+        close(fd);
+    }
     close_bench(&b);
 }
 
@@ -291,25 +301,34 @@ static void connections_that_end_at_once_do_no_harm(void **state)
     close_bench(&b);
 }
 
+/* A process has three quarters of the places at most. */
 static void more_connections_than_the_bound_are_refused(void **state)
 {
     (void)state;
     struct bench b;
-    static int fds[CTW_IPC_CONNECTIONS];
+    char log[4096], bound[64];
+    int saved;
+    enum { MOST = CTW_IPC_CONNECTIONS / 4 * 3 };
+    static int fds[MOST];
     struct rlimit most;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &most), 0);
     most.rlim_cur = most.rlim_max;
     if (most.rlim_max < 3 * CTW_IPC_CONNECTIONS || setrlimit(RLIMIT_NOFILE, &most) != 0)
         skip();
     open_bench(&b, 0);
-    for (int i = 0; i < CTW_IPC_CONNECTIONS; i++)
+    for (int i = 0; i < MOST; i++)
         fds[i] = connect_to(&b);
-    ask(fds[CTW_IPC_CONNECTIONS - 1], CTW_OP_HEALTH, 1);
-    assert_true(take_reply(fds[CTW_IPC_CONNECTIONS - 1], 8 * patience_ms));
+    ask(fds[MOST - 1], CTW_OP_HEALTH, 1);
+    assert_true(take_reply(fds[MOST - 1], 8 * patience_ms));
+    FILE *f = begin_log(&saved);
     assert_int_equal(call(&b, CTW_OP_HEALTH, 300, NULL) == CTW_OK, false);
-    for (int i = 0; i < CTW_IPC_CONNECTIONS; i++)
+    end_log(f, saved, log, sizeof(log));
+    snprintf(bound, sizeof(bound), "process %d has %d connections, the maximum for one client",
+             (int)getpid(), MOST);
+    assert_non_null(strstr(log, bound));
+    for (int i = 0; i < MOST; i++)
         close(fds[i]);
-    while (atomic_load(&b.n_lost) < CTW_IPC_CONNECTIONS)
+    while (atomic_load(&b.n_lost) < MOST)
         sleep_ms(1);
     assert_others_are_served(&b, 1);
     close_bench(&b);
@@ -336,7 +355,7 @@ int main(void)
         cmocka_unit_test(who_stalls_is_told),
         cmocka_unit_test(requests_without_end_are_not_read),
         cmocka_unit_test(replies_that_nobody_takes_make_room),
-        cmocka_unit_test(too_large_a_request_is_refused),
+        cmocka_unit_test(a_request_of_a_wrong_size_is_refused),
         cmocka_unit_test(a_hundred_that_wait_wake_at_once),
         cmocka_unit_test(an_early_wake_is_not_lost),
         cmocka_unit_test(one_connection_does_not_take_all_places),

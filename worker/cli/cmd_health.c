@@ -13,7 +13,7 @@ static const char about[] =
     "Exit codes: 0 healthy: the worker answers and has not failed (with --ready: it accepts\n"
     "jobs, and at least one model is ready); 1 the worker answers, but is not healthy (or not\n"
     "ready); 64 wrong command line, or several workers run; 66 no such worker; 74 no answer;\n"
-    "77 token refused.\n";
+    "75 the worker's connections are all in use; 77 token refused.\n";
 
 static enum ctw_status print(const struct ctw_health_reply *r, bool json, struct ctw_err *err)
 {

@@ -18,7 +18,7 @@ static const char about[] =
     "--json prints the keys of docs/PROTOCOL.md, the url, and the percentage of each job.\n"
     "\n"
     "Exit codes: 0 success; 64 wrong command line, or several workers run; 66 no such worker;\n"
-    "74 no answer; 77 token refused.\n";
+    "74 no answer; 75 the worker's connections are all in use; 77 token refused.\n";
 
 #define TEXT(s) (int)(s).n, (s).data
 

@@ -17,7 +17,7 @@ static const char about[] =
     "Exit codes: 0 success, even if no worker runs; 64 wrong command line; 66 no such token\n"
     "file; 74 the token file or the runtime folder cannot be read.\n";
 
-/* "ready", ..., or "no answer" */
+/* "ready", ..., "full" or "no answer" */
 static void ask_state(struct ctw_worker_address *worker, char out[32])
 {
     enum { TIMEOUT_MS = 2000 };
@@ -26,7 +26,10 @@ static void ask_state(struct ctw_worker_address *worker, char out[32])
     if (st == CTW_OK)
         ctw_slice_copy(call.reply.body.health.state, out, 32);
     else
-        snprintf(out, 32, st == CTW_EREFUSED ? "refused" : "no answer");
+        snprintf(out, 32, "%s",
+                 st == CTW_EREFUSED ? "refused"
+                 : st == CTW_EBUSY  ? "full"
+                                    : "no answer");
     ctw_worker_call_close(&call);
 }
 

@@ -18,7 +18,8 @@ static const char about[] =
     "\n"
     "Exit codes: 0 the worker has ended (with --timeout 0: the worker accepted the request);\n"
     "64 wrong command line, or several workers run; 66 no such worker; 74 no answer; 75 the\n"
-    "worker is still running after the timeout; 77 token refused.\n";
+    "worker is still running after the timeout, or its connections are all in use; 77 token\n"
+    "refused.\n";
 
 enum {
     CALL_MS = 5000,

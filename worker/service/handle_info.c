@@ -141,7 +141,10 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const s
     out->tokens = progress.tokens;
     out->seconds_left = progress.seconds_left;
     out->has = CTW_JOB_PROGRESS_BITS;
-    return ctw_reply_copy(reply, j->head.model, &out->model);
+    if (j->contact.owner[0] != '\0')
+        out->has |= 1u << CTW_JOB_OWNER;
+    return ctw_reply_copy(reply, j->head.model, &out->model) &&
+           ctw_reply_copy(reply, j->contact.owner, &out->owner);
 }
 
 /* An admin sees all jobs, other clients only their own. */

@@ -69,7 +69,7 @@ enum ctw_status ctw_handle_poll(struct ctw_handler_call *c, struct ctw_err *err)
         return ctw_fail(err, CTW_EINVAL, "poll: wait_ms %" PRIu64 " is not in 0..%d", poll->wait_ms,
                         CTW_IPC_WAIT_MS);
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, poll->job, true, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, poll->job, &poll->owner, &j, err);
     if (st == CTW_OK &&
         !put_off(q, j, poll, c->wait, c->contact.now_ms, ctw_job_is_of(j, &c->contact), again_ms))
         st = fill_poll(c, j, err);
@@ -135,7 +135,7 @@ enum ctw_status ctw_handle_fetch(struct ctw_handler_call *c, struct ctw_err *err
     struct ctw_job *j;
     int64_t n_done = 0;
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, fetch->job, true, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, fetch->job, &fetch->owner, &j, err);
     if (st == CTW_OK) {
         ctw_jobs_pin(j);
         n_done = j->results.n_done;
@@ -158,12 +158,13 @@ enum ctw_status ctw_handle_fetch(struct ctw_handler_call *c, struct ctw_err *err
 enum ctw_status ctw_handle_cancel(struct ctw_handler_call *c, struct ctw_err *err)
 {
     struct ctw_queue *q = c->service->queue;
+    const struct ctw_job_request *request = &c->request->body.job;
     char caller[CTW_CALLER_MAX], owner[CTW_OWNER_MAX];
     bool foreign = false;
     struct ctw_job *j;
     pthread_mutex_lock(&q->lock);
     enum ctw_status st =
-        ctw_jobs_find(&q->jobs, &c->contact, c->request->body.job.job, true, &j, err);
+        ctw_jobs_find(&q->jobs, &c->contact, request->job, &request->owner, &j, err);
     if (st == CTW_OK) {
         foreign = !ctw_job_is_of(j, &c->contact);
         memcpy(owner, j->contact.owner, sizeof(owner));
@@ -181,11 +182,12 @@ enum ctw_status ctw_handle_cancel(struct ctw_handler_call *c, struct ctw_err *er
 enum ctw_status ctw_handle_release(struct ctw_handler_call *c, struct ctw_err *err)
 {
     struct ctw_queue *q = c->service->queue;
+    const struct ctw_job_request *request = &c->request->body.job;
     struct ctw_job *j;
     c->reply->body.state.state = ctw_slice_of("released");
     pthread_mutex_lock(&q->lock);
     enum ctw_status st =
-        ctw_jobs_find(&q->jobs, &c->contact, c->request->body.job.job, true, &j, err);
+        ctw_jobs_find(&q->jobs, &c->contact, request->job, &request->owner, &j, err);
     if (st == CTW_ENOTFOUND)
         st = CTW_OK;
     else if (st == CTW_OK && !ctw_job_is_final(j))

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "worker/service/handlers.h"
+#include "worker/service/space.h"
 
 static struct ctw_slice state_of(const struct ctw_job *j)
 {
@@ -35,7 +35,7 @@ struct arrival {
     struct ctw_job *job;   /* new, not yet in the queue */
     struct opening model, reference;
     int *retry_ms;
-    int n_dropped; /* forgotten jobs, dropped to free space */
+    struct ctw_space_request space;
 };
 
 static void fill_reply(const struct ctw_job *j, bool repeated, struct ctw_submit_reply *reply)
@@ -88,111 +88,6 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
         return ctw_fail(err, CTW_EBUSY, "model %s is still loading", m->name);
     }
     return CTW_OK;
-}
-
-/* ---- space ---- */
-
-enum {
-    OPEN_JOBS = CTW_IPC_JOBS / 4,      /* not sealed yet, of one client */
-    OWNER_JOBS = CTW_IPC_JOBS / 4 * 3, /* of one token, finished ones included */
-    FORGOTTEN_MS = 60000               /* without contact, while other clients are refused */
-};
-
-static bool is_open(const struct ctw_job *j)
-{
-    return j->state == CTW_JOB_OPEN && !j->removed;
-}
-
-static size_t open_bytes(const struct ctw_queue *q)
-{
-    size_t bytes = 0;
-    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next)
-        bytes += is_open(j) ? j->input.bytes : 0;
-    return bytes;
-}
-
-/* Open jobs of this connection, or of this token over any connection. */
-static int n_open_jobs(const struct ctw_queue *q, const struct ctw_contact *contact)
-{
-    const char *owner = contact->owner != NULL ? contact->owner : "";
-    int n = 0;
-    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        bool of_token = owner[0] != '\0' && ctw_job_is_of(j, contact);
-        n += is_open(j) && (of_token || j->contact.pipe == contact->pipe);
-    }
-    return n;
-}
-
-/* The queue is full: clients that began a job and went away must not keep other clients out. */
-static bool drop_forgotten(struct ctw_queue *q, struct arrival *a)
-{
-    int n = 0;
-    for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
-        next = j->next;
-        if (!is_open(j) || a->contact->now_ms - j->contact.last_ms < FORGOTTEN_MS)
-            continue;
-        n++;
-        ctw_queue_cancel_job(q, j,
-                             "it was not sealed, and its client was silent while others waited");
-        ctw_queue_remove(q, j);
-    }
-    a->n_dropped += n;
-    return n > 0;
-}
-
-static enum ctw_status find_room(const struct ctw_queue *q, struct ctw_err *err)
-{
-    if (q->jobs.n >= CTW_IPC_JOBS)
-        return ctw_fail(err, CTW_EBUSY,
-                        "the queue has %d jobs, the maximum: release finished jobs, or wait",
-                        CTW_IPC_JOBS);
-    /* The rest is for the further parts of these jobs: otherwise none might ever be sealed. */
-    size_t bytes = open_bytes(q);
-    if (bytes >= q->jobs.max_bytes - q->jobs.max_bytes / 4)
-        return ctw_fail(err, CTW_EBUSY,
-                        "jobs that are not sealed yet fill %zu of the queue's %zu bytes: seal or "
-                        "release them, or wait",
-                        bytes, q->jobs.max_bytes);
-    return CTW_OK;
-}
-
-/* Of one token's name, so that others have slots whatever it does; this user over ipc has them all.
- */
-static enum ctw_status check_owner(const struct ctw_queue *q, const struct ctw_contact *contact,
-                                   struct ctw_err *err)
-{
-    int n = 0;
-    if (contact->owner == NULL || contact->owner[0] == '\0')
-        return CTW_OK;
-    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next)
-        n += !j->removed && ctw_job_is_of(j, contact);
-    if (n < OWNER_JOBS)
-        return CTW_OK;
-    return ctw_fail(err, CTW_EBUSY,
-                    "the token %s has %d jobs here, the maximum for one token: release finished "
-                    "jobs, or wait",
-                    contact->owner, n);
-}
-
-/* For a new job. */
-static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct ctw_err *err)
-{
-    if (ctw_queue_admits(q, err) != CTW_OK)
-        return err->status;
-    *a->retry_ms = 1000;
-    if (n_open_jobs(q, a->contact) >= OPEN_JOBS)
-        return ctw_fail(err, CTW_EBUSY,
-                        "this client has %d jobs that are not sealed, the maximum: seal them, "
-                        "or cancel and release them",
-                        OPEN_JOBS);
-    if (check_owner(q, a->contact, err) != CTW_OK)
-        return err->status;
-    enum ctw_status st = find_room(q, err);
-    if (st != CTW_OK && drop_forgotten(q, a))
-        st = find_room(q, err);
-    if (st == CTW_OK)
-        *a->retry_ms = 0;
-    return st;
 }
 
 /* ---- the two checks of a submit ---- */
@@ -279,7 +174,7 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     const struct ctw_submit *s = a->submit;
     bool has_head = s->has >> CTW_SUBMIT_HEAD & 1;
     struct ctw_job *j;
-    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, NULL, &j, err);
     if (st == CTW_EINVAL)
         return st;
     if (has_head != (s->part == 0))
@@ -300,7 +195,7 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     }
     if (s->part != 0)
         return st; /* not found */
-    st = check_room(q, a, err);
+    st = ctw_space_for_job(q, &a->space, err);
     if (st != CTW_OK)
         return st;
     const struct ctw_model_slot *m, *reference;
@@ -360,14 +255,14 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
                                 struct ctw_submit_reply *reply, struct ctw_err *err)
 {
     struct ctw_job *j;
-    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, NULL, &j, err);
     if (a->found != NULL && st != CTW_OK)
         return st;
     if (a->found != NULL && j != a->found) /* the part was checked against the former job's head */
         return ctw_fail(
             err, CTW_ENOTFOUND,
             "the job was released, and another job with its id was submitted meanwhile");
-    st = j != NULL ? check_place(j, a, err) : check_room(q, a, err);
+    st = j != NULL ? check_place(j, a, err) : ctw_space_for_job(q, &a->space, err);
     if (st != CTW_OK)
         return st;
     if (a->repeated) {
@@ -378,26 +273,15 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
     if (st != CTW_OK)
         return st;
     struct ctw_job *to = j != NULL ? j : a->job;
-    size_t job_bytes = to->input.bytes + a->part->bytes;
-    if (job_bytes > q->jobs.max_bytes)
-        return ctw_fail(
-            err, CTW_EINVAL,
-            "the job with its results would take %zu bytes, but the queue has only %zu: "
-            "split the job",
-            job_bytes, q->jobs.max_bytes);
-    if (q->jobs.bytes + a->part->bytes > q->jobs.max_bytes)
-        drop_forgotten(q, a);
-    if (q->jobs.bytes + a->part->bytes > q->jobs.max_bytes) {
-        *a->retry_ms = 1000;
-        return ctw_fail(err, CTW_EBUSY,
-                        "the queue holds %zu of %zu bytes: release finished jobs, or wait",
-                        q->jobs.bytes, q->jobs.max_bytes);
-    }
+    st = ctw_space_for_part(q, &a->space, to, a->part->bytes, err);
+    if (st != CTW_OK)
+        return st;
     st = j != NULL ? ctw_jobs_add_part(&q->jobs, j, a->part, err)
                    : ctw_job_add_part(to, a->part, err);
     if (st != CTW_OK)
         return st;
     a->part = NULL;
+    ctw_space_taken(q, &a->space, to);
     if (j == NULL) {
         ctw_jobs_append(&q->jobs, to);
         a->job = NULL;
@@ -411,10 +295,12 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     struct ctw_queue *q = c->service->queue;
     const struct ctw_submit *submit = &c->request->body.submit;
     struct ctw_submit_reply *reply = &c->reply->body.submit;
-    struct arrival a = {.submit = submit,
-                        .contact = &c->contact,
-                        .has_store = c->service->store != NULL,
-                        .retry_ms = &c->retry_ms};
+    struct arrival a = {
+        .submit = submit,
+        .contact = &c->contact,
+        .has_store = c->service->store != NULL,
+        .retry_ms = &c->retry_ms,
+        .space = {.contact = &c->contact, .job = submit->job, .retry_ms = &c->retry_ms}};
     pthread_mutex_lock(&q->lock);
     enum ctw_status st = find_or_create_job(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);
@@ -437,9 +323,7 @@ done:
         ctw_jobs_unpin(&q->jobs, a.found);
         pthread_mutex_unlock(&q->lock);
     }
-    if (a.n_dropped > 0) /* without the lock: standard error may be a full pipe */
-        ctw_warn("no space for a new job: dropped %d unsealed jobs without contact for %d s",
-                 a.n_dropped, FORGOTTEN_MS / 1000);
+    ctw_space_log(&a.space.dropped);
     ctw_job_part_destroy(a.part);
     ctw_job_destroy(a.job);
     return st;
@@ -469,7 +353,7 @@ enum ctw_status ctw_handle_seal(struct ctw_handler_call *c, struct ctw_err *err)
     const struct ctw_seal *seal = &c->request->body.seal;
     struct ctw_job *j;
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, seal->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, seal->job, NULL, &j, err);
     if (st == CTW_OK)
         st = seal_job(q, j, seal->parts, err);
     if (st == CTW_OK)

@@ -34,8 +34,12 @@ bool ctw_handle_admits(void *arg, struct ctw_peer *peer, const struct ctw_reques
     enum { QUIET_MS = 1000 };
     struct ctw_service *service = arg;
     peer->who = ctw_auth_find(service->auth, request->token);
-    if (peer->who != NULL)
+    if (peer->who != NULL) {
+        const struct ctw_auth_entry *e = peer->who;
+        peer->token = e->name;
+        peer->admin = e->admin;
         return true;
+    }
     int64_t now = ctw_now_ms();
     long long last = atomic_load(&service->refused_ms);
     if ((last == 0 || now - last >= QUIET_MS) &&
@@ -107,7 +111,7 @@ void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request
     struct ctw_handler_call call = {
         .service = arg,
         .peer = peer,
-        .contact = {.pipe = peer->pipe, .now_ms = ctw_now_ms()},
+        .contact = {.pipe = peer->pipe, .now_ms = ctw_now_ms(), .address = peer->address},
         .request = request,
         .wait = wait,
         .reply = reply,

@@ -35,7 +35,11 @@ enum ctw_job_kind {
     CTW_N_JOB_KINDS
 };
 
-enum { CTW_OWNER_MAX = 65 };
+enum {
+    CTW_OWNER_MAX = 65,
+    CTW_ADDRESS_MAX = 64,
+    CTW_CLIENT_MAX = CTW_ADDRESS_MAX + CTW_OWNER_MAX + 16
+};
 
 /* The head of part 0, which describes the whole job; checked. */
 struct ctw_job_head {
@@ -146,7 +150,8 @@ struct ctw_job_results {
  * it. */
 struct ctw_job_share {
     int64_t next_unit;     /* the first unit that no pass has taken */
-    double served;         /* tokens, for fair shares */
+    double served;         /* tokens times n_sharing, for fair shares */
+    int n_sharing;         /* jobs of its client with work, itself included, that share a share */
     bool alone;            /* its next pass takes no other job: a pass of several found no memory */
     int n_passes;          /* passes that took units, the running pass included */
     int64_t tok, tok_done; /* in the running pass, in input tokens; tok 0: not in it */
@@ -155,10 +160,11 @@ struct ctw_job_share {
 
 /* The client. job_life.c alone changes it. */
 struct ctw_job_contact {
-    char owner[CTW_OWNER_MAX]; /* the name of its token; "": a client over ipc */
-    uint32_t pipe;             /* of the last contact */
-    int64_t last_ms;           /* last contact; in the future while a poll waits */
-    int64_t gone_ms;           /* when its connection was lost; 0: it was not */
+    char owner[CTW_OWNER_MAX];     /* the name of its token; "": a client over ipc */
+    uint32_t pipe;                 /* of the last contact */
+    char address[CTW_ADDRESS_MAX]; /* likewise, for people; "": unknown */
+    int64_t last_ms;               /* last contact; in the future while a poll waits */
+    int64_t gone_ms;               /* when its connection was lost; 0: it was not */
 };
 
 /* Why the job FAILED or was CANCELED. job_life.c alone changes it. */
@@ -188,8 +194,9 @@ struct ctw_job {
 struct ctw_contact {
     uint32_t pipe;
     int64_t now_ms;
-    const char *owner; /* the token's name; NULL or "": this user, over ipc */
-    bool admin;        /* sees and may end all jobs */
+    const char *owner;   /* the token's name; NULL or "": this user, over ipc */
+    const char *address; /* for people; NULL: unknown */
+    bool admin;          /* sees and may end all jobs */
 };
 
 const char *ctw_job_state_name(enum ctw_job_state state);
@@ -351,8 +358,12 @@ enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t 
 /* ---- job_life.c: state, contact, error ---- */
 
 bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact); /* its owner asks */
-void ctw_job_seal(struct ctw_job *j, int64_t now_ms);                           /* OPEN -> QUEUED */
-void ctw_job_start(struct ctw_job *j);                                          /* -> RUNNING */
+/* Are both of the same token, with last contact over the same connection? */
+bool ctw_job_same_client(const struct ctw_job *a, const struct ctw_job *b);
+/* "process 17", "10.0.0.7:41234 (token NAME)": the job's last contact, for the log. */
+void ctw_job_client(const struct ctw_job *j, char out[CTW_CLIENT_MAX]);
+void ctw_job_seal(struct ctw_job *j, int64_t now_ms); /* OPEN -> QUEUED */
+void ctw_job_start(struct ctw_job *j);                /* -> RUNNING */
 /* -> DONE, FAILED or CANCELED; err NULL: none. */
 void ctw_job_end(struct ctw_job *j, enum ctw_job_state state, const struct ctw_err *err,
                  int64_t now_ms);
@@ -377,6 +388,8 @@ static inline bool ctw_job_in_pass(const struct ctw_job *j)
 {
     return j->share.tok > 0;
 }
+/* Before a pass: its client's share of the pass is divided among n_sharing jobs. */
+void ctw_job_share_divide(struct ctw_job *j, int n_sharing);
 /* The pass takes the next unit; returns the unit. */
 int64_t ctw_job_share_take(struct ctw_job *j);
 void ctw_job_share_done(struct ctw_job *j, int64_t unit); /* scored */

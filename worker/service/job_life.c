@@ -1,4 +1,5 @@
 /* A job's state, its client, and when its time without contact is over. */
+#include <stdio.h>
 #include <string.h>
 
 #include "worker/service/job.h"
@@ -40,11 +41,26 @@ bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact)
     return strcmp(j->contact.owner, contact->owner != NULL ? contact->owner : "") == 0;
 }
 
+bool ctw_job_same_client(const struct ctw_job *a, const struct ctw_job *b)
+{
+    return a->contact.pipe == b->contact.pipe && strcmp(a->contact.owner, b->contact.owner) == 0;
+}
+
+void ctw_job_client(const struct ctw_job *j, char out[CTW_CLIENT_MAX])
+{
+    const struct ctw_job_contact *c = &j->contact;
+    bool token = c->owner[0] != '\0';
+    snprintf(out, CTW_CLIENT_MAX, "%s%s%s%s", c->address[0] != '\0' ? c->address : "this user",
+             token ? " (token " : "", c->owner, token ? ")" : "");
+}
+
 void ctw_job_touch(struct ctw_job *j, const struct ctw_contact *contact)
 {
     j->contact.last_ms = contact->now_ms;
     j->contact.pipe = contact->pipe;
     j->contact.gone_ms = 0;
+    if (contact->address != NULL)
+        snprintf(j->contact.address, sizeof(j->contact.address), "%s", contact->address);
 }
 
 void ctw_job_wait_until(struct ctw_job *j, int64_t until_ms)

@@ -6,6 +6,11 @@ void ctw_job_share_enter(struct ctw_job *j, double served)
     j->share.served = served;
 }
 
+void ctw_job_share_divide(struct ctw_job *j, int n_sharing)
+{
+    j->share.n_sharing = n_sharing;
+}
+
 bool ctw_job_has_unit(const struct ctw_job *j)
 {
     return j->plan.made && j->share.next_unit < j->plan.n_score;
@@ -29,7 +34,7 @@ int64_t ctw_job_share_take(struct ctw_job *j)
     }
     share->tok += ctw_unit_input(u);
     share->cost += ctw_unit_cost(j, u);
-    share->served += (double)ctw_unit_input(u);
+    share->served += (double)ctw_unit_input(u) * share->n_sharing;
     do /* of a pass that found no memory, the scored units need not be the first */
         share->next_unit++;
     while (ctw_job_has_unit(j) && j->plan.units[share->next_unit].scored);
@@ -48,7 +53,7 @@ void ctw_job_share_return(struct ctw_job *j, int64_t unit)
     j->share.alone = true;
     if (unit < j->share.next_unit)
         j->share.next_unit = unit;
-    j->share.served -= (double)ctw_unit_input(&j->plan.units[unit]);
+    j->share.served -= (double)ctw_unit_input(&j->plan.units[unit]) * j->share.n_sharing;
 }
 
 void ctw_job_share_found_memory(struct ctw_job *j)

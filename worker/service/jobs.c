@@ -26,27 +26,49 @@ bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name)
     return false;
 }
 
-enum ctw_status ctw_jobs_find(const struct ctw_jobs *l, const struct ctw_contact *contact,
-                              struct ctw_slice id, bool others, struct ctw_job **out,
-                              struct ctw_err *err)
+/* The job with this id of the owner (n 0: of any other client than the contact). */
+static enum ctw_status find_foreign(const struct ctw_jobs *l, const struct ctw_contact *contact,
+                                    struct ctw_slice id, struct ctw_slice owner,
+                                    struct ctw_job **out, struct ctw_err *err)
 {
+    for (struct ctw_job *j = l->first; j != NULL; j = j->next) {
+        if (j->removed || memcmp(j->id, id.data, id.n) != 0 || ctw_job_is_of(j, contact) ||
+            (owner.n > 0 && !ctw_slice_is(owner, j->contact.owner)))
+            continue;
+        if (*out != NULL) {
+            const char *first = (*out)->contact.owner;
+            *out = NULL;
+            return ctw_fail(err, CTW_EINVAL,
+                            "the tokens %s and %s each have a job with this id: name one of them "
+                            "as owner",
+                            first, j->contact.owner);
+        }
+        *out = j;
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_jobs_find(const struct ctw_jobs *l, const struct ctw_contact *contact,
+                              struct ctw_slice id, const struct ctw_slice *owner,
+                              struct ctw_job **out, struct ctw_err *err)
+{
+    bool others = owner != NULL && contact->admin;
+    bool own = owner == NULL || owner->n == 0 ||
+               ctw_slice_is(*owner, contact->owner != NULL ? contact->owner : "");
     *out = NULL;
     if (id.n != CTW_IPC_JOB_ID_BYTES)
         return ctw_fail(err, CTW_EINVAL, "job: the id has %zu bytes, expected %d", id.n,
                         CTW_IPC_JOB_ID_BYTES);
-    for (struct ctw_job *j = l->first; j != NULL; j = j->next) {
-        if (j->removed || memcmp(j->id, id.data, id.n) != 0)
+    for (struct ctw_job *j = l->first; own && j != NULL; j = j->next) {
+        if (j->removed || memcmp(j->id, id.data, id.n) != 0 || !ctw_job_is_of(j, contact))
             continue;
-        if (ctw_job_is_of(j, contact)) {
-            ctw_job_touch(j, contact);
-            *out = j;
-            return CTW_OK;
-        }
-        if (others && contact->admin)
-            *out = j;
-    }
-    if (*out != NULL)
+        ctw_job_touch(j, contact);
+        *out = j;
         return CTW_OK;
+    }
+    enum ctw_status st = others ? find_foreign(l, contact, id, *owner, out, err) : CTW_OK;
+    if (st != CTW_OK || *out != NULL)
+        return st;
     return ctw_fail(err, CTW_ENOTFOUND,
                     "no such job: it was never submitted to this worker, was released, or its time "
                     "without contact was over");

@@ -10,7 +10,7 @@
 struct ctw_jobs {
     struct ctw_job *first; /* newest last */
     int n;                 /* without the removed ones that are still pinned */
-    size_t bytes; /* of all jobs */
+    size_t bytes;          /* of all jobs */
     size_t max_bytes;
 };
 
@@ -19,12 +19,13 @@ int ctw_jobs_unfinished(const struct ctw_jobs *l);
 bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name); /* unfinished jobs do */
 
 /*
- * The job with this id, which the contact owns; with `others`, an administrator also finds jobs of
- * other owners. The owner's call counts as contact. CTW_EINVAL, CTW_ENOTFOUND: *out is NULL.
+ * The job with this id, which the contact owns. With `owner`, an administrator without such a job
+ * also finds those of others: of the token *owner, or of any (n 0) if only one has this id. The
+ * owner's call counts as contact. CTW_EINVAL, CTW_ENOTFOUND: *out is NULL.
  */
 enum ctw_status ctw_jobs_find(const struct ctw_jobs *l, const struct ctw_contact *contact,
-                              struct ctw_slice id, bool others, struct ctw_job **out,
-                              struct ctw_err *err) CTW_MUST_CHECK;
+                              struct ctw_slice id, const struct ctw_slice *owner,
+                              struct ctw_job **out, struct ctw_err *err) CTW_MUST_CHECK;
 
 void ctw_jobs_append(struct ctw_jobs *l, struct ctw_job *j); /* takes the job over */
 /* As ctw_job_add_part(), for a job in the list. */

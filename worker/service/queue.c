@@ -121,6 +121,8 @@ void ctw_queue_tell(struct ctw_queue *q)
 void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j)
 {
     tell(q, j);
+    if (!j->removed)
+        ctw_line_slot_freed(&q->line, CTW_IPC_JOBS - q->jobs.n, ctw_now_ms());
     ctw_jobs_remove(&q->jobs, j);
 }
 
@@ -170,6 +172,7 @@ static void forgive(struct ctw_queue *q, int64_t now_ms)
     int64_t gap_ms = q->life.tick_ms == 0 ? 0 : now_ms - q->life.tick_ms;
     int64_t lost_ms = gap_ms > LATE_MS ? gap_ms - CTW_QUEUE_TICK_MS : 0;
     q->life.tick_ms = now_ms;
+    ctw_line_forgive(&q->line, lost_ms);
     for (struct ctw_job *j = q->jobs.first; j != NULL && lost_ms > 0; j = j->next)
         ctw_job_forgive(j, lost_ms, now_ms);
 }

@@ -14,6 +14,7 @@
 
 #include "ipc/server.h"
 #include "worker/service/jobs.h"
+#include "worker/service/line.h"
 #include "worker/service/models.h"
 #include "worker/service/running.h"
 
@@ -37,6 +38,7 @@ struct ctw_queue {
     pthread_cond_t work; /* for the scoring thread */
     struct ctw_models models;
     struct ctw_jobs jobs;
+    struct ctw_line line; /* of clients that wait for a place among the jobs */
     struct ctw_running running;
     struct ctw_life life;
     /* Wakes the polls that wait for this key: a job's state or n_done has changed. 0: all jobs.

@@ -88,6 +88,17 @@ static bool may_share(const struct ctw_pass_models *a, const struct ctw_pass_mod
            !j->share.alone;
 }
 
+/* Shares are of clients, however many jobs a client has. */
+static void divide_shares(const struct ctw_queue *q)
+{
+    for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
+        int n = 0;
+        for (const struct ctw_job *k = q->jobs.first; has_work(j) && k != NULL; k = k->next)
+            n += has_work(k) && ctw_job_same_client(j, k);
+        ctw_job_share_divide(j, n);
+    }
+}
+
 /*
  * The least served job that may share the pass with `first`, the oldest among equals. Of all jobs,
  * if it is NULL: for the pass's first unit.
@@ -152,6 +163,7 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
     s->n = 0;
     s->pass_cost = 0;
     ctw_running_clear(&q->running);
+    divide_shares(q);
     for (;;) {
         struct ctw_job *first = s->n > 0 ? s->units[0].job : NULL;
         bool alone = first != NULL && first->share.alone;

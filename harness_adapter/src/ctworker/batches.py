@@ -16,7 +16,6 @@ from .wire import INT32, pack
 
 #: Most bytes of one message over tcp://: a slow connection transfers that much well before a request times out.
 _TCP_BYTES = 1 << 20
-BUSY_FIRST_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Job:
     parts: list[list[int]]  # the item numbers of each part sent
     n_sent: int = 0  # parts sent so far
     not_before: float = 0.0  # earliest time of the next request about this job
-    pause: float = BUSY_FIRST_S  # wait after the next `busy`
     busy_since: float | None = None
     quiet: float = 0.0  # wait after a poll that returned early without news
     fetched: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .batches import BUSY_FIRST_S, Batches, Item, Job
+from .batches import Batches, Item, Job
 from .client import Connection, describe
 from .errors import CtworkerError, ProtocolError, WorkerDied, WorkerError
 from .results import Score, split
@@ -19,7 +19,7 @@ log = logging.getLogger("lm_eval.ctworker")
 
 _POLL_MS = 500  # short, so that Ctrl-C and the progress bar react
 _MAX_RESTARTS = 3
-_BUSY_MAX_S, _BUSY_NOTE_S = 5.0, 60.0
+_BUSY_NOTE_S = 60.0
 #: The pause after a poll that returned early without news, whatever the worker's reason.
 _QUIET_FIRST_S, _QUIET_MAX_S = 0.1, 0.5
 #: A run fails at the first number of crashes without a new result in between, or above the second number in total.
@@ -27,6 +27,7 @@ _MAX_CRASHES, _MAX_CRASHES_IN_ALL = 3, 10
 _AGAIN_MAX_S = 60.0  # cap on the worker's `again_ms`: well below the TTL after which it cancels a silent client's jobs
 #: How long a partly submitted job waits at a full worker before its parts are withdrawn to free space for other jobs.
 _HOLD_S = 30.0
+_HOLD_PAUSE_S = 5.0  # at most, before such a job is submitted again
 #: The worker cancels the jobs of a client that is silent for this long.
 _ORPHAN = {"policy": "cancel", "ttl_s": 120}
 _FINAL = ("done", "failed", "canceled")
@@ -118,7 +119,7 @@ class Scorer:
             self._opening = None
             return
         for job in list(self._active):  # every job: the worker cancels a job that is never polled
-            self._step(job, wait_ms=_POLL_MS if job is self._active[0] else 0)
+            self._step(job, wait_ms=self._poll_ms() if job is self._active[0] else 0)
         for job in list(self._active):
             if job.state == "lost":
                 self._active.remove(job)
@@ -131,6 +132,13 @@ class Scorer:
             self._report(self._active)
         if self._opening is not None or not self._waiting or len(self._active) == 2:
             self._rest(self._open_jobs())
+
+    def _poll_ms(self) -> int:
+        """How long a poll may wait: until a part that the worker was too busy for is due."""
+        if self._opening is None:
+            return _POLL_MS
+        due_ms = 1000 * (self._opening.not_before - time.monotonic())
+        return round(min(_POLL_MS, max(0.0, due_ms)))
 
     def _lose(self, job: Job) -> None:
         """Keeps the job's fetched results and queues its other items again."""
@@ -172,7 +180,7 @@ class Scorer:
                 part = self.batches.encode(job.parts[job.n_sent])
                 self.client.submit(job.id, job.n_sent, part, self.head)
                 job.n_sent += 1
-                job.busy_since, job.pause = None, BUSY_FIRST_S
+                job.busy_since = None
             job.state = self.client.seal(job.id, len(job.parts))["state"]
             return True
         except WorkerError as error:
@@ -197,9 +205,10 @@ class Scorer:
             # Several clients, each with half a job in the queue, would wait for each other for ever.
             self._abandon([job])
             job.id, job.n_sent = Connection.new_job(), 0
-            job.busy_since, job.pause = now, _BUSY_MAX_S * random.random()
-        job.not_before = now + max((error.retry_ms or 0) / 1000, job.pause)
-        job.pause = min(2 * job.pause, _BUSY_MAX_S)
+            job.busy_since, job.not_before = now, now + _HOLD_PAUSE_S * random.random()
+            return
+        # Exactly then: the worker keeps a place in its line for a client that asks again in time.
+        job.not_before = now + (error.retry_ms or 0) / 1000
 
     def _count_restart(self, n_left: int, n_items: int, error: WorkerError) -> None:
         """Counts a lost job. Raises CtworkerError after too many losses."""
@@ -232,7 +241,7 @@ class Scorer:
             self._count_restart(len(job.left), len(job.items), error)
             job.state = "lost"
             return
-        job.busy_since, job.pause = None, BUSY_FIRST_S
+        job.busy_since = None
         progress = reply.get("progress") or {}
         job.fraction = min(1.0, progress.get("tokens_done", 0) / max(1, progress.get("tokens", 0)))
         job.state = reply["state"]
