@@ -98,7 +98,8 @@ static int run(int argc, char **argv)
     return run_unknown(word);
 }
 
-/* Has all of standard output been written? If an earlier write failed, stdio no longer knows why. */
+/* Has all of standard output been written? If an earlier write failed, stdio no longer knows why.
+ */
 static int close_output(int exit_code)
 {
     int why = fflush(stdout) != 0 ? errno : ferror(stdout) ? EIO : 0;
@@ -111,7 +112,8 @@ static int close_output(int exit_code)
 int main(int argc, char **argv)
 {
     if (!ctw_standard_fds_open()) { /* before any file is opened */
-        fprintf(stderr, "ctworker: cannot open /dev/null in place of a closed standard stream: %s\n",
+        fprintf(stderr,
+                "ctworker: cannot open /dev/null in place of a closed standard stream: %s\n",
                 strerror(errno));
         return EXIT_CANNOT_WRITE;
     }

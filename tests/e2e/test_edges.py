@@ -1,10 +1,13 @@
-"""The machine's edges: processes that are started with closed standard streams."""
+"""The machine's edges: processes that are started with closed standard streams, and control groups with little memory."""
 
 import contextlib
 import hashlib
 import json
+import os
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -12,7 +15,11 @@ import real_worker as r
 import worker_process as w
 from worker_cases import until
 
-checkpoints = r.Checkpoints({"m": ("llama", "bf16", {})})
+# "wide": passes at full rate take 100 MiB, twice that in float32. "large": 120 MiB of weights.
+SHAPE = {"heads": 2, "kv_heads": 1, "head": 32, "hidden": 64}
+checkpoints = r.Checkpoints({"m": ("llama", "bf16", {}),
+                             "wide": ("llama", "bf16", SHAPE | {"layers": 1, "inner": 12288}),
+                             "large": ("llama", "bf16", SHAPE | {"layers": 24, "inner": 13312})})
 setUpModule, tearDownModule = checkpoints.write, checkpoints.remove
 LINES = "".join(json.dumps({"id": i, "context": c, "continuation": k}) + "\n" for i, (c, k) in enumerate(r.PAIRS))
 IN, OUT, ERR = 0, 1, 2
@@ -113,6 +120,101 @@ class ClosedStreams(unittest.TestCase):
             p.kill()
             p.wait()
             ready.unlink(missing_ok=True)
+
+
+class Group:
+    """A control group with a limit of memory; None where this machine, or this user, cannot make one."""
+
+    MOUNTS = (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
+
+    @classmethod
+    def make(cls):
+        for mount, limit in cls.MOUNTS:
+            path = Path(mount) / f"ctw-test-{os.getpid()}"
+            try:
+                path.mkdir()
+            except OSError:
+                continue
+            if (path / limit).exists():
+                return cls(path, path / limit)
+            path.rmdir()
+        return None
+
+    def __init__(self, path, limit):
+        self.path, self.limit = path, limit
+
+    def enter(self):
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+    def set_limit(self, mib, model):
+        """The model's pages leave the cache, so that they count to the group that reads them."""
+        for f in Path(model).iterdir():
+            with f.open("rb") as data:
+                os.posix_fadvise(data.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self.limit.write_text(str(mib << 20))
+
+    def remove(self):
+        for _ in range(100):  # a process that has ended leaves its group a little later
+            with contextlib.suppress(OSError):
+                return self.path.rmdir()
+            time.sleep(0.05)
+        raise AssertionError(f"{self.path} is still in use")
+
+
+@unittest.skipIf(w.sanitizers(r.WORKER), "sanitizers take memory of their own")
+class ControlGroups(unittest.TestCase):
+    """None gets the process killed: all are planned within, or refused with the remedy. The scores are the same."""
+
+    LIMITS = (1024, 512, 384, 256, 200, 128, 96, 64, 32)  # MiB
+
+    def setUp(self):
+        self.group = Group.make()
+        if self.group is None:
+            self.skipTest("no control group with a limit of memory can be made here")
+        self.addCleanup(self.group.remove)
+
+    def score(self, name, dtype, text):
+        return subprocess.run([str(r.WORKER), "score", "--model", checkpoints.path(name), "--dtype", dtype, "--threads", "2"],
+                              input=text, capture_output=True, text=True, timeout=120 * w.PATIENCE,
+                              preexec_fn=self.group.enter)
+
+    def test_score(self):
+        n_refused = 0
+        for name, n_seqs, dtypes in (("m", 4, ["float32"]), ("wide", 8, ["bfloat16", "float32"]),
+                                     ("large", 1, ["bfloat16"])):
+            text = "".join(json.dumps({"id": i, "tokens": [(i * j) % r.N_IDS for j in range(600)]}) + "\n"
+                           for i in range(1, n_seqs + 1))
+            for dtype in dtypes:
+                expected = None
+                for limit in self.LIMITS:
+                    with self.subTest(model=name, dtype=dtype, limit=limit):
+                        self.group.set_limit(limit, checkpoints.path(name))
+                        p = self.score(name, dtype, text)
+                        expected = expected or p.stdout
+                        if p.returncode == 0:
+                            self.assertEqual(p.stdout, expected)
+                            continue
+                        n_refused += 1
+                        self.assertLess(limit, 64)
+                        self.check_refusal(p.returncode, p.stderr)
+        print(f"control groups in {self.group.path.parent}: {n_refused} refused", file=sys.stderr)
+
+    def check_refusal(self, code, log):
+        self.assertEqual(code, 71, log)
+        self.assertRegex(log, "needs .* but the memory that is free leaves .* control group")
+
+    def test_serve(self):
+        pairs = [([i % r.N_IDS for i in range(600)], [k]) for k in range(8)]
+        expected = None
+        for limit in (1024, 128, 64):
+            with self.subTest(limit=limit):
+                self.group.set_limit(limit, checkpoints.path("wide"))
+                with w.Worker("--threads", "2", "--dtype", "float32", program=r.WORKER,
+                              models=[checkpoints.path("wide")], preexec_fn=self.group.enter) as a, a.client(timeout_s=60) as c:
+                    scores = c.run_pairs(pairs)
+                    expected = expected or scores
+                    self.assertEqual(scores, expected)
+                    self.assertEqual(c.call("health")["state"], "ready")
 
 
 if __name__ == "__main__":

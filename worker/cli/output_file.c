@@ -93,9 +93,8 @@ enum ctw_status ctw_output_file_write(struct ctw_output_file *f, const char *lin
     if (done == bytes)
         return CTW_OK;
     take_back(f, done - whole);
-    return ctw_fail(err, CTW_EIO,
-                    "%s: cannot write: %s; the file ends after %lld whole lines", f->path,
-                    strerror(why), (long long)f->n_lines);
+    return ctw_fail(err, CTW_EIO, "%s: cannot write: %s; the file ends after %lld whole lines",
+                    f->path, strerror(why), (long long)f->n_lines);
 }
 
 enum ctw_status ctw_output_file_close(struct ctw_output_file *f, struct ctw_err *err)
