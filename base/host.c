@@ -54,13 +54,16 @@ struct version {
     const char
         *controller; /* of version 1: a line of /proc/self/cgroup names it; NULL: version 2 */
     const char *most, *used;
-    const char *cache; /* in memory.stat: pages of files that nobody used lately */
+    const char *cache[2]; /* in memory.stat: pages of files, which the kernel takes back */
 };
 
 static const struct version memory_versions[] = {
-    {"/sys/fs/cgroup", NULL, "memory.max", "memory.current", "inactive_file"},
-    {"/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-     "total_inactive_file"}};
+    {"/sys/fs/cgroup", NULL, "memory.max", "memory.current", {"inactive_file", "active_file"}},
+    {"/sys/fs/cgroup/memory",
+     "memory",
+     "memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_inactive_file", "total_active_file"}}};
 
 /* Is it one of the names between commas? */
 static bool lists(const char *names, size_t n, const char *name)
@@ -126,7 +129,8 @@ static void limit_memory(const char *root, const struct version *v, struct ctw_h
             continue;
         (void)numbers_in(root, group, v->used, 1, used);
         uint64_t busy = (uint64_t)used[0];
-        busy -= less(busy, number_of(root, group, "memory.stat", v->cache));
+        for (size_t i = 0; i < CTW_COUNT(v->cache); i++)
+            busy -= less(busy, number_of(root, group, "memory.stat", v->cache[i]));
         m->total = less(m->total, (uint64_t)most[0]);
         m->free = less(m->free, (uint64_t)most[0] - less((uint64_t)most[0], busy));
     } while (go_up(group, v->mount));

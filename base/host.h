@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Bytes. The page cache counts as free where nobody used it lately. */
+/* Bytes. The page cache counts as free, as in MemAvailable. */
 struct ctw_host_memory {
     uint64_t total, free;
 };

@@ -15,8 +15,9 @@
 /* Call once, from main(). Any other SIGBUS goes to the previous handler. */
 void ctw_map_guard_install(void);
 
-/* Guards a map; returns its slot in the table, or -1 if the table is full. */
-int ctw_map_guard_add(const void *map, size_t bytes);
+/* Guards a map; returns its slot in the table, or -1 if the table is full. The zeros of a writable
+ * map can be written, too, and are private to the process. */
+int ctw_map_guard_add(const void *map, size_t bytes, bool writable);
 /* Call after the last read of the map. -1 is a no-op. */
 void ctw_map_guard_remove(int place);
 /* Has a part of the map been replaced by zeros? False for -1. Thread-safe. */

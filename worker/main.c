@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/map_guard.h"
+#include "base/standard_fds.h"
 #include "base/status.h"
 #include "ipc/messages.h"
 #include "worker/cli/options.h"
@@ -97,17 +98,29 @@ static int run(int argc, char **argv)
     return run_unknown(word);
 }
 
+/* Has all of standard output been written? If an earlier write failed, stdio no longer knows why.
+ */
+static int close_output(int exit_code)
+{
+    int why = fflush(stdout) != 0 ? errno : ferror(stdout) ? EIO : 0;
+    if (why == 0 || exit_code != 0)
+        return exit_code;
+    fprintf(stderr, "ctworker: cannot write to standard output: %s\n", strerror(why));
+    return EXIT_CANNOT_WRITE;
+}
+
 int main(int argc, char **argv)
 {
+    if (!ctw_standard_fds_open()) { /* before any file is opened */
+        fprintf(stderr,
+                "ctworker: cannot open /dev/null in place of a closed standard stream: %s\n",
+                strerror(errno));
+        return EXIT_CANNOT_WRITE;
+    }
     /* With these signals ignored, a closed pipe or a file at its size limit makes write() fail, and
      * the failure gets a message. */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN);
     ctw_map_guard_install();
-    int exit_code = run(argc, argv);
-    if (fflush(stdout) != 0 && exit_code == 0) {
-        fprintf(stderr, "ctworker: cannot write to standard output: %s\n", strerror(errno));
-        exit_code = EXIT_CANNOT_WRITE;
-    }
-    return exit_code;
+    return close_output(run(argc, argv));
 }

@@ -14,6 +14,7 @@ import planned_machines  # noqa: E402
 CHECKPOINTS = Checkpoints({
     "large": ("llama", "bf16", {"layers": 40, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128}),
     # an embedding and a head of 6 MiB; a layer has 4.5
+    "wide": ("llama", "bf16", {"layers": 1, "hidden": 64, "inner": 12288, "heads": 2, "kv_heads": 1, "head": 32}),
     "headed": ("llama", "bf16", {"layers": 12, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128,
                                  "vocab": 6000})})
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
@@ -21,7 +22,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def weights_lines(text):
-    kinds = "mapped|resident|sharded|streamed|needs|each device|every pass|about"
+    kinds = "mapped|resident|sharded|streamed|needs|passes|each device|every pass|about"
     return re.findall(rf"^(?:ctworker: )?weights: ((?:{kinds})[ ,].*)$", text, re.MULTILINE)
 
 
@@ -164,6 +165,44 @@ class Described(unittest.TestCase):
             done = run("inspect", *options, model("large"))
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(part, done.stderr)
+
+
+class LittleHostMemory(unittest.TestCase):
+    """The CPU's default on machines and in control groups of any size: all is within what is free, or refused. "wide" takes
+    100 MiB for passes at full rate, "large" has 181 MiB of weights."""
+
+    @staticmethod
+    def plan(name, memory, *options):
+        return run("inspect", "--backend", "cpu", "--threads", 2, "--host-memory", memory, *options, model(name))
+
+    def test_enough(self):
+        """A quarter of what is free, at least 512 MiB, as long as that is there."""
+        for memory, limit in (("24GiB", "6.0 GiB"), ("1GiB", "512.0 MiB"), ("640MiB", "512.0 MiB"), ("256MiB", "200.0 MiB")):
+            done = self.plan("wide", memory)
+            self.assertIn(f"(limit {limit})", done.stdout, done.stderr)
+
+    def test_all_is_within_it(self):
+        placed = set()
+        for name in ("wide", "large"):
+            for mib in (1024, 512, 384, 256, 200, 128, 96, 64):
+                done = self.plan(name, f"{mib}MiB")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                lines = weights_lines(done.stdout)
+                found = re.search(r"([\d.]+ .iB) for weights, ([\d.]+ .iB) for passes|^passes need ([\d.]+ .iB) of", lines[1])
+                placed.add(("mapped" if found[3] else "whole", lines[0].split(",")[0]))
+                needs = bytes_of(found[3]) if found[3] else bytes_of(found[1]) + bytes_of(found[2])
+                self.assertLess(needs, (mib - 12) << 20, lines)
+        self.assertEqual(placed, {("whole", "mapped"), ("whole", "streamed"), ("mapped", "mapped")})
+
+    def test_too_little(self):
+        for options, remedy in (((), "or lower --max-length"), (("--pass-tokens", 4096), "or lower --pass-tokens"),
+                                (("--memory-limit", "4GiB"), "or lower --max-length"),
+                                (("--placement", "resident"), "")):
+            done = self.plan("large", "34MiB", *options)
+            self.assertEqual(done.returncode, 71, done.stdout)
+            self.assertRegex(done.stderr, "^ctworker: error: inspect: .* needs .* beyond the weights, but the memory that is free "
+                                          "leaves .*: end other programs or raise the limit of the container or control "
+                                          f"group.*{remedy}")
 
 
 class Links(unittest.TestCase):

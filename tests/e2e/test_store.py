@@ -1,8 +1,10 @@
 """The result store (`serve --store`) on the fake engine: what is found, kept, lost and shared."""
 
 import json
+import os
 import random
 import resource
+import shutil
 import signal
 import tempfile
 import time
@@ -10,7 +12,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment
+from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs
 from test_divergence import RULE, compared, compared_layers, divergence, expect, expect_layers
 from worker_cases import start_fails, timed, until
 
@@ -195,6 +197,38 @@ class Real(Stored):
                         self.assertEqual(got, bits)
                         if counts is not None:
                             self.assertEqual((store_of(c)["hits"], store_of(c)["kept"]), counts)
+
+
+class Changed(Stored):
+    """Files that are removed, replaced or truncated while workers use them: the scores are the same, and what is kept
+    afterwards survives."""
+
+    def real(self):
+        return w.Worker("--threads", "2", "--backend", "cpu", "--store", self.dir, program=WORKER,
+                        models=[CHECKPOINTS.path("int4")], env=environment())
+
+    def test_scoring_goes_on(self):
+        more = random_pairs(seed=7)
+        with self.real() as a, a.client() as c:
+            expected_first, expected_more = run(c, PAIRS), run(c, more)
+        for end, how, act in (("", "removed", Path.unlink), ("-wal", "removed", Path.unlink),
+                              ("-wal", "truncated", lambda f: os.truncate(f, 0)),
+                              ("-shm", "truncated", lambda f: os.truncate(f, 0))):
+            with self.subTest(end=end, how=how):
+                shutil.rmtree(self.dir)
+                with self.real() as a, self.real() as b, a.client() as c, b.client() as other:
+                    self.assertEqual(run(c, PAIRS), expected_first)
+                    self.assertEqual(run(other, PAIRS), expected_first)  # it has mapped the file, too
+                    act(Path(f"{self.file}{end}"))
+                    self.assertEqual(run(c, more), expected_more)
+                    self.assertEqual(run(other, more), expected_more)
+                    self.assertEqual(run(other, PAIRS), expected_first)
+                    self.assertEqual(a.text().count(f"results.sqlite{end} was {how} while in use"), 1, a.text())
+                    store = store_of(c)
+                    self.assertEqual(store["kept"] + store["lost"] + store["hits"], len(PAIRS) + len(more))
+                with self.real() as a, a.client() as c:
+                    self.assertEqual(run(c, more), expected_more)
+                    self.assertEqual(store_of(c)["hits"], len(more))
 
 
 class Killed(Stored):

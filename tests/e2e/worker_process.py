@@ -256,7 +256,7 @@ class Worker:
     """A fake worker (or `program`) in its own folder, which ends with the `with` block."""
 
     def __init__(self, *args, models=("model",), listen=None, wait=True, engine=None, env=None,
-                 program=FAKE, access=None):
+                 program=FAKE, access=None, preexec_fn=None):
         self.program = str(program)
         self.folder = tempfile.TemporaryDirectory(prefix="ctw-")
         self.dir = Path(self.folder.name)
@@ -280,7 +280,8 @@ class Worker:
         self.argv = [self.program, "serve", "--model", *paths, "--listen", self.url,
                      "--ready-file", str(self.ready), *access, *args]
         self.process = subprocess.Popen(self.argv, env=self.env, stderr=self.log,
-                                        stdin=subprocess.DEVNULL, stdout=self.log)
+                                        stdin=subprocess.DEVNULL, stdout=self.log,
+                                        preexec_fn=preexec_fn)
         if wait:
             self.wait_ready()
 

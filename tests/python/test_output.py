@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,3 +30,28 @@ def test_letters_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
         assert exit_code("command", lambda: ReportFile(name).finish({"a": "1 \u00b1 2"}, "1 \u00b1 2") or 0) == 0
         assert written.getvalue() == seen
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+def test_standard_streams_that_are_closed(tmp_path: Path, closed: list[int]) -> None:
+    """No file gets the number of a closed one, and a report that cannot be printed is an error."""
+    file = tmp_path / "report.json"
+    program = (
+        "import sys\n"
+        "from ctworker.output import ProgressLine, ReportFile, exit_code\n"
+        "def run():\n"
+        "    ProgressLine('a').close()\n"
+        "    report = ReportFile(sys.argv[1])\n"
+        "    print('to standard error', file=sys.stderr)\n"
+        "    report.finish({'a': 1}, 'a: 1')\n"
+        "    return 0\n"
+        "sys.exit(exit_code('command', run))\n"
+    )
+    command = 'exec "$0" -c "$@" ' + " ".join(f"{fd}>&-" for fd in closed)
+    done = subprocess.run(["sh", "-c", command, sys.executable, program, str(file)], capture_output=True, text=True)
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert done.returncode == (70 if 1 in closed else 0), done.stderr
+    assert done.stdout == ("" if 1 in closed else "a: 1\n")
+    if closed == [1]:
+        assert "command: standard output: cannot be written: Bad file descriptor" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/standard_fds.h"
 #include "worker/cli/commands.h"
 
 /* Like the destructors of a GPU's libraries, which must not run while a thread uses them. */
@@ -24,6 +25,8 @@ int main(int argc, char **argv)
     } commands[] = {{"serve", ctw_cmd_serve},   {"score", ctw_cmd_score}, {"info", ctw_cmd_info},
                     {"health", ctw_cmd_health}, {"ps", ctw_cmd_ps},       {"stop", ctw_cmd_stop},
                     {"store", ctw_cmd_store}};
+    if (!ctw_standard_fds_open())
+        return 74;
     (void)signal(SIGPIPE, SIG_IGN);
     if (getenv("CTW_FAKE_AT_EXIT") != NULL && atexit(tell_exit) != 0)
         return 70;

@@ -77,7 +77,8 @@ static void a_container_of_version_2(void **state)
     start("0::/\n");
     put("/sys/fs/cgroup/memory.max", "4294967296\n");
     put("/sys/fs/cgroup/memory.current", "2147483648\n");
-    put("/sys/fs/cgroup/memory.stat", "anon 5\ninactive_file 1073741824\n");
+    put("/sys/fs/cgroup/memory.stat",
+        "anon 5\ninactive_file 536870912\nactive_file 536870912\nslab 7\n");
     put("/sys/fs/cgroup/cpu.max", "250000 100000\n");
     assert_memory(4, 3);
     assert_int_equal(ctw_host_cpus(root, 8), 3);
@@ -108,7 +109,9 @@ static void a_container_of_version_1(void **state)
     start("12:devices:/docker/ab\n9:memory:/docker/ab\n4:cpuset,cpu,cpuacct:/docker/ab\n");
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "3221225472\n");
     put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "1610612736\n");
-    put("/sys/fs/cgroup/memory/memory.stat", "cache 7\ntotal_inactive_file 536870912\n");
+    put("/sys/fs/cgroup/memory/memory.stat",
+        "cache 7\ninactive_file 9\ntotal_inactive_file 268435456\n"
+        "total_active_file 268435456\n");
     put("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n");
     put("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "50000\n");
     assert_memory(3, 2);

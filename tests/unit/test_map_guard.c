@@ -52,8 +52,8 @@ static void what_is_missing_reads_as_zeros(void **state)
     (void)state;
     install();
     int fd = map_ones(&map), other_fd = map_ones(&other);
-    int place = ctw_map_guard_add((const void *)(uintptr_t)map, N_PAGES * PAGE - 5);
-    int other_place = ctw_map_guard_add((const void *)(uintptr_t)other, N_PAGES * PAGE);
+    int place = ctw_map_guard_add((const void *)(uintptr_t)map, N_PAGES * PAGE - 5, false);
+    int other_place = ctw_map_guard_add((const void *)(uintptr_t)other, N_PAGES * PAGE, false);
     assert_int_equal(map[10 * PAGE], 1);
     assert_int_equal(ftruncate(fd, 4 * PAGE), 0);
     assert_false(ctw_map_guard_hit(place));
@@ -80,8 +80,9 @@ static void other_maps_are_left_alone(void **state)
         int fd[2], place[2], cut = 1 - intact;
         for (int i = 0; i < 2; i++)
             fd[i] = map_ones(&map[i]);
-        place[intact] = ctw_map_guard_add((const void *)(uintptr_t)map[intact], N_PAGES * PAGE);
-        place[cut] = ctw_map_guard_add((const void *)(uintptr_t)map[cut], N_PAGES * PAGE);
+        place[intact] =
+            ctw_map_guard_add((const void *)(uintptr_t)map[intact], N_PAGES * PAGE, false);
+        place[cut] = ctw_map_guard_add((const void *)(uintptr_t)map[cut], N_PAGES * PAGE, false);
         assert_int_equal(ftruncate(fd[cut], PAGE), 0);
         assert_int_equal(map[cut][2 * PAGE], 0);
         assert_true(ctw_map_guard_hit(place[cut]));
@@ -91,6 +92,28 @@ static void other_maps_are_left_alone(void **state)
         for (int i = 0; i < 2; i++)
             unmap(fd[i], map[i], place[i]);
     }
+}
+
+/* Two guards of one map, as two handles of a file have them, of which one writes. */
+static void a_writable_map_of_two(void **state)
+{
+    (void)state;
+    install();
+    const volatile char *map;
+    int fd = map_ones(&map);
+    const void *start = (const void *)(uintptr_t)map;
+    volatile char *to = (volatile char *)(uintptr_t)map;
+    assert_int_equal(mprotect((void *)(uintptr_t)map, N_PAGES * PAGE, PROT_READ | PROT_WRITE), 0);
+    int place[] = {ctw_map_guard_add(start, N_PAGES * PAGE, false),
+                   ctw_map_guard_add(start, N_PAGES * PAGE, true)};
+    assert_int_equal(ftruncate(fd, PAGE), 0);
+    to[2 * PAGE] = 7; /* the first touch writes */
+    assert_true(ctw_map_guard_hit(place[0]) && ctw_map_guard_hit(place[1]));
+    assert_int_equal(map[2 * PAGE], 7);
+    assert_int_equal(map[3 * PAGE], 0);
+    assert_int_equal(map[0], 1);
+    ctw_map_guard_remove(place[0]);
+    unmap(fd, map, place[1]);
 }
 
 static void *read_all(void *map)
@@ -110,7 +133,7 @@ static void by_many_threads(void **state)
         const volatile char *map;
         pthread_t thread[N];
         int fd = map_ones(&map);
-        int place = ctw_map_guard_add((const void *)(uintptr_t)map, N_PAGES * PAGE);
+        int place = ctw_map_guard_add((const void *)(uintptr_t)map, N_PAGES * PAGE, false);
         assert_false(ctw_map_guard_hit(place)); /* the place was another map's */
         assert_int_equal(ftruncate(fd, PAGE), 0);
         for (int i = 0; i < N; i++)
@@ -142,7 +165,7 @@ static void touch_an_unguarded_map(void)
 {
     const volatile char *map;
     int fd = map_ones(&map);
-    int place = ctw_map_guard_add((const void *)(uintptr_t)map, N_PAGES * PAGE);
+    int place = ctw_map_guard_add((const void *)(uintptr_t)map, N_PAGES * PAGE, false);
     ctw_map_guard_remove(place);
     if (ftruncate(fd, PAGE) == 0)
         (void)map[10 * PAGE];
@@ -166,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_missing_reads_as_zeros),
         cmocka_unit_test(other_maps_are_left_alone),
+        cmocka_unit_test(a_writable_map_of_two),
         cmocka_unit_test(by_many_threads),
         cmocka_unit_test(others_are_fatal),
     };

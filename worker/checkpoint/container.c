@@ -68,7 +68,7 @@ static enum ctw_status open_shard(struct ctw_container *c, int dir_fd, const cha
         return ctw_fail(err, errno == ENOMEM ? CTW_ENOMEM : CTW_EIO, "%s: cannot be mapped: %s",
                         name, strerror(errno));
     f->map = map;
-    f->guard = ctw_map_guard_add(map, bytes);
+    f->guard = ctw_map_guard_add(map, bytes, false);
     /* No madvise() for the whole map: providers ask for the next layer, and the kernel's own
      * read-ahead serves all other reads. */
     return CTW_OK;

@@ -237,8 +237,6 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, const struc
             print_unread(m->unread);
         st = print_memory_plan(m, opt, err);
     }
-    if (fflush(stdout) != 0 && st == CTW_OK)
-        st = ctw_fail(err, CTW_EIO, "cannot write results: %s", strerror(errno));
     return st;
 }
 

@@ -7,11 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "ipc/limits.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/engine_options.h"
 #include "worker/cli/version.h"
+#include "worker/engine/machine.h"
 #include "worker/service/registry.h"
 #include "worker/service/serve.h"
 #include "worker/store/hidden.h"
@@ -140,7 +142,8 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
          .type = CTW_OPT_BYTES,
          .value = &v->queue_bytes,
          .meta = "SIZE",
-         .help = "limit of memory for jobs and their results"},
+         .help = "limit of memory for jobs and their results (default: an eighth of the memory, at "
+                 "most 1 GiB)"},
         {.name = "log",
          .type = CTW_OPT_CHOICE,
          .value = &v->log,
@@ -262,6 +265,14 @@ static enum ctw_status add_models(struct ctw_option_list *models, const char *co
     return CTW_OK;
 }
 
+/* Less where memory is short, but not less than one request. */
+static uint64_t default_queue_bytes(void)
+{
+    uint64_t share = ctw_host_memory("").total / CTW_QUEUE_SHARE;
+    share = share > CTW_IPC_REQUEST_BYTES ? share : CTW_IPC_REQUEST_BYTES;
+    return share < CTW_IPC_QUEUE_BYTES ? share : CTW_IPC_QUEUE_BYTES;
+}
+
 int ctw_cmd_serve(int argc, char **argv)
 {
     struct ctw_engine_option_values engine = {0};
@@ -270,7 +281,7 @@ int ctw_cmd_serve(int argc, char **argv)
                        .ready_fd = -1,
                        .on_signal = "finish",
                        .grace_s = 20,
-                       .queue_bytes = CTW_IPC_QUEUE_BYTES,
+                       .queue_bytes = default_queue_bytes(),
                        .store_limit = STORE_BYTES,
                        .hidden_limit = HIDDEN_BYTES};
     struct ctw_option options[N_OWN + CTW_N_ENGINE_OPTIONS];

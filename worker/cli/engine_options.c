@@ -74,8 +74,10 @@ static void memory_rows(struct ctw_option rows[N_MEMORY], struct ctw_engine_opti
          .type = CTW_OPT_BYTES,
          .value = &v->memory_limit,
          .meta = "SIZE",
-         .help = "memory beyond the weights, such as 2GiB (default: a quarter of the available "
-                 "memory, or most of what the weights leave free on a GPU)"},
+         .help =
+             "memory beyond the weights, such as 2GiB (default: a quarter of the available "
+             "memory, at least 512 MiB, or most of what the weights leave free on a GPU); on the "
+             "CPU never more than what is free"},
         {.name = "placement",
          .type = CTW_OPT_CHOICE,
          .value = &v->place,

@@ -7,6 +7,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Standard output that was closed when the program started cannot be written. */
+static bool is_writable(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY)
+        errno = EBADF;
+    return flags >= 0 && (flags & O_ACCMODE) != O_RDONLY;
+}
+
 static enum ctw_status fail_to_open(const char *path, struct ctw_err *err)
 {
     return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO,
@@ -27,7 +36,7 @@ enum ctw_status ctw_output_file_open(struct ctw_output_file *f, const char *path
         if (f->fd < 0 && errno == EEXIST)
             f->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     }
-    if (f->fd < 0 || fstat(f->fd, &s) != 0) {
+    if (f->fd < 0 || !is_writable(f->fd) || fstat(f->fd, &s) != 0) {
         enum ctw_status st = fail_to_open(f->path, err);
         if (f->standard)
             f->fd = -1;
@@ -84,9 +93,8 @@ enum ctw_status ctw_output_file_write(struct ctw_output_file *f, const char *lin
     if (done == bytes)
         return CTW_OK;
     take_back(f, done - whole);
-    return ctw_fail(err, CTW_EIO,
-                    "%s: cannot write: %s; the file ends after %lld whole lines", f->path,
-                    strerror(why), (long long)f->n_lines);
+    return ctw_fail(err, CTW_EIO, "%s: cannot write: %s; the file ends after %lld whole lines",
+                    f->path, strerror(why), (long long)f->n_lines);
 }
 
 enum ctw_status ctw_output_file_close(struct ctw_output_file *f, struct ctw_err *err)

@@ -9,13 +9,22 @@
 
 #include "base/mem.h"
 
+/* Standard input that was closed when the program started cannot be read. */
+static bool is_readable(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && (flags & O_ACCMODE) == O_WRONLY)
+        errno = EBADF;
+    return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY;
+}
+
 static enum ctw_status open_input(int *fd, const char *path, struct ctw_err *err)
 {
     struct stat s;
     bool standard = path == NULL || strcmp(path, "-") == 0;
     const char *name = standard ? "standard input" : path;
     *fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0 || fstat(*fd, &s) != 0)
+    if (*fd < 0 || !is_readable(*fd) || fstat(*fd, &s) != 0)
         return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO,
                         "%s: cannot read the input: %s", name, strerror(errno));
     if (S_ISDIR(s.st_mode))

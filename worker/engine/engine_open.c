@@ -59,6 +59,7 @@ static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t 
                                      .backend = e->be,
                                      .dtype = e->dtype,
                                      .memory_limit = limit,
+                                     .limit_is_free = e->limit_is_free,
                                      .longest = longest,
                                      .total = total,
                                      .chunk_tokens = e->chunk_tokens,
@@ -256,13 +257,18 @@ static enum ctw_status open_weights(struct ctw_engine *e, const struct ctw_engin
                                     struct ctw_shards *shards, int n_devices, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    if (!opt->plan_only)
+    bool on_host = ctw_backend_traits(e->be)->host_memory;
+    if (on_host) {
+        ctw_engine_limit_host(e);
+        st = plan_usual(e, err); /* before weights take memory that is not there */
+    }
+    if (st == CTW_OK && !opt->plan_only)
         st = ctw_placing_open(&e->placing, e->model, e->be, shards, &e->provider, err);
     if (e->provider != NULL)
         ctw_activity_holds_weights(e);
-    if (st == CTW_OK && e->limit_is_default)
+    if (st == CTW_OK && !on_host && e->limit_is_default)
         st = ctw_engine_set_default_limit(e, err);
-    if (st == CTW_OK)
+    if (st == CTW_OK && !on_host)
         st = plan_usual(e, err);
     if (st == CTW_ENOMEM && e->device_limit > 0)
         st = ctw_fail_prefix(err, "--device-memory-limit leaves too little (raise it)");

@@ -41,6 +41,7 @@ struct ctw_engine {
     uint64_t memory_limit;
     uint64_t share; /* of the memory limit, while buffers are for comparing; 0: all */
     bool limit_is_default;
+    bool limit_is_free; /* the memory limit is what was free: raising it would not help */
     const struct ctw_machine *machine; /* that is planned for */
     int n_threads;                     /* for reading files */
     const atomic_bool *stop;           /* stops reading files; or NULL */
@@ -72,8 +73,11 @@ enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest
 void ctw_engine_limit_device(struct ctw_engine *e, const struct ctw_amount *limit);
 /* limits.c: bytes of the device's memory that the engine may still allocate, or map. */
 uint64_t ctw_engine_room(const struct ctw_engine *e);
-/* limits.c: most of what the weights leave; without a limit, on the CPU, a quarter of the
- * machine's, at least 512 MiB. */
+/* limits.c: the limit of an engine on the CPU, before its weights are opened. By default a quarter
+ * of the memory that is free, at least 512 MiB. Any limit is lowered to what the weights leave of
+ * the memory that is free, so that no pass gets the process killed. */
+void ctw_engine_limit_host(struct ctw_engine *e);
+/* limits.c: the default limit on a GPU: most of what the weights leave. */
 enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e,
                                              struct ctw_err *err) CTW_MUST_CHECK;
 /* On a GPU, the default limit is most of the memory that is free now. */

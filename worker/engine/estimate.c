@@ -57,6 +57,14 @@ static void add_place(struct text *t, const struct ctw_placing *p, const struct 
 static void add_memory(struct text *t, const struct ctw_placing *p, const struct ctw_plan *plan,
                        int n_devices)
 {
+    if (p->place == CTW_MAPPED && p->memory + plan->total > p->have) {
+        add(t, ";passes need ");
+        add_bytes(t, (double)plan->total);
+        add(t, " of the ");
+        add_bytes(t, (double)p->have);
+        add(t, " that were free, and weights that do not fit beside them are read in every pass");
+        return;
+    }
     add(t, ";%s ", n_devices > 1 ? "each device needs" : "needs");
     add_bytes(t, (double)(p->memory + plan->total));
     add(t, " of the ");

@@ -2,11 +2,17 @@
 #include "base/host.h"
 #include "worker/engine/engine_state.h"
 
-static const uint64_t LEAST_OF_HOST = 512ull << 20;
+static const uint64_t USUAL_OF_HOST = 512ull << 20;
 
 static uint64_t less(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+uint64_t ctw_host_left(uint64_t have)
+{
+    const uint64_t program = 24ull << 20;
+    return have - less(have, have / CTW_QUEUE_SHARE + program);
 }
 
 static bool on_host(const struct ctw_engine *e)
@@ -39,17 +45,32 @@ uint64_t ctw_engine_room(const struct ctw_engine *e)
     return less(have, e->device_limit - less(e->device_limit, used));
 }
 
+static uint64_t default_of_host(const struct ctw_engine *e)
+{
+    uint64_t quarter = ctw_machine_memory(e->machine) / 4;
+    uint64_t usual = quarter > USUAL_OF_HOST ? quarter : USUAL_OF_HOST;
+    uint64_t room = ctw_engine_room(e);
+    room -= less(room, e->placing.memory);
+    return e->device_limit > 0 ? less(usual, room / 10 * 9) : usual;
+}
+
+void ctw_engine_limit_host(struct ctw_engine *e)
+{
+    /* The kernel takes mapped pages back when memory is short. */
+    uint64_t kept = e->placing.place == CTW_MAPPED ? 0 : e->placing.memory;
+    uint64_t left = ctw_host_left(ctw_machine_memory(e->machine));
+    left -= less(left, kept);
+    if (e->limit_is_default)
+        e->memory_limit = default_of_host(e);
+    e->limit_is_free = left < e->memory_limit;
+    e->memory_limit = less(left, e->memory_limit);
+}
+
 enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e, struct ctw_err *err)
 {
-    uint64_t room = ctw_engine_room(e), quarter = ctw_machine_memory(e->machine) / 4;
+    uint64_t room = ctw_engine_room(e);
     if (e->provider == NULL) /* the weights are not there yet */
         room -= less(room, e->placing.memory);
-    uint64_t most = room / 10 * 9;
-    e->memory_limit = most;
-    if (!on_host(e))
-        return ctw_backend_sync(e->be,
-                                err); /* a failed GPU reports nothing free: return its error */
-    quarter = quarter > LEAST_OF_HOST ? quarter : LEAST_OF_HOST;
-    e->memory_limit = e->device_limit > 0 ? less(quarter, most) : quarter;
-    return CTW_OK;
+    e->memory_limit = room / 10 * 9;
+    return ctw_backend_sync(e->be, err); /* a failed GPU reports nothing free: return its error */
 }

@@ -18,6 +18,12 @@ struct ctw_machine {
                                 between two devices */
 };
 
+/* Requests and results that wait may take 1/CTW_QUEUE_SHARE of the memory, and 1 GiB at most. */
+enum { CTW_QUEUE_SHARE = 8 };
+/* limits.c: what is left for weights and passes of `have` free bytes of host memory, behind the
+ * program itself and requests. */
+uint64_t ctw_host_left(uint64_t have);
+
 /* What is described, or else ctw_plan_available(). */
 uint64_t ctw_machine_memory(const struct ctw_machine *m);
 

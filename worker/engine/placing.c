@@ -157,12 +157,27 @@ static enum ctw_status hold_all(struct ctw_placing *p, const struct ctw_placing_
     return p->unmapped != NULL ? copy_all(p, r, err) : CTW_OK;
 }
 
-/* Files are mapped if memory can hold them: the page cache then does. Else half of the memory is
- * for weights; a quarter is for the rest, by default. */
+/* Through half of the memory if that leaves room for passes at full rate, else through what passes
+ * leave. If both are too little, the files are held as if they fitted: the kernel takes mapped
+ * pages back, so only speed is lost. */
+static enum ctw_status stream_on_host(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                      struct ctw_err *err)
+{
+    uint64_t half = r->have / 2, left = ctw_host_left(r->have);
+    if (half + with_reserve(r->work) <= left && stream_within(p, r, half, NULL) == CTW_OK)
+        return CTW_OK;
+    if (stream_if_possible(p, r, left) == CTW_OK)
+        return CTW_OK;
+    p->layers = (struct ctw_placement){0};
+    return hold_all(p, r, err);
+}
+
+/* Files are mapped if memory can hold them beside passes: the page cache then does. Else half of
+ * the memory is for weights; a quarter is for the rest, by default. */
 static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_placing_request *r,
                                       struct ctw_err *err)
 {
-    uint64_t available = p->have;
+    uint64_t available = p->have, work = with_reserve(r->least_work);
     bool fits = r->weights_limit == 0 || p->weights <= r->weights_limit;
     if (is_named(r, "sharded"))
         return ctw_fail(err, CTW_EINVAL,
@@ -182,11 +197,10 @@ static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_pl
         return map_as_told(p, r, err);
     if (r->weights_limit > 0)
         return fits ? hold_all(p, r, err) : stream_within(p, r, r->weights_limit, err);
-    if (!r->is_limited && p->weights > available)
-        return stream_within(p, r, available / 2, err);
-    uint64_t work = r->limit_is_default ? with_reserve(r->least_work) : r->memory_limit;
-    if (r->is_limited && p->weights + work > available &&
-        stream_if_possible(p, r, available) == CTW_OK)
+    if (!r->is_limited)
+        return p->weights + work > available ? stream_on_host(p, r, err) : hold_all(p, r, err);
+    work = r->limit_is_default ? work : r->memory_limit;
+    if (p->weights + work > available && stream_if_possible(p, r, available) == CTW_OK)
         return CTW_OK;
     return hold_all(p, r, err); /* without room for passes, opening says what is missing */
 }

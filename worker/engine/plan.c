@@ -408,12 +408,19 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
         snprintf(enough, sizeof(enough), ", enough for %lld tokens", (long long)fits);
         smaller = " or lower --max-length";
     }
+    ctw_format_bytes(need, sizeof(need), (double)out->total);
+    ctw_format_bytes(have, sizeof(have), (double)r->memory_limit);
+    if (r->limit_is_free)
+        return ctw_fail(err, CTW_ENOMEM,
+                        "a sequence of %lld tokens needs %s beyond the weights, but the memory "
+                        "that is free leaves %s%s: end other programs or raise the limit of the "
+                        "container or control group%s",
+                        (long long)r->longest, need, have, enough, smaller);
     return ctw_fail(err, CTW_ENOMEM,
                     "a sequence of %lld tokens needs %s beyond the weights, but the memory limit "
                     "is %s%s: raise "
                     "--memory-limit%s%s",
-                    (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)out->total),
-                    ctw_format_bytes(have, sizeof(have), (double)r->memory_limit), enough,
+                    (long long)r->longest, need, have, enough,
                     ctw_backend_traits(r->backend)->host_memory ? ""
                     : smaller[0] == '\0'                        ? " or use another GPU"
                                                                 : ", use another GPU",

@@ -22,6 +22,7 @@ struct ctw_plan_request {
     const struct ctw_backend *backend;
     enum ctw_dtype dtype;
     uint64_t memory_limit;             /* bytes */
+    bool limit_is_free;                /* ... that were free, so that a message says so */
     int64_t longest;                   /* model-input tokens of the longest sequence */
     int64_t total;                     /* model-input tokens of all sequences together */
     int64_t chunk_tokens, pass_tokens; /* 0: the planner decides */

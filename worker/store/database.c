@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 /* A change that an older worker would misread raises the version. */
@@ -202,6 +203,9 @@ static enum ctw_status open_database(struct ctw_store *s, bool may_create, struc
     int rc = sqlite3_open_v2(s->path, &s->db, flags, NULL);
     if (rc != SQLITE_OK)
         return ctw_store_fail(s, rc, "cannot open it", err);
+    s->files = ctw_store_files_open(s->db);
+    if (s->files == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for the store", s->dir);
     sqlite3_busy_timeout(s->db, BUSY_MS);
     enum ctw_status st = check_version(s, &is_new, err);
     if (st != CTW_OK)
@@ -212,10 +216,11 @@ static enum ctw_status open_database(struct ctw_store *s, bool may_create, struc
     if (rc == SQLITE_OK)
         rc = use_wal(s);
     if (rc == SQLITE_OK)
-        rc = sqlite3_exec(s->db,
-                          "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -16384; "
-                          "PRAGMA journal_size_limit = 16777216",
-                          NULL, NULL, NULL);
+        rc = sqlite3_exec(
+            s->db,
+            "PRAGMA mmap_size = 0; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -16384; "
+            "PRAGMA journal_size_limit = 16777216",
+            NULL, NULL, NULL);
     if (rc == SQLITE_OK && is_new)
         rc = create(s);
     if (rc == SQLITE_OK)
@@ -223,6 +228,7 @@ static enum ctw_status open_database(struct ctw_store *s, bool may_create, struc
     if (rc == SQLITE_OK)
         rc = pragma_int(s, "PRAGMA page_size", &page_bytes);
     s->page_bytes = (uint64_t)page_bytes;
+    ctw_store_files_note(s->files, s->path);
     return rc == SQLITE_OK ? CTW_OK : ctw_store_fail(s, rc, "cannot open it", err);
 }
 
@@ -304,13 +310,77 @@ enum ctw_status ctw_store_open_existing(struct ctw_store **out, const char *dir,
     return open_at(out, dir, 0, false, err);
 }
 
+static void close_database(struct ctw_store *s)
+{
+    for (int i = 0; i < CTW_STORE_N_STATEMENTS; i++) {
+        sqlite3_finalize(s->statements[i]);
+        s->statements[i] = NULL;
+    }
+    sqlite3_close(s->db);
+    s->db = NULL;
+    ctw_store_files_close(s->files);
+    s->files = NULL;
+}
+
+/* Opens the files that are there now. is_log: the log's name is another file's, or nobody's.
+ * Another state of them must not be written into them. */
+static enum ctw_status reopen(struct ctw_store *s, bool is_log, struct ctw_err *err)
+{
+    const char *end, *how;
+    if (s->db != NULL && is_log) /* the open one is intact, and nobody else will find it */
+        (void)sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    if (s->db != NULL)
+        (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    close_database(s);
+    enum ctw_status st = ctw_store_make_folder(s->dir, err);
+    if (st == CTW_OK)
+        st = open_database(s, true, err);
+    if (st == CTW_OK && (how = ctw_store_files_changed(s->files, s->db, s->path, &end)) != NULL)
+        st = ctw_fail(err, CTW_EFORMAT,
+                      "%s%s: %s while it is opened; stop all workers that use the store, then "
+                      "`ctworker store clear %s` empties it",
+                      s->path, end, how, s->dir);
+    if (st == CTW_OK)
+        st = apply_limit(s, err);
+    if (st != CTW_OK)
+        close_database(s);
+    return st;
+}
+
+bool ctw_store_ready(struct ctw_store *s)
+{
+    struct ctw_err err;
+    const char *end = "", *how = NULL;
+    if (s->db != NULL) {
+        how = ctw_store_files_changed(s->files, s->db, s->path, &end);
+        if (how == NULL)
+            return true;
+        ctw_warn(
+            "%s%s was %s while in use; results that were kept may be gone. The store is opened "
+            "anew (stop the worker before you change its files, or use `ctworker store clear`)",
+            s->path, end, how);
+    } else if (ctw_now_ms() - s->write_failed_ms < CTW_STORE_RETRY_MS) {
+        return false;
+    }
+    bool is_log = how != NULL && strcmp(end, "-wal") == 0 && strcmp(how, "truncated") != 0;
+    if (reopen(s, is_log, &err) == CTW_OK) {
+        s->read_failed = false;
+        return true;
+    }
+    if (s->write_failed_ms == 0)
+        ctw_warn("%s. Scoring goes on without keeping results", err.msg);
+    s->write_failed_ms = ctw_now_ms();
+    return false;
+}
+
 void ctw_store_close(struct ctw_store *s)
 {
+    const char *end;
     if (s == NULL)
         return;
-    for (int i = 0; i < CTW_STORE_N_STATEMENTS; i++)
-        sqlite3_finalize(s->statements[i]);
-    sqlite3_close(s->db);
+    if (s->files != NULL && ctw_store_files_changed(s->files, s->db, s->path, &end) != NULL)
+        (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    close_database(s);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->stats_lock);
     ctw_free(s->buffer);
@@ -329,7 +399,8 @@ const char *ctw_store_dir(const struct ctw_store *s)
 void ctw_store_get_stats(struct ctw_store *s, struct ctw_store_stats *out)
 {
     if (pthread_mutex_trylock(&s->lock) == 0) { /* other processes add records, too */
-        (void)ctw_store_count(s);
+        if (s->db != NULL)
+            (void)ctw_store_count(s);
         pthread_mutex_unlock(&s->lock);
     }
     pthread_mutex_lock(&s->stats_lock);

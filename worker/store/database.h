@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sqlite3.h>
 
+#include "worker/store/files.h"
 #include "worker/store/store.h"
 
 enum ctw_store_statement {
@@ -24,12 +25,15 @@ enum ctw_store_statement {
     CTW_STORE_N_STATEMENTS
 };
 
+enum { CTW_STORE_RETRY_MS = 10000 }; /* between attempts to write while writing fails */
+
 struct ctw_store {
     char *dir, *path;
     uint64_t limit; /* 0: none */
     uint64_t page_bytes;
     pthread_mutex_t lock; /* of everything below, except `stats` */
-    sqlite3 *db;
+    sqlite3 *db;          /* NULL: its files are gone, and could not be opened anew so far */
+    struct ctw_store_files *files;
     sqlite3_stmt *statements[CTW_STORE_N_STATEMENTS];
     unsigned char *buffer; /* a value that is written */
     size_t buffer_bytes;
@@ -43,6 +47,9 @@ struct ctw_store {
 /* "STORE: what: why", with the status that fits SQLite's result code. */
 enum ctw_status ctw_store_fail(const struct ctw_store *s, int rc, const char *what,
                                struct ctw_err *err);
+/* Are the files still those that were opened? If not, says so and opens the store anew: what others
+ * removed is made again. False: that failed, or did so less than CTW_STORE_RETRY_MS ago. */
+bool ctw_store_ready(struct ctw_store *s);
 /* Runs a statement that returns at most one row of up to two integers; out may be NULL. */
 int ctw_store_run(struct ctw_store *s, enum ctw_store_statement which, int64_t out[2]);
 /* The buffer, with at least so many bytes; NULL: no memory. */

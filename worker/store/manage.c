@@ -8,6 +8,15 @@
 #include "base/mem.h"
 #include "worker/store/database.h"
 
+/* What was read while others changed the files is not the store's. */
+static enum ctw_status check_unchanged(struct ctw_store *s, struct ctw_err *err)
+{
+    const char *end, *how = ctw_store_files_changed(s->files, s->db, s->path, &end);
+    return how == NULL ? CTW_OK
+                       : ctw_fail(err, CTW_EIO, "%s%s was %s while it was read: try again", s->path,
+                                  end, how);
+}
+
 enum ctw_status ctw_store_list(struct ctw_store *s,
                                void (*fn)(void *arg, const struct ctw_store_listed *source),
                                void *arg, struct ctw_err *err)
@@ -34,9 +43,11 @@ enum ctw_status ctw_store_list(struct ctw_store *s,
         rc = SQLITE_OK;
     }
     sqlite3_finalize(q);
+    enum ctw_status st = check_unchanged(s, err);
+    if (st == CTW_OK && rc != SQLITE_OK && rc != SQLITE_DONE)
+        st = ctw_store_fail(s, rc, "cannot list it", err);
     pthread_mutex_unlock(&s->lock);
-    return rc == SQLITE_OK || rc == SQLITE_DONE ? CTW_OK
-                                                : ctw_store_fail(s, rc, "cannot list it", err);
+    return st;
 }
 
 /* ---- verify ---- */
@@ -87,6 +98,8 @@ enum ctw_status ctw_store_verify(struct ctw_store *s, uint64_t *n_good, uint64_t
     enum ctw_status st = check_structure(s, err);
     if (st == CTW_OK)
         st = check_records(s, n_good, n_bad, err);
+    if (check_unchanged(s, err) != CTW_OK) /* then the damage that was found is none */
+        st = err->status;
     pthread_mutex_unlock(&s->lock);
     return st;
 }

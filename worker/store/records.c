@@ -9,8 +9,6 @@
 #include "base/sha256.h"
 #include "worker/store/database.h"
 
-enum { RETRY_MS = 10000 }; /* between attempts to write while writing fails */
-
 /* ---- keys ---- */
 
 struct ctw_store_key ctw_store_key_of(const int32_t *tokens, int64_t n_tok, int64_t first,
@@ -134,6 +132,10 @@ bool ctw_store_may_have(struct ctw_store *s, const struct ctw_store_source *sour
 {
     int64_t n[2] = {0};
     pthread_mutex_lock(&s->lock);
+    if (!ctw_store_ready(s)) {
+        pthread_mutex_unlock(&s->lock);
+        return false;
+    }
     sqlite3_stmt *q = s->statements[CTW_STORE_OUTLINE];
     sqlite3_bind_text(q, 1, source->model.numerics, -1, SQLITE_STATIC);
     sqlite3_bind_text(q, 2, source->reference.numerics, -1, SQLITE_STATIC);
@@ -152,6 +154,10 @@ int64_t ctw_store_find(struct ctw_store *s, const struct ctw_store_source *sourc
     for (int64_t i = 0; i < n; i++)
         records[i].found = false;
     pthread_mutex_lock(&s->lock);
+    if (!ctw_store_ready(s)) {
+        pthread_mutex_unlock(&s->lock);
+        return 0;
+    }
     int rc = ctw_store_run(s, CTW_STORE_BEGIN_READ, NULL);
     for (int64_t i = 0; rc == SQLITE_OK && i < n; i++) {
         rc = find_one(s, &hash, &records[i]);
@@ -213,10 +219,28 @@ static int put_in_transaction(struct ctw_store *s, const struct ctw_store_source
     if (rc != SQLITE_OK)
         return rc;
     rc = put_all(s, source, records, n);
+    if (rc == SQLITE_OK && ctw_store_files_hit(s->files))
+        rc = SQLITE_IOERR_SHMMAP;
     if (rc == SQLITE_OK)
         rc = ctw_store_run(s, CTW_STORE_COMMIT, NULL);
     if (rc != SQLITE_OK && sqlite3_get_autocommit(s->db) == 0)
         (void)ctw_store_run(s, CTW_STORE_ROLLBACK, NULL);
+    return rc;
+}
+
+/* If the files changed meanwhile, the records are in files that nobody finds: they are written once
+ * more, into those that are opened anew. */
+static int put(struct ctw_store *s, const struct ctw_store_source *source,
+               const struct ctw_store_record *records, int64_t n)
+{
+    const char *end;
+    int rc = SQLITE_CANTOPEN;
+    for (int i = 0; i < 2 && ctw_store_ready(s); i++) {
+        rc = put_in_transaction(s, source, records, n);
+        if (ctw_store_files_changed(s->files, s->db, s->path, &end) == NULL)
+            return rc;
+        rc = SQLITE_CANTOPEN;
+    }
     return rc;
 }
 
@@ -246,10 +270,10 @@ bool ctw_store_put(struct ctw_store *s, const struct ctw_store_source *source,
         return true;
     pthread_mutex_lock(&s->lock);
     bool kept = false;
-    if (s->write_failed_ms != 0 && ctw_now_ms() - s->write_failed_ms < RETRY_MS) {
+    if (s->write_failed_ms != 0 && ctw_now_ms() - s->write_failed_ms < CTW_STORE_RETRY_MS) {
         s->lost += (uint64_t)n;
     } else {
-        int rc = put_in_transaction(s, source, records, n);
+        int rc = put(s, source, records, n);
         tell_outcome(s, rc, n);
         kept = rc == SQLITE_OK;
         if (kept)

@@ -127,6 +127,19 @@ def say(text: str) -> None:
         raise CtworkerError(f"standard output: cannot be written: {error.strerror}") from error
 
 
+def open_closed_streams() -> None:
+    """Opens the standard streams that were closed when Python started, which are None: reading and printing fail, and
+    messages are lost. Otherwise the next file that is opened gets such a descriptor, and a report is lost without a word."""
+    modes = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
+    for fd, (name, mode) in enumerate(modes.items()):
+        if getattr(sys, name) is None:
+            got = os.open(os.devnull, mode)
+            if got != fd:
+                os.dup2(got, fd)
+                os.close(got)
+            setattr(sys, name, open(fd, "r" if fd == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def replace_unknown_letters() -> None:
     """Standard output and error then print `?` for what the terminal's encoding lacks, as ± in ASCII, and do not fail."""
     for stream in (sys.stdout, sys.stderr):
@@ -136,6 +149,7 @@ def replace_unknown_letters() -> None:
 
 def exit_code(command: str, run: Callable[[], int]) -> int:
     """Runs the command, and tells an error as one sentence: 64 for wrong input, 70 for other errors, 130 if interrupted."""
+    open_closed_streams()
     replace_unknown_letters()
     try:
         return run()

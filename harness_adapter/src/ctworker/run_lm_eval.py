@@ -6,12 +6,15 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+from .output import open_closed_streams
+
 
 def main() -> None:
     from importlib import import_module
 
     if find_spec("lm_eval") is None:
         sys.exit("ctworker-lm-eval: lm-eval is not installed: pip install 'ctworker[lm-eval]'")
+    open_closed_streams()
     import_module("_ctworker_hook")  # before any import of lm_eval
     import_module("lm_eval.__main__").cli_evaluate()
 

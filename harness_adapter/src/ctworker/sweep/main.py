@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import ArgumentError, CtworkerError
-from ..output import Parser, replace_unknown_letters
+from ..output import Parser, open_closed_streams, replace_unknown_letters
 
 if TYPE_CHECKING:
     from .definition import Sweep
@@ -82,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    open_closed_streams()
     replace_unknown_letters()
     arguments = parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
