@@ -49,9 +49,66 @@ static void fp8_in_blocks_and_whole(void **state)
     *find(c, Q ".weight_scale") = (struct tensor){Q ".weight_scale", "F32", "32, 1", 128, NULL};
     w = q_weight(c, "float8 token dynamic");
     assert_true(w.group_rows == 1 && w.n_groups == 1 && w.scale_stride == 1);
+    /* A message names the tensor that the file has. */
+    c->config = QUANTISED(BLOCKS);
+    expect_refusal(c, Q ": weight_scale: found F32 [32, 1], expected [2, 2]");
     /* Scales that divide, of GPTQModel */
     c->config = QUANTISED(FP8 ", \"weight_scale_semantics\": \"inverse\"");
     expect_refusal(c, "GPTQModel's FP8, whose scales divide, is not supported");
+}
+
+/* Exponents as scales, in either dtype, of every method and shape of FP8 */
+static void fp8_with_exponents(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *name, *shape, *config;
+        size_t bytes;
+        enum ctw_format_id format;
+        int64_t rows, columns; /* of a scale */
+    } rows[] = {
+#define MXFP8 "\"quant_method\": \"mxfp8\", \"scale_fmt\": \"ue8m0\""
+#define CT(strategy, format)                                                                       \
+    "\"quant_method\": \"compressed-tensors\", \"format\": \"" format "\", \"config_groups\": "    \
+    "{\"g\": {\"targets\": [\"re:.*q_proj\"], \"weights\": {\"type\": \"float\", " strategy "}}}"
+        {"_inv", "2, 2", QUANTISED(BLOCKS), 4, CTW_FORMAT_float_quantized, 16, 24},
+        {"", "2, 2", QUANTISED(BLOCKS), 4, CTW_FORMAT_float_quantized, 16, 24},
+        {"_inv", "", QUANTISED(FP8), 1, CTW_FORMAT_float_quantized, 1, 32},
+        {"_inv", "32, 1", QUANTISED(FP8 ", \"weight_block_size\": [1, 32]"), 32, CTW_FORMAT_mxfp8,
+         1, 32},
+        {"_inv", "32, 1", QUANTISED(MXFP8 ", \"weight_block_size\": [1, 32]"), 32, CTW_FORMAT_mxfp8,
+         1, 32},
+        {"", "32, 1", QUANTISED(MXFP8), 32, CTW_FORMAT_mxfp8, 1, 32},
+        {"", "32, 1", QUANTISED("\"quant_algo\": \"MXFP8\""), 32, CTW_FORMAT_mxfp8, 1, 32},
+        {"", "1, 1, 1, 1", QUANTISED("\"quant_algo\": \"FP8_PB_WO\""), 1,
+         CTW_FORMAT_float_quantized, 128, 128},
+        {"", "2, 2",
+         QUANTISED(CT("\"strategy\": \"block\", \"block_structure\": [16, 24]", "float-quantized")),
+         4, CTW_FORMAT_float_quantized, 16, 24},
+        {"", "32, 1", QUANTISED(CT("\"group_size\": 32", "mxfp8-quantized")), 32, CTW_FORMAT_mxfp8,
+         1, 32},
+        {"_inv", "2, 2",
+         QUANTISED("\"quant_method\": \"auto-round\", \"packing_format\": "
+                   "\"auto_round:fp8\", \"data_type\": \"fp\", \"group_size\": [16, 24]"),
+         4, CTW_FORMAT_float_quantized, 16, 24},
+    };
+    static const char *const dtypes[] = {"U8", "F8_E8M0"};
+    static char name[128];
+    for (size_t i = 0; i < 2 * CTW_COUNT(rows); i++) {
+        (void)snprintf(name, sizeof(name), Q ".weight_scale%s", rows[i / 2].name);
+        set_parts(c,
+                  &(struct parts){{Q ".weight", "F8_E4M3", "32, 32", 1024, NULL},
+                                  {name, dtypes[i % 2], rows[i / 2].shape, rows[i / 2].bytes, NULL},
+                                  {NULL, NULL, NULL, 0, NULL}});
+        c->config = rows[i / 2].config;
+        struct ctw_model *m = open_ok(c);
+        const struct ctw_weight *w = &m->layers[1].matrix[CTW_M_Q].weight;
+        assert_true(w->format->id == rows[i / 2].format && w->dtype == CTW_BF16);
+        assert_true(w->group_rows == rows[i / 2].rows && w->group_size == rows[i / 2].columns);
+        ctw_model_close(m);
+    }
+    c->config = QUANTISED(MXFP8);
+    expect_refusal(c, "weight_scale_inv: found F8_E8M0 [2, 2], expected [32, 1] (strategy group");
 }
 
 /* As transformers 5 saves them from memory: the scales' name is no module's. */
@@ -78,7 +135,7 @@ static void fp8_stacks_of_experts(void **state)
     ctw_model_close(m);
     /* Blocks of gate and up that were short where the two meet */
     find(c, LAYER "mlp.experts.gate_up_proj_scale_inv")->shape = "2, 4, 4";
-    expect_refusal(c, "experts.gate_up_proj: weight_scale_inv: found F32 [4, 4], expected [8, 2]");
+    expect_refusal(c, "experts.gate_up_proj: _scale_inv: found F32 [4, 4], expected [8, 2]");
     drop(c, LAYER "mlp.experts.down_proj_scale_inv");
     find(c, LAYER "mlp.experts.gate_up_proj_scale_inv")->shape = "2, 8, 2";
     expect_refusal(c, "mlp.experts.down_proj");
@@ -306,10 +363,15 @@ static void keys_of_no_use_are_listed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(fp8_in_blocks_and_whole),    TEST(fp8_stacks_of_experts),
-        TEST(lists_name_modules_loosely), TEST(modelopt_says_it_in_either_file),
-        TEST(modelopt_mixes_algorithms),  TEST(modelopt_in_other_formats),
-        TEST(modelopt_scales_inputs),     TEST(contradictions),
+        TEST(fp8_in_blocks_and_whole),
+        TEST(fp8_stacks_of_experts),
+        TEST(fp8_with_exponents),
+        TEST(lists_name_modules_loosely),
+        TEST(modelopt_says_it_in_either_file),
+        TEST(modelopt_mixes_algorithms),
+        TEST(modelopt_in_other_formats),
+        TEST(modelopt_scales_inputs),
+        TEST(contradictions),
         TEST(keys_of_no_use_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

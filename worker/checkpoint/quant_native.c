@@ -89,17 +89,13 @@ static enum ctw_status check_scales_multiply(const struct ctw_json_node *q, stru
                          word);
 }
 
-static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                struct ctw_err *err)
+/* args: those of a configuration that names no blocks. */
+static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_quant_args args, struct ctw_err *err)
 {
     static const char *const fmts[] = {"e4m3", "float8_e4m3fn", "e4m3fn", NULL};
     static const char *const schemes[] = {"dynamic", "static", NULL};
     static const char *const experts[] = {"fp8", NULL};
-    struct ctw_quant_args args = {.present = true,
-                                  .num_bits = 8,
-                                  .is_float = true,
-                                  .symmetric = true,
-                                  .strategy = CTW_STRATEGY_TENSOR};
     const char *word, *scheme;
     char text[64];
     enum ctw_status st = check_scales_multiply(q, err);
@@ -119,9 +115,35 @@ static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_j
         snprintf(text, sizeof(text), "float8 tensor static");
     else if (args.strategy == CTW_STRATEGY_BLOCK)
         snprintf(text, sizeof(text), "float8 group %lld dynamic", (long long)args.block_cols);
+    else if (args.strategy == CTW_STRATEGY_GROUP)
+        snprintf(text, sizeof(text), "float8 group %lld dynamic", (long long)args.group_size);
     else
         snprintf(text, sizeof(text), "float8 token dynamic");
     return ctw_quant_add_group(out, "fp8", NULL, &args, text, err);
+}
+
+static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                struct ctw_err *err)
+{
+    const struct ctw_quant_args args = {.present = true,
+                                        .num_bits = 8,
+                                        .is_float = true,
+                                        .symmetric = true,
+                                        .strategy = CTW_STRATEGY_TENSOR};
+    return read_floats(out, q, args, err);
+}
+
+/* Described as fp8, with an exponent for each 32 columns. */
+static enum ctw_status read_mxfp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                  struct ctw_err *err)
+{
+    const struct ctw_quant_args args = {.present = true,
+                                        .num_bits = 8,
+                                        .is_float = true,
+                                        .symmetric = true,
+                                        .strategy = CTW_STRATEGY_GROUP,
+                                        .group_size = 32};
+    return read_floats(out, q, args, err);
 }
 
 static enum ctw_status read_fbgemm(struct ctw_quant_config *out, const struct ctw_json_node *q,
@@ -317,12 +339,15 @@ struct ctw_quant_method {
             "spinquant_config"                                                                     \
     }
 
+#define FP8_KEYS                                                                                   \
+    {                                                                                              \
+        "fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert", \
+            "ignored_layers", "scale_fmt", "weight_scale_semantics"                                \
+    }
+
 static const struct ctw_quant_method methods[] = {
-    {"fp8",
-     "fp8",
-     read_fp8,
-     {"fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert",
-      "ignored_layers", "scale_fmt", "weight_scale_semantics"}},
+    {"fp8", "fp8", read_fp8, FP8_KEYS},
+    {"mxfp8", "fp8", read_mxfp8, FP8_KEYS},
     {"fbgemm_fp8",
      "fbgemm_fp8",
      read_fbgemm,

@@ -56,11 +56,14 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
 {
     const struct ctw_part_names *names = m->weight.names = finder->config->quant.names;
     enum ctw_status st = CTW_OK;
+    const char *found[CTW_N_PARTS] = {NULL};
     for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++) {
         const char *stack = m->n_stacked > 0 ? names->stacks[kind] : NULL;
         const char *const any[] = {names->codes[kind], names->also[kind], stack};
-        for (int i = 0; i < 3 && st == CTW_OK && m->part[kind] == NULL; i++)
+        for (int i = 0; i < 3 && st == CTW_OK && m->part[kind] == NULL; i++) {
+            found[kind] = any[i];
             st = any[i] == NULL ? CTW_OK : find(finder, name, any[i], &m->part[kind], err);
+        }
     }
     const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
     if (st == CTW_OK)
@@ -71,12 +74,15 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
         return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
                         ctw_container_file(finder->container, values->file), name,
                         names->codes[CTW_PART_VALUES], names->values);
-    if (values != NULL)
+    if (values != NULL) {
         *either = values;
+        found[CTW_PART_VALUES] = names->values;
+    }
     for (int kind = 0; kind < CTW_N_PARTS; kind++) {
         struct ctw_part *part = &m->weight.part[kind];
         *part = m->part[kind] != NULL ? ctw_tensor_part(m->part[kind])
                                       : (struct ctw_part){.n_dims = -1};
+        part->name = found[kind];
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
             st = unstack(part, m->part[kind], m->n_stacked, err);
     }
