@@ -347,6 +347,58 @@ static void contradictions(void **state)
     expect_refusal(c, "weight_scale_2: found inf");
 }
 
+/* Scales of a module that is quantised, or of the attention around one, have no use under any name.
+ */
+static void scales_of_no_use_are_counted(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *name, *shape;
+        size_t bytes;
+        bool aside;
+    } rows[] = {
+        {LAYER "self_attn.kv_scale", "", 4, true},
+        {LAYER "self_attn.prob_scale", "1", 4, true},
+        {LAYER "self_attn.prob_output_scale", "1", 4, true},
+        {LAYER "self_attn.attn.softmax_scale", "4", 16, true}, /* one for each head */
+        {LAYER "self_attn.k_bmm_quantizer._amax", "", 4, true},
+        {Q ".input_quantizer._amax", "", 4, true},
+        {Q ".act_scale", "1", 4, true},
+        {LAYER "self_attn.prob_scale", "7", 28, false},
+        {LAYER "self_attn.o_proj.act_scale", "1", 4, false}, /* is dense */
+        {LAYER "mlp.kv_scale", "1", 4, false},
+        {LAYER "layer_scale", "1", 4, false},
+        {LAYER "self_attn.temperature", "1", 4, false},
+        {Q ".weight_other_scale", "1", 4, false},
+        {Q ".input_quantizer._pre_quant_scale", "1", 4, false},
+        {"kv_scale", "1", 4, false},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        set_parts(c, &fp8_tensor);
+        c->config = QUANTISED(FP8);
+        add(c, rows[i].name, "F32", rows[i].shape, rows[i].bytes, NULL);
+        if (rows[i].aside) {
+            struct ctw_model *m = open_ok(c);
+            assert_int_equal(m->n_scales, 2); /* with input_scale */
+            assert_true((strstr(m->activations, "K/V cache scales") != NULL) == (i == 0));
+            ctw_model_close(m);
+        } else {
+            expect_refusal(c, "has no use in a llama model");
+        }
+        drop(c, rows[i].name);
+    }
+    /* Strangers where nothing is quantised, unless the cache is */
+    set_parts(c, &(struct parts){{Q ".weight", "BF16", "32, 32", 2048, NULL},
+                                 {LAYER "self_attn.kv_scale", "F32", "", 4, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    c->config = BF16_CONFIG;
+    expect_refusal(c, "self_attn.kv_scale (F32 []) has no use");
+    c->config = QUANTISED("\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"");
+    struct ctw_model *m = open_ok(c);
+    assert_int_equal(m->n_scales, 1);
+    ctw_model_close(m);
+}
+
 static void keys_of_no_use_are_listed(void **state)
 {
     struct checkpoint *c = *state;
@@ -373,6 +425,7 @@ int main(void)
         TEST(modelopt_scales_inputs),
         TEST(contradictions),
         TEST(keys_of_no_use_are_listed),
+        TEST(scales_of_no_use_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,8 +61,8 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
 
 /*
  * CTW_EUNSUP if the checkpoint has a tensor that is not in used[n_used] and not known to be
- * harmless. Sorts `used`, and counts m's tensors apart. *kv_scales: the checkpoint has scales of a
- * quantised K/V cache.
+ * harmless. Sorts `used`, and counts m's tensors apart and its scales of no use. *kv_scales: the
+ * checkpoint has scales of a quantised K/V cache.
  */
 enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_model *m,
                                  const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
