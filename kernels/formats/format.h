@@ -47,10 +47,13 @@ struct ctw_part_names {
     /* The same beside a stack that is no module, as transformers 5 saves it from memory. */
     const char *stacks[CTW_N_PARTS];
     const char *values; /* VALUES, if the values themselves are stored */
+    bool needs_config;  /* the tensors alone do not show what their codes mean */
 };
 
 /* NULL: the method is not supported. */
 const struct ctw_part_names *ctw_part_names_find(const char *method);
+/* The method after *last, or the first (last NULL); NULL: no more. */
+const struct ctw_part_names *ctw_part_names_next(const struct ctw_part_names *last);
 
 /* One tensor of a weight, as found in the file; n_dims -1: absent. */
 struct ctw_part {

@@ -52,13 +52,15 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_SCALE] = "scales",
                [CTW_PART_ZERO_POINT] = "qzeros",
                [CTW_PART_GROUP_INDEX] = "g_idx"},
-     .values = "weight"},
+     .values = "weight",
+     .needs_config = true},
     {.method = "awq",
      .formats = DENSE | FORMAT(awq),
      .codes = {[CTW_PART_VALUES] = "qweight",
                [CTW_PART_SCALE] = "scales",
                [CTW_PART_ZERO_POINT] = "qzeros"},
-     .values = "weight"},
+     .values = "weight",
+     .needs_config = true},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)
@@ -67,6 +69,12 @@ const struct ctw_part_names *ctw_part_names_find(const char *method)
         if (strcmp(methods[i].method, method) == 0)
             return &methods[i];
     return NULL;
+}
+
+const struct ctw_part_names *ctw_part_names_next(const struct ctw_part_names *last)
+{
+    const struct ctw_part_names *next = last == NULL ? methods : last + 1;
+    return next < methods + CTW_COUNT(methods) ? next : NULL;
 }
 
 const char *ctw_part_name(const struct ctw_part_names *names,

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "capture.h"
 #include "native_checkpoint.h"
 #include "worker/checkpoint/identity.h"
 
@@ -201,8 +202,8 @@ static void modelopt_says_it_in_either_file(void **state)
     write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4_SVD\"}}");
     expect_refusal(c,
                    "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt NVFP4_SVD\"");
-    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"FP8\"}}");
-    expect_refusal(c, "its tensors are nvfp4, but quantization_config says 8-bit float");
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"FP8\"}}"); /* the tensors decide */
+    assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_nvfp4_modelopt);
     write_beside(c, file, "{");
     expect_refusal(c, "hf_quant_config.json: ");
     remove_beside(c, file);
@@ -223,8 +224,7 @@ static void modelopt_mixes_algorithms(void **state)
     c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q
                           "\": {\"quant_algo\": "
                           "\"FP8\"}, \"" LAYER "mlp\": {\"quant_algo\": \"FP8\"}}");
-    expect_refusal(c, LAYER "mlp.up_proj: its tensors are nvfp4, but quantization_config says "
-                            "8-bit float");
+    (void)q_weight(c, "float8 tensor static"); /* the tensors of up_proj decide */
     c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\"");
     expect_refusal(c, "quantized_layers");
     /* Blocks as ModelOpt shapes them */
@@ -261,8 +261,8 @@ static void modelopt_in_other_formats(void **state)
     w = q_weight(c, "int8 tensor static");
     assert_true(w.format->id == CTW_FORMAT_int_quantized && w.dtype == CTW_F32);
     assert_true(w.symmetric && w.bits == 8 && w.group_size == 32);
-    c->config = QUANTISED("\"quant_algo\": \"FP8\"");
-    expect_refusal(c, "its tensors are int-quantized, but quantization_config says 8-bit float");
+    c->config = QUANTISED("\"quant_algo\": \"FP8\""); /* the tensors decide */
+    assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_int_quantized);
     /* What a cache adds to keys and values */
     c->config = QUANTISED("\"quant_algo\": \"W8A16\"");
     add(c, LAYER "self_attn.k_proj.k_bias", "BF16", "1, 2, 1, 8", 32, NULL);
@@ -304,8 +304,8 @@ static void modelopt_scales_inputs(void **state)
     c->config = QUANTISED("\"quant_algo\": \"W8A8_SQ_PER_CHANNEL\"");
     w = q_weight(c, "int8 tensor static");
     assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.bits == 8 && w.group_size == 32);
-    c->config = QUANTISED("\"quant_algo\": \"FP8\"");
-    expect_refusal(c, "quantization_config says 8-bit float");
+    c->config = QUANTISED("\"quant_algo\": \"FP8\""); /* the tensors decide */
+    assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_modelopt_awq);
 }
 
 static void contradictions(void **state)
@@ -345,6 +345,50 @@ static void contradictions(void **state)
     (void)q_weight(c, "float4 tensor_group 16 local");
     find(c, Q ".weight_scale_2")->data = (const char *)&infinity;
     expect_refusal(c, "weight_scale_2: found inf");
+}
+
+/* A head that ModelOpt quantised although its list says otherwise, and a module that is plain */
+static void stored_tensors_decide(void **state)
+{
+    struct checkpoint *c = *state;
+    struct capture log;
+#define NVFP4_BUT(list) QUANTISED("\"quant_algo\": \"NVFP4\", \"ignore\": [" list "]")
+    set_parts(c, &nvfp4);
+    *find(c, "lm_head.weight") = (struct tensor){"lm_head.weight", "U8", "16, 16", 256, NULL};
+    add(c, "lm_head.weight_scale", "F8_E4M3", "16, 2", 32, NULL);
+    add(c, "lm_head.weight_scale_2", "F32", "", 4, NULL);
+    c->config = NVFP4_BUT("\"lm_head*\", \"*mlp*\", \"*k_proj\", \"*v_proj\"");
+    capture_start(&log, CTW_LOG_WARN);
+    struct ctw_model *m = open_ok(c);
+    capture_stop(&log);
+    const struct ctw_weight *head = &m->layers[2].matrix[CTW_M_HEAD].weight;
+    assert_true(head->format->id == CTW_FORMAT_nvfp4_modelopt && head->group_size == 16);
+    capture_expect(&log, "1 matrix (the first is lm_head) is stored quantised, but not as "
+                         "quantization_config says of it");
+    capture_expect(&log, "1 matrix (the first is " LAYER "self_attn.o_proj) is stored unquantised, "
+                         "although quantization_config quantises it");
+    ctw_model_close(m);
+    c->config = NVFP4_BUT("\"*mlp*\", \"*k_proj\", \"*v_proj\", \"*o_proj\"");
+    capture_start(&log, CTW_LOG_WARN);
+    ctw_model_close(open_ok(c));
+    capture_stop(&log);
+    capture_expect(&log, "");
+    /* Tensors of a method that states scales otherwise, and of other algorithms */
+    set_parts(c, &fp8_blocks);
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").group_size, 16);
+    find(c, Q ".weight_scale_inv")->shape = "1, 4"; /* the only sides that fit */
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").group_size, 8);
+    set_parts(c, &fp8_tensor);
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").scale_stride, 0);
+    set_parts(c, &(struct parts){{Q ".weight", "F8_E4M3", "32, 32", 1024, NULL},
+                                 {Q ".weight_scale", "F8_E8M0", "32, 1", 32, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").format->id, CTW_FORMAT_mxfp8);
+    set_parts(c, &fp8_blocks);
+    find(c, Q ".weight_scale_inv")->shape = "5, 5"; /* of no side */
+    find(c, Q ".weight_scale_inv")->bytes = 100;
+    expect_refusal(c, Q ": its tensors are float-quantized, which quantization_config does not say "
+                        "of it, and weight_scale_inv F32 [5, 5] does not show");
 }
 
 /* Scales of a module that is quantised, or of the attention around one, have no use under any name.
@@ -426,6 +470,7 @@ int main(void)
         TEST(contradictions),
         TEST(keys_of_no_use_are_listed),
         TEST(scales_of_no_use_are_counted),
+        TEST(stored_tensors_decide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,6 +317,7 @@ struct ctw_quant_method {
     enum ctw_status (*read)(struct ctw_quant_config *out, const struct ctw_json_node *q,
                             struct ctw_err *err);
     const char *keys[MAX_KEYS]; /* those that it reads, or that say the same once more */
+    bool mixes; /* its tools write modules that the configuration does not describe */
 };
 
 #define MODELOPT_KEYS                                                                              \
@@ -346,23 +347,25 @@ struct ctw_quant_method {
     }
 
 static const struct ctw_quant_method methods[] = {
-    {"fp8", "fp8", read_fp8, FP8_KEYS},
-    {"mxfp8", "fp8", read_mxfp8, FP8_KEYS},
+    {"fp8", "fp8", read_fp8, FP8_KEYS, false},
+    {"mxfp8", "fp8", read_mxfp8, FP8_KEYS, false},
     {"fbgemm_fp8",
      "fbgemm_fp8",
      read_fbgemm,
-     {"modules_to_not_convert", "ignored_layers", "activation_scale_ub"}},
-    {"mxfp4", "mxfp4", read_mxfp4, {"modules_to_not_convert", "ignored_layers"}},
-    {"modelopt", "modelopt", read_modelopt, MODELOPT_KEYS},
-    {"modelopt_fp4", "modelopt", read_modelopt, MODELOPT_KEYS},
-    {"gptq", "gptq", ctw_quant_read_gptq, GPTQ_KEYS},
+     {"modules_to_not_convert", "ignored_layers", "activation_scale_ub"},
+     false},
+    {"mxfp4", "mxfp4", read_mxfp4, {"modules_to_not_convert", "ignored_layers"}, false},
+    {"modelopt", "modelopt", read_modelopt, MODELOPT_KEYS, true},
+    {"modelopt_fp4", "modelopt", read_modelopt, MODELOPT_KEYS, true},
+    {"gptq", "gptq", ctw_quant_read_gptq, GPTQ_KEYS, false},
     {"awq",
      "awq",
      ctw_quant_read_awq,
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
-      "checkpoint_format", "modules_to_not_convert", "ignored_layers"}},
-    {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
-    {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
+      "checkpoint_format", "modules_to_not_convert", "ignored_layers"},
+     false},
+    {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
+    {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
 };
 
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization)
@@ -381,6 +384,7 @@ enum ctw_status ctw_quant_method_read(const struct ctw_quant_method *method,
     *out = (struct ctw_quant_config){.names = ctw_part_names_find(method->parts),
                                      .present = true,
                                      .tensors_decide = true,
+                                     .mixes = method->mixes,
                                      .in_order = true};
     return method->read(out, quantization, err);
 }

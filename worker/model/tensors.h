@@ -9,7 +9,7 @@
 #include "worker/model/config.h"
 #include "worker/model/model.h"
 
-/* Matrices that lack a part which quantization_config implies. */
+/* Matrices that lack a part which quantization_config implies, or contradict it. */
 struct ctw_lacking {
     int64_t n;
     const char *first; /* the first matrix's name; the model owns it */
@@ -22,6 +22,7 @@ struct ctw_finder {
     bool *group_used; /* [config->quant.n_groups] */
     bool quantises_activations;
     struct ctw_lacking index, zero_points;
+    struct ctw_lacking otherwise, plain; /* ctw_stored_args(): as the configuration does not say */
 };
 
 /*
