@@ -207,7 +207,8 @@ static void gptq_rules_by_module(void **state)
         {SYM ", \"dynamic\": {\"x\": 1}", "dynamic.x: expected an object"},
         {"\"quant_method\": \"gptq\", \"bits\": 5", "GPTQ of 5 bits is not supported"},
         {"\"quant_method\": \"gptq\", \"group_size\": 0", "group_size: found 0, expected -1"},
-        {SYM ", \"checkpoint_format\": \"marlin\"", "\"marlin\" is not supported; expected gptq"},
+        {SYM ", \"checkpoint_format\": \"marlin\"",
+         "\"marlin\" is not supported; expected gptq or gptq_v2"},
         {SYM ", \"is_marlin_format\": true", "repacked for Marlin"},
         {SYM ", \"pack_dtype\": \"int64\"", "\"int64\" is not supported"},
         {SYM ", \"rotation\": \"hadamard\"", "rotation: \"hadamard\" requests that inputs are"},
@@ -220,7 +221,7 @@ static void gptq_rules_by_module(void **state)
          NULL}, /* the tensors decide */
         {"\"quant_method\": \"auto-round\", \"bits\": 4", "AutoRound without packing_format"},
         {"\"quant_method\": \"auto-round\", \"packing_format\": \"auto_round:mlx\"",
-         "\"auto_round:mlx\" is not supported"},
+         "\"auto_round:mlx\" is not supported; expected one of auto_round:auto_gptq, "},
         {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 16", "expected I32 [32, 4]"},
         {"\"quant_method\": \"awq\", \"bits\": 3", "AWQ of 3 bits"},
         {"\"quant_method\": \"awq\", \"version\": \"gemv\"",

@@ -68,8 +68,14 @@ static enum ctw_status read_packing(const struct ctw_json_node *q, const struct 
                              data_type, name);
     if (*out != NULL)
         return CTW_OK;
+    char all[640] = "";
+    for (size_t i = 0, at = 0; i < CTW_COUNT(packings) && at < sizeof(all); i++)
+        at += (size_t)snprintf(all + at, sizeof(all) - at, "%s%s", i > 0 ? ", " : "",
+                               packings[i].name);
     return ctw_json_fail(ctw_json_get(q, key), err, CTW_EUNSUP,
-                         "\"%s\" is not supported; expected %s", name, packings[0].name);
+                         "\"%s\" is not supported; expected one of %s; export the model again "
+                         "with AutoRound's format auto_gptq or llm_compressor",
+                         name, all);
 }
 
 /* AutoRound rotates weights, and inputs at run time. */
