@@ -95,8 +95,10 @@ def golden_stage():
     golden = data_folder("CTWORKER_GOLDEN", "golden")
     families = data_folder("CTWORKER_GOLDEN_FAMILIES", "golden_families")
     configs = data_folder("CTWORKER_CONFIGS", "configs")
+    cases = data_folder("CTWORKER_CASES", "cases")
     published = [Step([PY, "tests/golden/check_configs.py", WORKER], "lines",
                       {"CTWORKER_CONFIGS": configs})] if configs else []
+    published += [Step([PY, "tests/golden/check_cases.py", WORKER, cases], "lines")] if cases else []
     rotated = Step([PY, "tests/golden/check_rotations.py"], "lines")
     if golden is None or families is None:
         written = Step([PY, "tests/golden/check_activations.py"], "lines")

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/closest.h"
 #include "base/map_guard.h"
 #include "base/standard_fds.h"
 #include "base/status.h"

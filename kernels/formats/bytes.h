@@ -4,12 +4,13 @@
  * stored):
  *     w = round((v - z) * scale), once, to the scale's dtype
  * v - z is exact in that dtype, and its product with the scale is exact in fp32 before the rounding
- * (or the dtype is fp32).
+ * (or the dtype is fp32). With exponents as scales (E8M0) the values are BF16.
  */
 #ifndef CTW_KERNELS_FORMATS_BYTES_H
 #define CTW_KERNELS_FORMATS_BYTES_H
 
 #include "kernels/formats/convert.h"
+#include "kernels/formats/e8m0.h"
 #include "kernels/formats/format.h"
 
 /* Constants in each inlined copy. */
@@ -87,11 +88,21 @@ CTW_HD_FORCE void ctw_byte_run(const uint8_t *src, int64_t n, enum ctw_byte_code
         dst[c] = ctw_round_value(ctw_byte_value(src[c], code, zero) * scale, dtype);
 }
 
-/* The scale and the zero point of group g in a row of groups. */
-CTW_HD_FORCE float ctw_byte_scale(const struct ctw_weight *w, const struct ctw_weight_data *data,
-                                  int64_t row, int64_t g, enum ctw_dtype dtype)
+/* The dtype of the values that scales of dtype `scales` make. */
+CTW_HD_FORCE enum ctw_dtype ctw_byte_dtype(enum ctw_dtype scales)
 {
-    return ctw_load_value(data->part[CTW_PART_SCALE], dtype, row * w->scale_stride + g);
+    return scales == CTW_F8_E8M0 ? CTW_BF16 : scales;
+}
+
+/* The scale and the zero point of group g in a row of groups. scales: F8_E8M0 for exponents of
+ * either dtype. */
+CTW_HD_FORCE float ctw_byte_scale(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                  int64_t row, int64_t g, enum ctw_dtype scales)
+{
+    const void *scale = data->part[CTW_PART_SCALE];
+    int64_t at = row * w->scale_stride + g;
+    return scales == CTW_F8_E8M0 ? ctw_e8m0_to_f32(((const uint8_t *)scale)[at], ctw_e8m0_nan(w))
+                                 : ctw_load_value(scale, scales, at);
 }
 
 CTW_HD_FORCE int32_t ctw_byte_zero(const struct ctw_weight *w, const struct ctw_weight_data *data,
@@ -105,8 +116,9 @@ CTW_HD_FORCE int32_t ctw_byte_zero(const struct ctw_weight *w, const struct ctw_
 CTW_HD_FORCE void ctw_byte_span_indexed(const struct ctw_weight *w,
                                         const struct ctw_weight_data *data, const uint8_t *src,
                                         int64_t row, int64_t col0, int64_t n_col,
-                                        enum ctw_byte_code code, enum ctw_dtype dtype, float *dst)
+                                        enum ctw_byte_code code, enum ctw_dtype scales, float *dst)
 {
+    const enum ctw_dtype dtype = ctw_byte_dtype(scales);
     const uint8_t *index = (const uint8_t *)data->part[CTW_PART_GROUP_INDEX] + 4 * col0;
     for (int64_t c = 0; c < n_col; c += 8) {
         int n = n_col - c < 8 ? (int)(n_col - c) : 8;
@@ -114,7 +126,7 @@ CTW_HD_FORCE void ctw_byte_span_indexed(const struct ctw_weight *w,
         float scale[8] = {0};
         for (int i = 0; i < n; i++) {
             int64_t g = ctw_load_u32(index + 4 * (c + i));
-            scale[i] = ctw_byte_scale(w, data, row, g, dtype);
+            scale[i] = ctw_byte_scale(w, data, row, g, scales);
             zero[i] = ctw_byte_zero(w, data, row, g);
         }
 #if CTW_VECTOR
@@ -136,22 +148,23 @@ CTW_HD_FORCE void ctw_byte_span_indexed(const struct ctw_weight *w,
     }
 }
 
-/* One span. code and dtype are constants in each inlined copy. */
+/* One span. code and scales are constants in each inlined copy. */
 CTW_HD_FORCE void ctw_byte_span(const struct ctw_weight *w, const struct ctw_weight_data *data,
                                 int64_t row, int64_t col0, int64_t n_col, enum ctw_byte_code code,
-                                enum ctw_dtype dtype, float *dst)
+                                enum ctw_dtype scales, float *dst)
 {
+    const enum ctw_dtype dtype = ctw_byte_dtype(scales);
     const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + row * w->k + col0;
     int64_t end = col0 + n_col;
     row = w->group_rows == 1 ? row : row / w->group_rows;
     if (w->indexed) {
-        ctw_byte_span_indexed(w, data, src, row, col0, n_col, code, dtype, dst);
+        ctw_byte_span_indexed(w, data, src, row, col0, n_col, code, scales, dst);
         return;
     }
     for (int64_t c = col0, g = col0 / w->group_size; c < end; g++) {
         int64_t stop = (g + 1) * w->group_size < end ? (g + 1) * w->group_size : end;
         ctw_byte_run(src + (c - col0), stop - c, code, ctw_byte_zero(w, data, row, g),
-                     ctw_byte_scale(w, data, row, g, dtype), dtype, dst + (c - col0));
+                     ctw_byte_scale(w, data, row, g, scales), dtype, dst + (c - col0));
         c = stop;
     }
 }
@@ -160,7 +173,10 @@ CTW_HD_FORCE void ctw_byte_decode(const struct ctw_weight *w, const struct ctw_w
                                   int64_t row, int64_t col0, int64_t n_col, enum ctw_byte_code code,
                                   float *dst)
 {
-    if (w->dtype == CTW_BF16)
+    const enum ctw_dtype scales = w->part[CTW_PART_SCALE].dtype;
+    if (code == CTW_BYTE_E4M3 && (scales == CTW_U8 || scales == CTW_F8_E8M0))
+        ctw_byte_span(w, data, row, col0, n_col, code, CTW_F8_E8M0, dst);
+    else if (w->dtype == CTW_BF16)
         ctw_byte_span(w, data, row, col0, n_col, code, CTW_BF16, dst);
     else if (w->dtype == CTW_F16)
         ctw_byte_span(w, data, row, col0, n_col, code, CTW_F16, dst);

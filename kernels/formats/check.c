@@ -3,16 +3,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* The name under which the part was stored, inferred from its dtype: only packed codes have a name
- * of their own, and not with every method. */
-static const char *stored_name(const struct ctw_weight *w, enum ctw_part_kind kind)
-{
-    const struct ctw_part *part = &w->part[kind];
-    const char *name = w->names->codes[kind];
-    bool packed = part->dtype == CTW_I32 || part->dtype == CTW_U8;
-    return kind == CTW_PART_VALUES && (!packed || name == NULL) ? w->names->values : name;
-}
-
 enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kind,
                               struct ctw_err *err, const char *expected, ...)
 {
@@ -21,7 +11,8 @@ enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kin
     va_start(args, expected);
     vsnprintf(want, sizeof(want), expected, args);
     va_end(args);
-    return ctw_fail(err, CTW_EFORMAT, "%s: found %s, expected %s", stored_name(w, kind),
+    return ctw_fail(err, CTW_EFORMAT, "%s: found %s, expected %s",
+                    ctw_part_name(w->names, w->part, kind),
                     ctw_part_text(&w->part[kind], found, sizeof(found)), want);
 }
 
@@ -33,8 +24,8 @@ enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, str
             return ctw_fail(err, CTW_EFORMAT,
                             "%s: found %s, which a %s weight does not have; the checkpoint "
                             "contradicts itself",
-                            w->names->codes[i], ctw_part_text(&w->part[i], found, sizeof(found)),
-                            w->format->name);
+                            ctw_part_name(w->names, w->part, i),
+                            ctw_part_text(&w->part[i], found, sizeof(found)), w->format->name);
     return CTW_OK;
 }
 

@@ -17,6 +17,12 @@ static inline bool ctw_part_is_float(const struct ctw_part *part)
            (part->dtype == CTW_BF16 || part->dtype == CTW_F16 || part->dtype == CTW_F32);
 }
 
+/* Is it one exponent a scale (kernels/formats/e8m0.h)? */
+static inline bool ctw_part_is_e8m0(const struct ctw_part *part)
+{
+    return ctw_part_present(part) && (part->dtype == CTW_U8 || part->dtype == CTW_F8_E8M0);
+}
+
 /* Is the part's shape [n] (k < 0) or [n, k]? */
 static inline bool ctw_part_has_shape(const struct ctw_part *part, int64_t n, int64_t k)
 {
@@ -45,8 +51,8 @@ enum ctw_status ctw_check_targeted(const struct ctw_weight *w, const struct ctw_
                                    struct ctw_err *err);
 
 /*
- * check_scale.c: scales that are floats, and what belongs to them. Each checks a part and fills the
- * fields that it decides.
+ * check_scale.c: scales that are floats (or exponents, with FP8 values), and what belongs to them.
+ * Each checks a part and fills the fields that it decides.
  */
 
 /* SCALE against args' strategy: dtype, group_rows, group_size, n_groups, scale_stride. */

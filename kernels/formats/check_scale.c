@@ -63,9 +63,10 @@ enum ctw_status ctw_check_scale(struct ctw_weight *w, const struct ctw_quant_arg
     const struct ctw_part *scale = &w->part[CTW_PART_SCALE];
     w->group_size = w->k;
     w->group_rows = w->n_groups = w->scale_stride = 1;
-    if (!ctw_part_is_float(scale))
+    bool exponents = w->format->id == CTW_FORMAT_float_quantized && ctw_part_is_e8m0(scale);
+    if (!ctw_part_is_float(scale) && !exponents)
         return ctw_part_fail(w, CTW_PART_SCALE, err, "BF16, F16 or F32");
-    w->dtype = scale->dtype;
+    w->dtype = exponents ? CTW_BF16 : scale->dtype; /* which holds the product, as in mxfp8 */
     switch (args->strategy) {
     case CTW_STRATEGY_TENSOR:
         w->scale_stride = 0;

@@ -47,16 +47,20 @@ struct ctw_part_names {
     /* The same beside a stack that is no module, as transformers 5 saves it from memory. */
     const char *stacks[CTW_N_PARTS];
     const char *values; /* VALUES, if the values themselves are stored */
+    bool needs_config;  /* the tensors alone do not show what their codes mean */
 };
 
 /* NULL: the method is not supported. */
 const struct ctw_part_names *ctw_part_names_find(const char *method);
+/* The method after *last, or the first (last NULL); NULL: no more. */
+const struct ctw_part_names *ctw_part_names_next(const struct ctw_part_names *last);
 
 /* One tensor of a weight, as found in the file; n_dims -1: absent. */
 struct ctw_part {
     enum ctw_dtype dtype;
-    bool transposed; /* VALUES: the module (a Conv1D) stores [k, n]. No file says so; the caller
-                        sets it. */
+    const char *name; /* as stored, for messages; NULL: as the method's codes say */
+    bool transposed;  /* VALUES: the module (a Conv1D) stores [k, n]. No file says so; the caller
+                         sets it. */
     int n_dims;
     int64_t shape[CTW_MAX_DIMS];
     size_t bytes;
@@ -165,6 +169,10 @@ bool ctw_format_is_called(const struct ctw_format *format, const char *name) CTW
 enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_part_names *names,
                                 const struct ctw_part part[CTW_N_PARTS],
                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/* What the file calls a part of the weight, or would call it: "weight_scale". For messages. */
+const char *ctw_part_name(const struct ctw_part_names *names,
+                          const struct ctw_part part[CTW_N_PARTS], enum ctw_part_kind kind);
 
 /*
  * Writes "BF16 [64, 128]" (or "absent") to buf and returns buf. For messages.

@@ -26,7 +26,7 @@ static const struct ctw_part_names methods[] = {
      .values = "weight"},
     /* Scales multiply, although some are called inverse. */
     {.method = "fp8",
-     .formats = DENSE | FORMAT(float_quantized),
+     .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8),
      .codes = {[CTW_PART_SCALE] = "weight_scale_inv"},
      .also = {[CTW_PART_SCALE] = "weight_scale"},
      .stacks = {[CTW_PART_SCALE] = "_scale_inv"},
@@ -52,13 +52,15 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_SCALE] = "scales",
                [CTW_PART_ZERO_POINT] = "qzeros",
                [CTW_PART_GROUP_INDEX] = "g_idx"},
-     .values = "weight"},
+     .values = "weight",
+     .needs_config = true},
     {.method = "awq",
      .formats = DENSE | FORMAT(awq),
      .codes = {[CTW_PART_VALUES] = "qweight",
                [CTW_PART_SCALE] = "scales",
                [CTW_PART_ZERO_POINT] = "qzeros"},
-     .values = "weight"},
+     .values = "weight",
+     .needs_config = true},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)
@@ -67,6 +69,22 @@ const struct ctw_part_names *ctw_part_names_find(const char *method)
         if (strcmp(methods[i].method, method) == 0)
             return &methods[i];
     return NULL;
+}
+
+const struct ctw_part_names *ctw_part_names_next(const struct ctw_part_names *last)
+{
+    const struct ctw_part_names *next = last == NULL ? methods : last + 1;
+    return next < methods + CTW_COUNT(methods) ? next : NULL;
+}
+
+const char *ctw_part_name(const struct ctw_part_names *names,
+                          const struct ctw_part part[CTW_N_PARTS], enum ctw_part_kind kind)
+{
+    const char *name = names->codes[kind];
+    if (part[kind].n_dims >= 0 && part[kind].name != NULL)
+        return part[kind].name;
+    bool packed = part[kind].dtype == CTW_I32 || part[kind].dtype == CTW_U8;
+    return kind == CTW_PART_VALUES && (!packed || name == NULL) ? names->values : name;
 }
 
 const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes)
@@ -129,10 +147,11 @@ enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_
                                    ctw_formats[i]->name);
     }
     return ctw_fail(err, CTW_EUNSUP,
-                    "its tensors look like %s, which is not supported (weight %s, %s %s); formats "
+                    "its tensors look like %s, which is not supported (%s %s, %s %s); formats "
                     "of %s that are supported: %s",
-                    look(part), ctw_part_text(&part[CTW_PART_VALUES], text, sizeof(text)),
-                    names->codes[CTW_PART_SCALE],
+                    look(part), ctw_part_name(names, part, CTW_PART_VALUES),
+                    ctw_part_text(&part[CTW_PART_VALUES], text, sizeof(text)),
+                    ctw_part_name(names, part, CTW_PART_SCALE),
                     ctw_part_text(&part[CTW_PART_SCALE], scale, sizeof(scale)), names->method,
                     known);
 }

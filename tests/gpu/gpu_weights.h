@@ -152,7 +152,8 @@ struct kind {
     const char *name;
     enum format format;
     int bits;
-    enum ctw_dtype dtype; /* of values, or of scales; NVFP4: of its global scale */
+    enum ctw_dtype dtype; /* of values, or of scales; NVFP4: of its global scale. U8 and F8_E8M0:
+                             exponents */
     int group; /* 0: a row; -1: the whole matrix; below: blocks of -group rows and columns.
                   NVFP4: about its global scale (0: none), or the inverse of its factor */
     enum zeros zeros;
@@ -211,7 +212,8 @@ static void make_index(struct made *m, int64_t k, int64_t groups)
 }
 
 /* The strategy that c->group says, and the shape of its scales. */
-static void read_group(const struct kind *c, struct ctw_quant_args *args, int64_t *rows, int64_t *groups)
+static void read_group(const struct kind *c, struct ctw_quant_args *args, int64_t *rows,
+                       int64_t *groups)
 {
     int64_t block = c->group < -1 ? -c->group : 0;
     *rows = c->group == -1 ? 1 : block > 0 ? (c->n + block - 1) / block : c->n;
@@ -251,6 +253,15 @@ static void without_nan(uint8_t *codes, int64_t n)
 
 enum { ODD_SCALES = 64 }; /* the first scales of a weight; more would make a rate another's */
 
+/* Exponents from 96 to 127, and any but 255, of infinity or NaN (as the product of either with 0).
+ */
+static void add_exponents(struct made *m, enum ctw_dtype dtype, int64_t rows, int64_t groups)
+{
+    uint8_t *scale = add_part(m, CTW_PART_SCALE, dtype, 2, rows, groups);
+    for (int64_t i = 0; i < rows * groups; i++)
+        scale[i] = i >= ODD_SCALES ? 96 + scale[i] % 32 : scale[i] == 255 ? 0 : scale[i];
+}
+
 /* FLOAT8 and INT8. Some scales are large, and their values infinite in fp16. */
 static void make_bytes(struct made *m, const struct kind *c, struct ctw_quant_args *args)
 {
@@ -262,17 +273,20 @@ static void make_bytes(struct made *m, const struct kind *c, struct ctw_quant_ar
         add_part(m, CTW_PART_VALUES, args->is_float ? CTW_F8_E4M3 : CTW_I8, 2, c->n, c->k);
     if (args->is_float)
         without_nan(values, c->n * c->k);
-    uint8_t *scales = add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups);
-    make_floats(scales, c->dtype, rows * groups, true);
-    for (int64_t i = 0; i < rows * groups && i < ODD_SCALES; i += 7)
-        ctw_store_float(scales, c->dtype, i, i % 2 == 0 ? 300.0f : -1e-8f);
+    if (ctw_dtype_bytes(c->dtype) == 1) {
+        add_exponents(m, c->dtype, rows, groups);
+    } else {
+        uint8_t *scales = add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups);
+        make_floats(scales, c->dtype, rows * groups, true);
+        for (int64_t i = 0; i < rows * groups && i < ODD_SCALES; i += 7)
+            ctw_store_float(scales, c->dtype, i, i % 2 == 0 ? 300.0f : -1e-8f);
+    }
     if (!args->symmetric)
         add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
     if (c->indexed)
         make_index(m, c->k, groups);
 }
 
-/* Exponents from 96 to 127, and any but 255, of infinity (whose product with 0 is NaN). */
 static void make_mx(struct made *m, const struct kind *c, struct ctw_quant_args *args)
 {
     args->num_bits = c->bits;
@@ -283,9 +297,7 @@ static void make_mx(struct made *m, const struct kind *c, struct ctw_quant_args 
                                c->k * c->bits / 8);
     if (c->bits == 8)
         without_nan(values, c->n * c->k);
-    uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_U8, 2, c->n, c->k / 32);
-    for (int64_t i = 0; i < c->n * c->k / 32; i++)
-        scale[i] = i >= ODD_SCALES ? 96 + scale[i] % 32 : scale[i] == 255 ? 0 : scale[i];
+    add_exponents(m, c->dtype == CTW_F8_E8M0 ? CTW_F8_E8M0 : CTW_U8, c->n, c->k / 32);
 }
 
 /* GPTQ (with zero points: of version 1) and AWQ. */
@@ -301,7 +313,8 @@ static void make_transposed(struct made *m, const struct kind *c, struct ctw_qua
         add_part(m, CTW_PART_VALUES, CTW_I32, 2, words(c->k, c->bits, false), c->n);
     else
         add_part(m, CTW_PART_VALUES, CTW_I32, 2, c->k, c->n / 8);
-    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, groups, c->n), c->dtype, groups * c->n, true);
+    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, groups, c->n), c->dtype, groups * c->n,
+                true);
     add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, groups, words(c->n, c->bits, false));
     if (c->indexed)
         make_index(m, c->k, groups);
@@ -340,7 +353,8 @@ static void make_awq_modelopt(struct made *m, const struct kind *c, struct ctw_q
     args->symmetric = true;
     args->strategy = CTW_STRATEGY_GROUP;
     add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n / 2, c->k);
-    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, c->n, groups), c->dtype, c->n * groups, true);
+    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, c->n, groups), c->dtype, c->n * groups,
+                true);
     make_floats(add_part(m, CTW_PART_COLUMN_SCALE, CTW_BF16, 1, c->k, 1), CTW_BF16, c->k, false);
 }
 
@@ -403,7 +417,8 @@ struct rows_part {
     struct ctw_shard shard;
 };
 
-static void rows_part_open(struct rows_part *part, const struct ctw_shard *of, int64_t row0, int64_t n)
+static void rows_part_open(struct rows_part *part, const struct ctw_shard *of, int64_t row0,
+                           int64_t n)
 {
     const char *bias = (const char *)of->bias;
     memset(part, 0, sizeof(*part));

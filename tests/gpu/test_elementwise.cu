@@ -123,6 +123,11 @@ static const struct kind kinds[] = {
     {"fp8 k 301", FLOAT8, 8, CTW_BF16, -128, NO_ZEROS, false, false, 0, 131, 301},
     {"fp8 activation order", FLOAT8, 8, CTW_BF16, 32, NO_ZEROS, true, false, 0, 21, 1056},
     {"fp8 many rows", FLOAT8, 8, CTW_BF16, -128, NO_ZEROS, false, false, 0, 131081, 8},
+    {"fp8 blocks, exponents", FLOAT8, 8, CTW_F8_E8M0, -128, NO_ZEROS, false, false, 0, 300, 1160},
+    {"fp8 blocks of 24, exponents", FLOAT8, 8, CTW_U8, -24, NO_ZEROS, false, false, 0, 50, 600},
+    {"fp8 blocks of 20, exponents", FLOAT8, 8, CTW_F8_E8M0, -20, NO_ZEROS, false, false, 0, 50, 600},
+    {"fp8 tensor, exponent", FLOAT8, 8, CTW_F8_E8M0, -1, NO_ZEROS, false, false, 0, 21, 1088},
+    {"fp8 odd exponents", FLOAT8, 8, CTW_F8_E8M0, 64, NO_ZEROS, false, false, -1, 35, 576},
     {"int8 bytes channel", INT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 39, 2048},
     {"int8 bytes channel, zeros, fp16", INT8, 8, CTW_F16, 0, INT8_ZEROS, false, false, 0, 33, 1032},
     {"int8 bytes g32, zeros", INT8, 8, CTW_BF16, 32, INT8_ZEROS, false, false, 0, 37, 1056},
@@ -131,10 +136,13 @@ static const struct kind kinds[] = {
     {"int8 bytes g12, odd scales", INT8, 8, CTW_BF16, 12, INT8_ZEROS, false, false, -1, 33, 1044},
     {"int8 bytes activation order", INT8, 8, CTW_F16, 64, INT8_ZEROS, true, false, 0, 23, 2112},
     {"mxfp8", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 0, 37, 1056},
+    {"mxfp8, F8_E8M0", MXFP8, 8, CTW_F8_E8M0, 32, NO_ZEROS, false, false, 0, 37, 1056},
     {"mxfp8 odd address", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 3, 35, 544},
     {"mxfp6", MXFP6, 6, CTW_BF16, 32, NO_ZEROS, false, false, 0, 35, 2080},
+    {"mxfp6, F8_E8M0", MXFP6, 6, CTW_F8_E8M0, 32, NO_ZEROS, false, false, 0, 35, 2080},
     {"mxfp6 odd address", MXFP6, 6, CTW_BF16, 32, NO_ZEROS, false, false, 5, 35, 544},
     {"mxfp4", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 35, 2080},
+    {"mxfp4, F8_E8M0", MXFP4, 4, CTW_F8_E8M0, 32, NO_ZEROS, false, false, 0, 35, 2080},
     {"mxfp4 odd address", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 5, 35, 544},
     {"gptq int4 g32", GPTQ, 4, CTW_F16, 32, PACKED_ZEROS, false, false, 0, 40, 576},
     {"gptq int4 by index", GPTQ, 4, CTW_BF16, 16, NO_ZEROS, true, false, 0, 35, 528},
@@ -231,17 +239,18 @@ static void check_nan_scales(void)
 {
     for (size_t i = 0; i < CTW_COUNT(kinds); i++) {
         const struct kind *c = &kinds[i];
-        if (c->format != NVFP4 && (c->format != PACK || c->n < 33))
+        bool exponents = c->dtype == CTW_F8_E8M0;
+        if (c->format != NVFP4 && !exponents && (c->format != PACK || c->n < 33))
             continue;
         struct made m;
         weight_open(&m, c);
-        uint8_t code = 0x7f;
+        uint8_t code = exponents ? 0xff : 0x7f;
         float nan = NAN;
         uint16_t nan16 = 0x7fff;
         must(cudaMemcpy(m.part[CTW_PART_SCALE].p,
-                        c->format == NVFP4    ? (void *)&code
-                        : c->dtype == CTW_F32 ? (void *)&nan
-                                              : (void *)&nan16,
+                        c->format == NVFP4 || exponents ? (void *)&code
+                        : c->dtype == CTW_F32           ? (void *)&nan
+                                                        : (void *)&nan16,
                         c->format == NVFP4 ? 1 : ctw_dtype_bytes(c->dtype), cudaMemcpyHostToDevice),
              "upload");
         enum ctw_dtype dtype = m.w.dtype; /* the fast kernels' */

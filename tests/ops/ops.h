@@ -158,6 +158,7 @@ enum weight_kind {
     W_INT3,      /* pack-quantized, 3 bits, a scale for each row */
     W_NVFP4,     /* k must be a multiple of 16 */
     W_FP8,       /* float-quantized, blocks of 24 rows and 40 columns, bf16 scales */
+    W_FP8_E8M0,  /* the same with exponents as scales */
     W_INT8,      /* int-quantized, a scale and zero point for each row, fp16 scales */
     W_MXFP4,     /* k must be a multiple of 32 */
     W_MXFP8,     /* likewise */
@@ -218,13 +219,18 @@ UNUSED_OK static void set_byte_parts(struct test_weight *t, enum weight_kind kin
                                : CTW_F8_E4M3,
              n, kind == W_MXFP4 ? k / 2 : k);
     uint8_t *values = t->part[CTW_PART_VALUES].p;
-    for (int64_t i = 0; i < n * k && (kind == W_FP8 || kind == W_MXFP8); i++)
+    for (int64_t i = 0; i < n * k && args->is_float && kind != W_MXFP4; i++)
         values[i] = (values[i] & 0x7f) == 0x7f ? 0 : values[i];
-    if (kind == W_FP8) {
+    if (kind == W_FP8 || kind == W_FP8_E8M0) {
         args->strategy = CTW_STRATEGY_BLOCK;
         args->block_rows = 24;
         args->block_cols = 40;
-        set_part(t, CTW_PART_SCALE, CTW_BF16, (n + 23) / 24, (k + 39) / 40);
+        bool exponents = kind == W_FP8_E8M0;
+        set_part(t, CTW_PART_SCALE, exponents ? CTW_F8_E8M0 : CTW_BF16, (n + 23) / 24,
+                 (k + 39) / 40);
+        uint8_t *scale = t->part[CTW_PART_SCALE].p;
+        for (int64_t i = 0; i < (n + 23) / 24 * ((k + 39) / 40) && exponents; i++)
+            scale[i] = (uint8_t)(118 + scale[i] % 8);
     } else if (kind == W_INT8) {
         set_part(t, CTW_PART_SCALE, CTW_F16, n, 1);
         set_part(t, CTW_PART_ZERO_POINT, CTW_I8, n, 1);

@@ -16,7 +16,7 @@ import numpy as np
 # safetensors dtype -> the numpy dtype that carries its bits
 CARRIER = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
-    "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1",
+    "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1",
 }
 # names of config.json's dtype -> safetensors dtype
 BY_TORCH_NAME = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -46,18 +46,23 @@ def f32_from_bf16(bits: np.ndarray) -> np.ndarray:
 
 
 def encode(x: np.ndarray, dtype: str) -> np.ndarray:
-    """fp32 values rounded once to F32, F16 or BF16, in the numpy dtype that carries the bits."""
+    """fp32 values rounded once to F32, F16 or BF16, in the numpy dtype that carries the bits; up to a power of two for
+    F8_E8M0, and for U8, which then has its exponent."""
+    if dtype in ("F8_E8M0", "U8"):
+        return np.clip(np.ceil(np.log2(x)) + 127, 0, 254).astype(np.uint8)
     if dtype == "BF16":
         return bf16_from_f32(x)
     return np.ascontiguousarray(x, dtype=CARRIER[dtype])
 
 
 def decode(carrier: np.ndarray, dtype: str) -> np.ndarray:
-    """The values of F32, F16 or BF16 as fp32 (exact)."""
+    """The values of F32, F16, BF16 or exponents as fp32 (exact)."""
+    if dtype in ("F8_E8M0", "U8"):
+        return np.ldexp(np.float32(1), carrier.astype(np.int32) - 127)
     if dtype == "BF16":
         return f32_from_bf16(carrier)
     if dtype not in ("F16", "F32"):
-        raise ValueError(f"dtype {dtype}: expected F32, F16 or BF16")
+        raise ValueError(f"dtype {dtype}: expected F32, F16, BF16, F8_E8M0 or U8")
     return carrier.astype(np.float32)
 
 

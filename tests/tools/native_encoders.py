@@ -49,7 +49,7 @@ class Fp8Scheme(Native):
         if self.method == "fbgemm_fp8":
             return {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": list(ignore)}
         block = [self.rows, self.columns] if self.rows and self.columns else None
-        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "static" if self.static else "dynamic",
+        return {"quant_method": self.method, "fmt": "e4m3", "activation_scheme": "static" if self.static else "dynamic",
                 "weight_block_size": block, "modules_to_not_convert": list(ignore)}
 
 
@@ -254,6 +254,8 @@ FP8_TENSOR = Fp8Scheme(rows=0, columns=0, scale_name="weight_scale")
 NATIVE = {
     "fp8native_block": ("bfloat16", Fp8Scheme()),
     "fp8native_block_bf16": ("bfloat16", Fp8Scheme(rows=96, columns=64, scale_dtype="BF16")),
+    "fp8native_block_e8m0": ("bfloat16", Fp8Scheme(rows=32, columns=32, scale_dtype="F8_E8M0")),
+    "mxfp8native": ("bfloat16", Fp8Scheme(rows=1, columns=32, scale_dtype="U8", method="mxfp8")),
     "fp8native_tensor": ("bfloat16", FP8_TENSOR),
     "fp8native_static": ("bfloat16", replace(FP8_TENSOR, scale_name="weight_scale_inv", scale_dtype="BF16", static=True)),
     "fbgemm_fp8": ("bfloat16", replace(FP8_TENSOR, rows=1, method="fbgemm_fp8")),

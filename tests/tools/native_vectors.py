@@ -30,7 +30,10 @@ GPTQ = [
     ("gptq 8 bits, one group", 8, 1, False, 0, False, 20, 304),
 ]
 AWQ = [("awq", 64, 48, 576), ("awq, one group", 0, 16, 300)]  # name, group, n, k
-FP8 = [("fp8 blocks", 128, 256, 384), ("fp8 matrix", 0, 21, 333)]  # name, side of a block, n, k
+# name, dtype of the scales (U8, F8_E8M0: exponents), rows and columns of a block, n, k
+FP8 = [("fp8 blocks", "F32", 128, 128, 256, 384), ("fp8 matrix", "F32", 0, 0, 21, 333),
+       ("fp8 blocks, exponents", "F8_E8M0", 32, 32, 96, 352), ("fp8 blocks, bytes", "U8", 24, 40, 72, 600),
+       ("fp8 matrix, exponent", "F8_E8M0", 0, 0, 21, 333), ("fp8 rows of 32", "F8_E8M0", 1, 32, 21, 320)]
 NVFP4 = [("modelopt nvfp4", 24, 368, 3.1e-4), ("modelopt nvfp4, large factor", 9, 1040, 37.25)]  # name, n, k, factor
 # Code 8 is -0, as in all other readers; ModelOpt's own table has 0, an equal number.
 E2M1 = [0., .5, 1., 1.5, 2., 3., 4., 6., -0., -.5, -1., -1.5, -2., -3., -4., -6.]
@@ -101,14 +104,19 @@ def awq_row(root, name, group, n, k):
     print(f'    {{"{name}", 4, false, false, false, {group}, {n}, {k},\n     "{digest(w)}"}},')
 
 
-def fp8_row(name, side, n, k):
+def fp8_row(name, dtype, rows, columns, n, k):
     gen = Bytes()
     q = torch.tensor([0 if c & 0x7F == 0x7F else c for c in gen.codes(n * k, 8)], dtype=torch.uint8)
     q = q.reshape(n, k).view(torch.float8_e4m3fn)
-    shape = (-(-n // side), -(-k // side)) if side else (1, 1)
-    s = scales(gen, shape[0] * shape[1], "F32").reshape(shape)
-    w = Fp8Dequantize(None)._dequantize_one(q, s, torch.float32)
-    print(f'    {{"{name}", {side}, {n}, {k},\n     "{digest(w)}"}},')
+    shape = (-(-n // rows), -(-k // columns)) if rows else (1, 1)
+    count = shape[0] * shape[1]
+    if dtype == "F32":
+        s = scales(gen, count, "F32")
+    else:
+        s = torch.tensor([0 if c == 255 else c for c in gen.codes(count, 8)], dtype=torch.uint8)
+        s = s.view(torch.float8_e8m0fnu) if dtype == "F8_E8M0" else s
+    w = Fp8Dequantize(None)._dequantize_one(q, s.reshape(shape), torch.float32 if dtype == "F32" else None)
+    print(f'    {{"{name}", CTW_{dtype}, {rows}, {columns}, {n}, {k},\n     "{digest(w)}"}},')
 
 
 def nvfp4_row(root, name, n, k, factor):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
-         "I8": "i1", "U8": "u1", "F8_E4M3": "u1"}
+         "I8": "i1", "U8": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1"}
 
 
 def widen(dtype, raw):
@@ -157,7 +157,7 @@ def decode(t, name, config):
     scale_dtype = t[stem + "weight_scale"][0]
     if stem + "weight_global_scale" in t:
         dtype, w = decode_nvfp4(t, stem)
-    elif scale_dtype == "U8":
+    elif scale_dtype in ("U8", "F8_E8M0"):
         dtype, w = decode_mx(t, stem)
     elif name in t:
         return decode_bytes(t, stem, args_of(stem.removesuffix("."), config))

@@ -15,6 +15,8 @@ def decode_fp8(t, stem, block):
     scale = widen(dtype, raw)
     if scale.ndim == 4:  # ModelOpt's blocks
         scale = scale[:, 0, :, 0]
+    if dtype in ("F8_E8M0", "U8"):  # exponents, whose products fit into bf16
+        dtype, scale = "BF16", np.ldexp(np.float32(1), raw.reshape(scale.shape).astype(np.int32) - 127)
     if block is None:
         return dtype, round_to(e4m3_values(codes) * scale.reshape(-1, 1), dtype)
     row, column = np.arange(n) // block[0], np.arange(k) // block[1]
@@ -83,7 +85,7 @@ def decode_plain(t, name, stem, config, quantization):
         return decode_nvfp4(t, stem)
     if name in t and t[name][0] in ("U8", "I8") and quantization.get("quant_method") != "compressed-tensors":  # ModelOpt's
         scale_dtype, scale = t[stem + "weight_scale"]
-        if scale_dtype == "U8":
+        if scale_dtype in ("U8", "F8_E8M0"):
             return reference_formats.decode_mx({stem + "weight_packed": t[name], stem + "weight_scale": (scale_dtype, scale)}, stem)
         scale, codes = widen(scale_dtype, scale), t[name][1]
         if codes.dtype == np.uint8:  # two rows in a byte
@@ -91,7 +93,7 @@ def decode_plain(t, name, stem, config, quantization):
             codes = (codes ^ 8) - 8
             return "F32", codes.astype(np.float32) * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
         return "F32", codes.astype(np.float32) * scale.reshape(-1, 1)
-    mx = stem + "weight_scale" in t and t[stem + "weight_scale"][0] == "U8"
+    mx = stem + "weight_scale" in t and t[stem + "weight_scale"][0] in ("U8", "F8_E8M0")
     if name in t and t[name][0] == "F8_E4M3" and not mx and quantization.get("quant_method") != "compressed-tensors":
         group = quantization.get("group_size")
         block = quantization.get("weight_block_size") or (group if isinstance(group, list) else None)

@@ -231,6 +231,17 @@ static inline void make_nvfp4(struct made *m, const struct nvfp4_case *c)
         memcpy(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0), &c->global_scale, 4);
 }
 
+/* Exponents as scales, without 255. */
+static inline void add_exponents(struct made *m, enum ctw_dtype dtype, int n_dims, int64_t d0,
+                                 int64_t d1)
+{
+    uint8_t *scale = add_part(m, CTW_PART_SCALE, dtype, n_dims, d0, d1);
+    for (int64_t i = 0; i < d0 * d1; i++) {
+        scale[i] = (uint8_t)next_byte(m);
+        scale[i] = scale[i] == 255 ? 0 : scale[i];
+    }
+}
+
 /* FP8 codes have no NaN. */
 static inline void add_codes(struct made *m, bool is_float, int64_t n, int64_t k)
 {
@@ -257,7 +268,10 @@ static inline void make_bytes(struct made *m, const struct bytes_case *c)
     int64_t groups = c->width == 0 ? 1 : (c->k + c->width - 1) / c->width;
     start(m, c->n, c->k, args);
     add_codes(m, c->is_float, c->n, c->k);
-    add_scales(m, c->dtype, tensor ? 1 : 2, rows, groups);
+    if (ctw_dtype_bytes(c->dtype) == 1)
+        add_exponents(m, c->dtype, tensor ? 1 : 2, rows, groups);
+    else
+        add_scales(m, c->dtype, tensor ? 1 : 2, rows, groups);
     if (!c->symmetric) {
         uint8_t *zero = add_part(m, CTW_PART_ZERO_POINT, CTW_I8, tensor ? 1 : 2, rows, groups);
         for (int64_t i = 0; i < rows * groups; i++)
@@ -283,11 +297,7 @@ static inline void make_mx(struct made *m, const struct mx_case *c)
         for (int64_t i = 0; i < c->n * c->k * c->bits / 8; i++)
             values[i] = (uint8_t)next_byte(m);
     }
-    uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_U8, 2, c->n, c->k / 32);
-    for (int64_t i = 0; i < c->n * c->k / 32; i++) {
-        scale[i] = (uint8_t)next_byte(m);
-        scale[i] = scale[i] == 255 ? 0 : scale[i];
-    }
+    add_exponents(m, CTW_U8, 2, c->n, c->k / 32);
 }
 
 static inline void expect_hash(struct made *m, const char *name, enum ctw_dtype dtype,

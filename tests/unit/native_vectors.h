@@ -24,10 +24,18 @@ static const struct transposed_case awq_cases[] = {
 };
 
 static const struct fp8_case fp8_cases[] = {
-    {"fp8 blocks", 128, 256, 384,
+    {"fp8 blocks", CTW_F32, 128, 128, 256, 384,
      "f990a0f1b62aa00e9c54521b1ead87f18fd67ef25cf19ed250ccb3ace0e564ea"},
-    {"fp8 matrix", 0, 21, 333,
+    {"fp8 matrix", CTW_F32, 0, 0, 21, 333,
      "8206af187ddc410c34873f7592652c36c6bb80c1f18e68479edd3a856c493b4b"},
+    {"fp8 blocks, exponents", CTW_F8_E8M0, 32, 32, 96, 352,
+     "9c73b1de04d453b64148551f7bc2f46e3da4d952a4f70a48576cf829063a3f5b"},
+    {"fp8 blocks, bytes", CTW_U8, 24, 40, 72, 600,
+     "a6cf6bee9ead1dfd226a078b59d2d9f47136ca97dd65a0cf3942710ebf4d5a96"},
+    {"fp8 matrix, exponent", CTW_F8_E8M0, 0, 0, 21, 333,
+     "3947950334910b4c80d94d3dc0f50552991468fd02347a95aacb63934e90db0b"},
+    {"fp8 rows of 32", CTW_F8_E8M0, 1, 32, 21, 320,
+     "d5e830a35b409e8c7d75cdc38a7cc5f08f3e92315e2183b36a615c90d8a2c075"},
 };
 
 static const struct nvfp4_case modelopt_cases[] = {

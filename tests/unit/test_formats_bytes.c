@@ -37,6 +37,11 @@ static void mx_equals_compressed_tensors(void **state)
         check_ok(&m);
         assert_int_equal(m.w.dtype, CTW_BF16);
         expect_hash(&m, mx_cases[i].name, CTW_BF16, mx_cases[i].sha256);
+        enum ctw_format_id id = m.w.format->id;
+        m.w.part[CTW_PART_SCALE].dtype = CTW_F8_E8M0; /* the same exponents in torch's dtype */
+        check_ok(&m);
+        assert_int_equal(m.w.format->id, id);
+        expect_hash(&m, mx_cases[i].name, CTW_BF16, mx_cases[i].sha256);
         finish(&m);
     }
 }
@@ -144,6 +149,10 @@ static void powers_of_two_at_the_ends(void **state)
             m.w.format->decode(&m.w, &m.data, 0, 0, 32, out);
             for (int c = 0; c < 32; c++)
                 assert_true(out[c] == -want[i]);
+            m.w.part[CTW_PART_SCALE].dtype = CTW_F8_E8M0; /* whose last code is NaN */
+            m.w.format->decode(&m.w, &m.data, 0, 0, 32, out);
+            for (int c = 0; c < 32; c++)
+                assert_true(code[i] == 255 ? isnan(out[c]) != 0 : out[c] == -want[i]);
             finish(&m);
         }
 }

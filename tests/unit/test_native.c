@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "capture.h"
 #include "native_checkpoint.h"
 #include "worker/checkpoint/identity.h"
 
@@ -49,9 +50,66 @@ static void fp8_in_blocks_and_whole(void **state)
     *find(c, Q ".weight_scale") = (struct tensor){Q ".weight_scale", "F32", "32, 1", 128, NULL};
     w = q_weight(c, "float8 token dynamic");
     assert_true(w.group_rows == 1 && w.n_groups == 1 && w.scale_stride == 1);
+    /* A message names the tensor that the file has. */
+    c->config = QUANTISED(BLOCKS);
+    expect_refusal(c, Q ": weight_scale: found F32 [32, 1], expected [2, 2]");
     /* Scales that divide, of GPTQModel */
     c->config = QUANTISED(FP8 ", \"weight_scale_semantics\": \"inverse\"");
     expect_refusal(c, "GPTQModel's FP8, whose scales divide, is not supported");
+}
+
+/* Exponents as scales, in either dtype, of every method and shape of FP8 */
+static void fp8_with_exponents(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *name, *shape, *config;
+        size_t bytes;
+        enum ctw_format_id format;
+        int64_t rows, columns; /* of a scale */
+    } rows[] = {
+#define MXFP8 "\"quant_method\": \"mxfp8\", \"scale_fmt\": \"ue8m0\""
+#define CT(strategy, format)                                                                       \
+    "\"quant_method\": \"compressed-tensors\", \"format\": \"" format "\", \"config_groups\": "    \
+    "{\"g\": {\"targets\": [\"re:.*q_proj\"], \"weights\": {\"type\": \"float\", " strategy "}}}"
+        {"_inv", "2, 2", QUANTISED(BLOCKS), 4, CTW_FORMAT_float_quantized, 16, 24},
+        {"", "2, 2", QUANTISED(BLOCKS), 4, CTW_FORMAT_float_quantized, 16, 24},
+        {"_inv", "", QUANTISED(FP8), 1, CTW_FORMAT_float_quantized, 1, 32},
+        {"_inv", "32, 1", QUANTISED(FP8 ", \"weight_block_size\": [1, 32]"), 32, CTW_FORMAT_mxfp8,
+         1, 32},
+        {"_inv", "32, 1", QUANTISED(MXFP8 ", \"weight_block_size\": [1, 32]"), 32, CTW_FORMAT_mxfp8,
+         1, 32},
+        {"", "32, 1", QUANTISED(MXFP8), 32, CTW_FORMAT_mxfp8, 1, 32},
+        {"", "32, 1", QUANTISED("\"quant_algo\": \"MXFP8\""), 32, CTW_FORMAT_mxfp8, 1, 32},
+        {"", "1, 1, 1, 1", QUANTISED("\"quant_algo\": \"FP8_PB_WO\""), 1,
+         CTW_FORMAT_float_quantized, 128, 128},
+        {"", "2, 2",
+         QUANTISED(CT("\"strategy\": \"block\", \"block_structure\": [16, 24]", "float-quantized")),
+         4, CTW_FORMAT_float_quantized, 16, 24},
+        {"", "32, 1", QUANTISED(CT("\"group_size\": 32", "mxfp8-quantized")), 32, CTW_FORMAT_mxfp8,
+         1, 32},
+        {"_inv", "2, 2",
+         QUANTISED("\"quant_method\": \"auto-round\", \"packing_format\": "
+                   "\"auto_round:fp8\", \"data_type\": \"fp\", \"group_size\": [16, 24]"),
+         4, CTW_FORMAT_float_quantized, 16, 24},
+    };
+    static const char *const dtypes[] = {"U8", "F8_E8M0"};
+    static char name[128];
+    for (size_t i = 0; i < 2 * CTW_COUNT(rows); i++) {
+        (void)snprintf(name, sizeof(name), Q ".weight_scale%s", rows[i / 2].name);
+        set_parts(c,
+                  &(struct parts){{Q ".weight", "F8_E4M3", "32, 32", 1024, NULL},
+                                  {name, dtypes[i % 2], rows[i / 2].shape, rows[i / 2].bytes, NULL},
+                                  {NULL, NULL, NULL, 0, NULL}});
+        c->config = rows[i / 2].config;
+        struct ctw_model *m = open_ok(c);
+        const struct ctw_weight *w = &m->layers[1].matrix[CTW_M_Q].weight;
+        assert_true(w->format->id == rows[i / 2].format && w->dtype == CTW_BF16);
+        assert_true(w->group_rows == rows[i / 2].rows && w->group_size == rows[i / 2].columns);
+        ctw_model_close(m);
+    }
+    c->config = QUANTISED(MXFP8);
+    expect_refusal(c, "weight_scale_inv: found F8_E8M0 [2, 2], expected [32, 1] (strategy group");
 }
 
 /* As transformers 5 saves them from memory: the scales' name is no module's. */
@@ -78,7 +136,7 @@ static void fp8_stacks_of_experts(void **state)
     ctw_model_close(m);
     /* Blocks of gate and up that were short where the two meet */
     find(c, LAYER "mlp.experts.gate_up_proj_scale_inv")->shape = "2, 4, 4";
-    expect_refusal(c, "experts.gate_up_proj: weight_scale_inv: found F32 [4, 4], expected [8, 2]");
+    expect_refusal(c, "experts.gate_up_proj: _scale_inv: found F32 [4, 4], expected [8, 2]");
     drop(c, LAYER "mlp.experts.down_proj_scale_inv");
     find(c, LAYER "mlp.experts.gate_up_proj_scale_inv")->shape = "2, 8, 2";
     expect_refusal(c, "mlp.experts.down_proj");
@@ -144,8 +202,8 @@ static void modelopt_says_it_in_either_file(void **state)
     write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4_SVD\"}}");
     expect_refusal(c,
                    "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt NVFP4_SVD\"");
-    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"FP8\"}}");
-    expect_refusal(c, "its tensors are nvfp4, but quantization_config says 8-bit float");
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"FP8\"}}"); /* the tensors decide */
+    assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_nvfp4_modelopt);
     write_beside(c, file, "{");
     expect_refusal(c, "hf_quant_config.json: ");
     remove_beside(c, file);
@@ -166,8 +224,7 @@ static void modelopt_mixes_algorithms(void **state)
     c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q
                           "\": {\"quant_algo\": "
                           "\"FP8\"}, \"" LAYER "mlp\": {\"quant_algo\": \"FP8\"}}");
-    expect_refusal(c, LAYER "mlp.up_proj: its tensors are nvfp4, but quantization_config says "
-                            "8-bit float");
+    (void)q_weight(c, "float8 tensor static"); /* the tensors of up_proj decide */
     c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\"");
     expect_refusal(c, "quantized_layers");
     /* Blocks as ModelOpt shapes them */
@@ -204,8 +261,8 @@ static void modelopt_in_other_formats(void **state)
     w = q_weight(c, "int8 tensor static");
     assert_true(w.format->id == CTW_FORMAT_int_quantized && w.dtype == CTW_F32);
     assert_true(w.symmetric && w.bits == 8 && w.group_size == 32);
-    c->config = QUANTISED("\"quant_algo\": \"FP8\"");
-    expect_refusal(c, "its tensors are int-quantized, but quantization_config says 8-bit float");
+    c->config = QUANTISED("\"quant_algo\": \"FP8\""); /* the tensors decide */
+    assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_int_quantized);
     /* What a cache adds to keys and values */
     c->config = QUANTISED("\"quant_algo\": \"W8A16\"");
     add(c, LAYER "self_attn.k_proj.k_bias", "BF16", "1, 2, 1, 8", 32, NULL);
@@ -247,8 +304,8 @@ static void modelopt_scales_inputs(void **state)
     c->config = QUANTISED("\"quant_algo\": \"W8A8_SQ_PER_CHANNEL\"");
     w = q_weight(c, "int8 tensor static");
     assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.bits == 8 && w.group_size == 32);
-    c->config = QUANTISED("\"quant_algo\": \"FP8\"");
-    expect_refusal(c, "quantization_config says 8-bit float");
+    c->config = QUANTISED("\"quant_algo\": \"FP8\""); /* the tensors decide */
+    assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_modelopt_awq);
 }
 
 static void contradictions(void **state)
@@ -290,6 +347,102 @@ static void contradictions(void **state)
     expect_refusal(c, "weight_scale_2: found inf");
 }
 
+/* A head that ModelOpt quantised although its list says otherwise, and a module that is plain */
+static void stored_tensors_decide(void **state)
+{
+    struct checkpoint *c = *state;
+    struct capture log;
+#define NVFP4_BUT(list) QUANTISED("\"quant_algo\": \"NVFP4\", \"ignore\": [" list "]")
+    set_parts(c, &nvfp4);
+    *find(c, "lm_head.weight") = (struct tensor){"lm_head.weight", "U8", "16, 16", 256, NULL};
+    add(c, "lm_head.weight_scale", "F8_E4M3", "16, 2", 32, NULL);
+    add(c, "lm_head.weight_scale_2", "F32", "", 4, NULL);
+    c->config = NVFP4_BUT("\"lm_head*\", \"*mlp*\", \"*k_proj\", \"*v_proj\"");
+    capture_start(&log, CTW_LOG_WARN);
+    struct ctw_model *m = open_ok(c);
+    capture_stop(&log);
+    const struct ctw_weight *head = &m->layers[2].matrix[CTW_M_HEAD].weight;
+    assert_true(head->format->id == CTW_FORMAT_nvfp4_modelopt && head->group_size == 16);
+    capture_expect(&log, "1 matrix (the first is lm_head) is stored quantised, but not as "
+                         "quantization_config says of it");
+    capture_expect(&log, "1 matrix (the first is " LAYER "self_attn.o_proj) is stored unquantised, "
+                         "although quantization_config quantises it");
+    ctw_model_close(m);
+    c->config = NVFP4_BUT("\"*mlp*\", \"*k_proj\", \"*v_proj\", \"*o_proj\"");
+    capture_start(&log, CTW_LOG_WARN);
+    ctw_model_close(open_ok(c));
+    capture_stop(&log);
+    capture_expect(&log, "");
+    /* Tensors of a method that states scales otherwise, and of other algorithms */
+    set_parts(c, &fp8_blocks);
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").group_size, 16);
+    find(c, Q ".weight_scale_inv")->shape = "1, 4"; /* the only sides that fit */
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").group_size, 8);
+    set_parts(c, &fp8_tensor);
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").scale_stride, 0);
+    set_parts(c, &(struct parts){{Q ".weight", "F8_E4M3", "32, 32", 1024, NULL},
+                                 {Q ".weight_scale", "F8_E8M0", "32, 1", 32, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    assert_int_equal(q_weight(c, "float4 tensor_group 16 local").format->id, CTW_FORMAT_mxfp8);
+    set_parts(c, &fp8_blocks);
+    find(c, Q ".weight_scale_inv")->shape = "5, 5"; /* of no side */
+    find(c, Q ".weight_scale_inv")->bytes = 100;
+    expect_refusal(c, Q ": its tensors are float-quantized, which quantization_config does not say "
+                        "of it, and weight_scale_inv F32 [5, 5] does not show");
+}
+
+/* Scales of a module that is quantised, or of the attention around one, have no use under any name.
+ */
+static void scales_of_no_use_are_counted(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *name, *shape;
+        size_t bytes;
+        bool aside;
+    } rows[] = {
+        {LAYER "self_attn.kv_scale", "", 4, true},
+        {LAYER "self_attn.prob_scale", "1", 4, true},
+        {LAYER "self_attn.prob_output_scale", "1", 4, true},
+        {LAYER "self_attn.attn.softmax_scale", "4", 16, true}, /* one for each head */
+        {LAYER "self_attn.k_bmm_quantizer._amax", "", 4, true},
+        {Q ".input_quantizer._amax", "", 4, true},
+        {Q ".act_scale", "1", 4, true},
+        {LAYER "self_attn.prob_scale", "7", 28, false},
+        {LAYER "self_attn.o_proj.act_scale", "1", 4, false}, /* is dense */
+        {LAYER "mlp.kv_scale", "1", 4, false},
+        {LAYER "layer_scale", "1", 4, false},
+        {LAYER "self_attn.temperature", "1", 4, false},
+        {Q ".weight_other_scale", "1", 4, false},
+        {Q ".input_quantizer._pre_quant_scale", "1", 4, false},
+        {"kv_scale", "1", 4, false},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        set_parts(c, &fp8_tensor);
+        c->config = QUANTISED(FP8);
+        add(c, rows[i].name, "F32", rows[i].shape, rows[i].bytes, NULL);
+        if (rows[i].aside) {
+            struct ctw_model *m = open_ok(c);
+            assert_int_equal(m->n_scales, 2); /* with input_scale */
+            assert_true((strstr(m->activations, "K/V cache scales") != NULL) == (i == 0));
+            ctw_model_close(m);
+        } else {
+            expect_refusal(c, "has no use in a llama model");
+        }
+        drop(c, rows[i].name);
+    }
+    /* Strangers where nothing is quantised, unless the cache is */
+    set_parts(c, &(struct parts){{Q ".weight", "BF16", "32, 32", 2048, NULL},
+                                 {LAYER "self_attn.kv_scale", "F32", "", 4, NULL},
+                                 {NULL, NULL, NULL, 0, NULL}});
+    c->config = BF16_CONFIG;
+    expect_refusal(c, "self_attn.kv_scale (F32 []) has no use");
+    c->config = QUANTISED("\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"");
+    struct ctw_model *m = open_ok(c);
+    assert_int_equal(m->n_scales, 1);
+    ctw_model_close(m);
+}
+
 static void keys_of_no_use_are_listed(void **state)
 {
     struct checkpoint *c = *state;
@@ -306,11 +459,18 @@ static void keys_of_no_use_are_listed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(fp8_in_blocks_and_whole),    TEST(fp8_stacks_of_experts),
-        TEST(lists_name_modules_loosely), TEST(modelopt_says_it_in_either_file),
-        TEST(modelopt_mixes_algorithms),  TEST(modelopt_in_other_formats),
-        TEST(modelopt_scales_inputs),     TEST(contradictions),
+        TEST(fp8_in_blocks_and_whole),
+        TEST(fp8_stacks_of_experts),
+        TEST(fp8_with_exponents),
+        TEST(lists_name_modules_loosely),
+        TEST(modelopt_says_it_in_either_file),
+        TEST(modelopt_mixes_algorithms),
+        TEST(modelopt_in_other_formats),
+        TEST(modelopt_scales_inputs),
+        TEST(contradictions),
         TEST(keys_of_no_use_are_listed),
+        TEST(scales_of_no_use_are_counted),
+        TEST(stored_tensors_decide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Weights of other methods than compressed-tensors: decoding bit by bit, as the libraries that
  * define the formats do. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,9 +23,10 @@ struct transposed_case {
 
 struct fp8_case {
     const char *name;
-    int64_t side; /* of a block; 0: one scale */
+    enum ctw_dtype scales; /* F32; U8 and F8_E8M0: exponents */
+    int64_t rows, columns; /* of a block; 0: one scale */
     int64_t n, k;
-    const char *sha256; /* of the decoded fp32 */
+    const char *sha256; /* of the decoded fp32, or with exponents bf16 */
 };
 
 #include "native_vectors.h"
@@ -94,12 +96,13 @@ static void fp8_equals_transformers(void **state)
     for (size_t i = 0; i < CTW_COUNT(fp8_cases); i++) {
         const struct fp8_case *c = &fp8_cases[i];
         struct made m;
-        make_bytes(&m, &(struct bytes_case){c->name, true, CTW_F32,
-                                            c->side ? CTW_STRATEGY_BLOCK : CTW_STRATEGY_TENSOR,
-                                            c->side, c->side, true, false, c->n, c->k, NULL});
+        make_bytes(&m, &(struct bytes_case){c->name, true, c->scales,
+                                            c->rows ? CTW_STRATEGY_BLOCK : CTW_STRATEGY_TENSOR,
+                                            c->rows, c->columns, true, false, c->n, c->k, NULL});
         m.w.names = ctw_part_names_find("fp8");
         check_ok(&m);
-        expect_hash(&m, c->name, CTW_F32, c->sha256);
+        assert_int_equal(m.w.dtype, c->scales == CTW_F32 ? CTW_F32 : CTW_BF16);
+        expect_hash(&m, c->name, m.w.dtype, c->sha256);
         finish(&m);
     }
 }
@@ -137,12 +140,37 @@ static void mxfp4_in_blocks(void **state)
     expect_refusal(&m, NULL, "_blocks: found U8 [48, 26, 8], expected U8 [48, 208]");
 }
 
+/* The last code: infinity in bytes, NaN in torch's dtype. */
+static void the_last_exponent_is_as_torch_has_it(void **state)
+{
+    (void)state;
+    enum { K = 300 };
+    static const enum ctw_dtype dtypes[] = {CTW_U8, CTW_F8_E8M0};
+    for (int i = 0; i < 2; i++) {
+        struct made m;
+        float out[K];
+        make_bytes(&m, &(struct bytes_case){"", true, dtypes[i], CTW_STRATEGY_BLOCK, 2, 100, true,
+                                            false, 2, K, NULL});
+        memset((void *)(uintptr_t)m.data.part[CTW_PART_VALUES], 0x38, 2 * K); /* 1 */
+        memcpy((void *)(uintptr_t)m.data.part[CTW_PART_SCALE], "\x00\xff\xfe", 3);
+        check_ok(&m);
+        m.w.format->decode(&m.w, &m.data, 1, 0, K, out);
+        assert_true(out[0] == 0x1p-127f && out[99] == 0x1p-127f && out[200] == 0x1p127f);
+        assert_true(dtypes[i] == CTW_U8 ? isinf(out[100]) : isnan(out[100]));
+        assert_true(dtypes[i] == CTW_U8 ? isinf(out[199]) : isnan(out[199]));
+        finish(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gptq_equals_gptqmodel),   cmocka_unit_test(awq_equals_autoawq),
-        cmocka_unit_test(fp8_equals_transformers), cmocka_unit_test(nvfp4_equals_modelopt),
+        cmocka_unit_test(gptq_equals_gptqmodel),
+        cmocka_unit_test(awq_equals_autoawq),
+        cmocka_unit_test(fp8_equals_transformers),
+        cmocka_unit_test(nvfp4_equals_modelopt),
         cmocka_unit_test(mxfp4_in_blocks),
+        cmocka_unit_test(the_last_exponent_is_as_torch_has_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

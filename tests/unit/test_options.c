@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/closest.h"
 #include "worker/cli/options.h"
 #include "worker/cli/options_help.h"
 

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "capture.h"
 #include "native_checkpoint.h"
 
 #define GPTQ "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16"
@@ -119,7 +120,7 @@ static void auto_round_stores_floats(void **state)
     c->config = AUTO_ROUND("auto_round:llm_compressor",
                            "\"mx_fp\", \"bits\": 4, \"group_size\": 32, \"extra_config\": {\"" Q
                            "\": {\"bits\": 16, \"data_type\": \"float\"}}");
-    expect_refusal(c, "has no config group");
+    assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_mxfp4); /* the tensors decide */
     c->config = AUTO_ROUND("auto_round:llm_compressor", "\"int\", \"bits\": 4");
     expect_refusal(c, "data_type \"int\" is not supported in this packing_format");
     set_parts(c, &fp8_blocks);
@@ -147,6 +148,50 @@ static void auto_round_stores_floats(void **state)
     assert_true(w.format->id == CTW_FORMAT_dense);
 }
 
+/* AutoRound mixes packed integers with blocks of FP8, which one configuration cannot say. */
+static void auto_round_mixes_formats(void **state)
+{
+    struct checkpoint *c = *state;
+    struct capture log;
+    uint32_t zeros[8];
+    static const struct {
+        const char *members;
+        bool otherwise;
+        int64_t columns; /* of a block */
+    } rows[] = {
+        {"", true, 16},
+        {", \"extra_config\": {\"o_proj\": {\"bits\": 8, \"data_type\": \"fp\", \"group_size\": "
+         "[16, 24]}}",
+         false, 24},
+        {", \"extra_config\": {\"o_proj\": {\"group_size\": [16, 24]}}", false, 24},
+        {", \"extra_config\": {\"o_proj\": {\"bits\": 16}}", true, 16},
+    };
+    static char config[512];
+    memset(zeros, 0x77, sizeof(zeros));
+    set_gptq(c, zeros, NULL);
+    drop(c, LAYER "self_attn.o_proj.weight");
+    add(c, LAYER "self_attn.o_proj.weight", "F8_E4M3", "32, 32", 1024, NULL);
+    add(c, LAYER "self_attn.o_proj.weight_scale_inv", "BF16", "2, 2", 8, NULL);
+    c->config = config;
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        (void)snprintf(
+            config, sizeof(config),
+            QUANTISED("\"quant_method\": \"auto-round\", \"bits\": 4, \"group_size\": 16, "
+                      "\"packing_format\": \"auto_round:auto_gptq\"%s"),
+            rows[i].members);
+        capture_start(&log, CTW_LOG_WARN);
+        struct ctw_model *m = open_ok(c);
+        capture_stop(&log);
+        const struct ctw_weight *o = &m->layers[1].matrix[CTW_M_O].weight;
+        assert_int_equal(m->layers[1].matrix[CTW_M_Q].weight.format->id, CTW_FORMAT_gptq);
+        assert_true(o->format->id == CTW_FORMAT_float_quantized && o->group_rows == 16);
+        assert_int_equal(o->group_size, rows[i].columns);
+        capture_expect(&log, "k_proj) are stored unquantised, although quantization_config");
+        assert_true(rows[i].otherwise == (strstr(log.text, "o_proj) is stored quantised") != NULL));
+        ctw_model_close(m);
+    }
+}
+
 static void gptq_rules_by_module(void **state)
 {
     struct checkpoint *c = *state;
@@ -162,7 +207,8 @@ static void gptq_rules_by_module(void **state)
         {SYM ", \"dynamic\": {\"x\": 1}", "dynamic.x: expected an object"},
         {"\"quant_method\": \"gptq\", \"bits\": 5", "GPTQ of 5 bits is not supported"},
         {"\"quant_method\": \"gptq\", \"group_size\": 0", "group_size: found 0, expected -1"},
-        {SYM ", \"checkpoint_format\": \"marlin\"", "\"marlin\" is not supported; expected gptq"},
+        {SYM ", \"checkpoint_format\": \"marlin\"",
+         "\"marlin\" is not supported; expected gptq or gptq_v2"},
         {SYM ", \"is_marlin_format\": true", "repacked for Marlin"},
         {SYM ", \"pack_dtype\": \"int64\"", "\"int64\" is not supported"},
         {SYM ", \"rotation\": \"hadamard\"", "rotation: \"hadamard\" requests that inputs are"},
@@ -172,10 +218,10 @@ static void gptq_rules_by_module(void **state)
          NULL},
         {"\"quant_method\": \"auto-round\", \"bits\": 4, \"group_size\": 16, \"packing_format\": "
          "\"auto_round\", \"extra_config\": {\"" Q "\": {\"bits\": 16}}",
-         "has no config group"},
+         NULL}, /* the tensors decide */
         {"\"quant_method\": \"auto-round\", \"bits\": 4", "AutoRound without packing_format"},
         {"\"quant_method\": \"auto-round\", \"packing_format\": \"auto_round:mlx\"",
-         "\"auto_round:mlx\" is not supported"},
+         "\"auto_round:mlx\" is not supported; expected one of auto_round:auto_gptq, "},
         {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 16", "expected I32 [32, 4]"},
         {"\"quant_method\": \"awq\", \"bits\": 3", "AWQ of 3 bits"},
         {"\"quant_method\": \"awq\", \"version\": \"gemv\"",
@@ -247,6 +293,7 @@ int main(void)
         TEST(gptq_of_either_version),
         TEST(gptq_rules_by_module),
         TEST(auto_round_stores_floats),
+        TEST(auto_round_mixes_formats),
         TEST(dense_heads_and_embeddings_are_not_meant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 
 #include "capture.h"
 #include "worker/checkpoint/quant_config.h"
+#include "worker/checkpoint/quant_native.h"
 
 struct opened {
     struct ctw_json *doc;
@@ -296,11 +297,12 @@ static void refusals(void **state)
         const char *text, *words;
     } rows[] = {
         {"{\"quantization_config\": {\"quant_method\": \"hqq\", \"bits\": 4}}",
-         "quantization_config.quant_method: format \"HQQ\" is not supported; expected "
-         "compressed-tensors or unquantised weights: quantise the original model with"},
+         "quantization_config.quant_method: format \"HQQ\" is not supported; expected unquantised "
+         "weights or one of quant_method compressed-tensors, fp8, "},
         {"{\"quantization_config\": {\"config_groups\": {}}}",
-         "\"quant_method\" is missing, and no other key identifies the format; expected "
-         "\"compressed-tensors\""},
+         "\"quant_method\" is missing, and no other key identifies the format; expected one of "
+         "compressed-tensors, fp8, mxfp8, fbgemm_fp8, mxfp4, modelopt, modelopt_fp4, gptq, awq, "
+         "auto-round, intel/auto-round"},
         {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
          "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
@@ -417,17 +419,32 @@ static void other_formats_are_named(void **state)
         const char *text, *where, *name, *remedy;
     } rows[] = {
         {QC "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}}", "quant_method",
-         "bitsandbytes", "llm-compressor"},
-        {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "quantise"},
-        {QC "{\"quant_method\": \"new-method\"}}", "quant_method", "new-method", "quantise"},
+         "bitsandbytes", "call its dequantize()"},
+        {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "W4A16"},
+        {QC "{\"quant_method\": \"quark\"}}", "quant_method", "Quark", "custom_mode"},
+        {QC "{\"quant_method\": \"TorchAO\"}}", "quant_method", "torchao", "FP8_DYNAMIC"},
+        {QC "{\"quant_method\": \"gguf\"}}", "quant_method", "GGUF", "safetensors checkpoint"},
+        {QC "{\"quant_method\": \"aqlm\"}}", "quant_method", "AQLM", "W2A16"},
+        {QC "{\"quant_method\": \"new-method\"}}", "quant_method", "new-method",
+         "intel/auto-round; quantise the original model with llm-compressor"},
+        {QC "{\"quant_method\": \"compressed_tensors\"}}", "quant_method", "compressed_tensors",
+         "did you mean \"compressed-tensors\"?"},
+        {QC "{\"quant_method\": \"auto_round\"}}", "quant_method", "auto_round",
+         "did you mean \"auto-round\"?"},
+        {QC "{\"quant_method\": \"gptq_v2\"}}", "quant_method", "gptq_v2",
+         "did you mean \"gptq\"?"},
+        {QC "{\"quant_algo\": \"NVFP4A16\"}}", "quant_algo", "ModelOpt NVFP4A16",
+         "did you mean NVFP4?"},
         {QC "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4_SVD\"}}",
-         "quantization_config.quant_algo", "ModelOpt NVFP4_SVD", "quantise"},
+         "quantization_config.quant_algo", "ModelOpt NVFP4_SVD",
+         "NVFP4, W4A16_NVFP4, W4A8_NVFP4_FP8, MXFP4, W4A8_MXFP4_FP8, W4A16_AWQ, W4A8_AWQ, "
+         "NVFP4_AWQ, W8A16, W8A8_SQ_PER_CHANNEL, MIXED_PRECISION;"},
         {QC "{\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"a\": {\"quant_algo\": "
             "\"INT4_AWQ\"}}}}",
          "quantized_layers.a.quant_algo", "ModelOpt INT4_AWQ", "quantise"},
         {QC "{\"load_in_8bit\": true}}", "quantization_config", "bitsandbytes", "quantise"},
         {QC "{\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\"}}", "quantization_config",
-         "MLX", "quantise"},
+         "MLX", "--dequantize"},
         {"{\"quantization\": {\"group_size\": 64, \"bits\": 4}}", "quantization", "MLX",
          "quantise"},
         {"{\"quantize\": \"w8a8_dynamic\"}", "quantize", "msModelSlim", "quantise"},
@@ -435,9 +452,12 @@ static void other_formats_are_named(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct opened o;
         struct ctw_err err = {0};
-        char name[64];
+        char name[64], methods[256];
+        bool algo = strstr(rows[i].where, "quant_algo") != NULL;
         (void)snprintf(name, sizeof(name), ": format \"%s\" is not supported; ", rows[i].name);
         assert_int_equal(open_text(&o, rows[i].text, &err), CTW_EUNSUP);
+        if (!algo && strstr(err.msg, ctw_quant_methods_text(methods, sizeof(methods))) == NULL)
+            fail_msg("%s: does not list %s", err.msg, methods);
         if (strstr(err.msg, name) == NULL || strstr(err.msg, rows[i].remedy) == NULL ||
             strstr(err.msg, rows[i].where) == NULL)
             fail_msg("%s: \"%s\"", rows[i].text, err.msg);

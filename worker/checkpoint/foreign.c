@@ -5,34 +5,61 @@
 #include <string.h>
 #include <strings.h>
 
-#define QUANTISE "quantise the original model with llm-compressor"
+#include "worker/checkpoint/quant_native.h"
 
-/* quant_method -> the format's name and the remedy. */
-static const struct {
+#define QUANTISE "quantise the original model with llm-compressor"
+#define WITH_SCHEME(scheme) QUANTISE " (its scheme " scheme " is the nearest)"
+
+/* quant_method -> the format's name and the nearest remedy. */
+static const struct foreign {
     const char *method, *name, *remedy;
 } methods[] = {
-    {"bitsandbytes", "bitsandbytes", QUANTISE},
-    {"exl2", "EXL2", QUANTISE},
-    {"exl3", "EXL3", QUANTISE},
-    {"gguf", "GGUF", QUANTISE},
-    {"quark", "Quark", QUANTISE},
-    {"torchao", "torchao", QUANTISE},
-    {"hqq", "HQQ", QUANTISE},
-    {"aqlm", "AQLM", QUANTISE},
-    {"vptq", "VPTQ", QUANTISE},
-    {"quanto", "Quanto", QUANTISE},
-    {"eetq", "EETQ", QUANTISE},
-    {"bitnet", "BitNet", QUANTISE},
-    {"ascend", "msModelSlim", QUANTISE},
+    {"bitsandbytes", "bitsandbytes",
+     "load the model with transformers, call its dequantize() and save it, or " QUANTISE},
+    {"exl2", "EXL2", WITH_SCHEME("W4A16")},
+    {"exl3", "EXL3", WITH_SCHEME("W4A16")},
+    {"gguf", "GGUF", "give the safetensors checkpoint that it was made from"},
+    {"quark", "Quark", "export it from Quark with custom_mode \"fp8\" or \"awq\", or " QUANTISE},
+    {"torchao", "torchao", QUANTISE " (its schemes FP8_DYNAMIC, W8A8 and W4A16 are the nearest)"},
+    {"hqq", "HQQ", WITH_SCHEME("W4A16_ASYM")},
+    {"aqlm", "AQLM", WITH_SCHEME("W2A16")},
+    {"vptq", "VPTQ", WITH_SCHEME("W2A16")},
+    {"higgs", "HIGGS", WITH_SCHEME("W4A16")},
+    {"spqr", "SpQR", WITH_SCHEME("W3A16")},
+    {"sinq", "SINQ", WITH_SCHEME("W4A16_ASYM")},
+    {"quanto", "Quanto", WITH_SCHEME("W8A16")},
+    {"eetq", "EETQ", WITH_SCHEME("W8A16")},
+    {"fp_quant", "FP-Quant", WITH_SCHEME("NVFP4 or MXFP4")},
+    {"nvfp4", "transformers' NVFP4", WITH_SCHEME("NVFP4")},
+    {"fouroversix", "Four Over Six", WITH_SCHEME("NVFP4")},
+    {"bitnet", "BitNet", "give the bf16 weights that it was made from"},
+    {"mlx", "MLX", "convert it with mlx_lm.convert --dequantize, or " QUANTISE},
+    {"ascend", "msModelSlim", WITH_SCHEME("W8A8")},
 };
+
+static const struct foreign *find_foreign(const char *method)
+{
+    for (size_t i = 0; i < CTW_COUNT(methods); i++)
+        if (strcasecmp(method, methods[i].method) == 0)
+            return &methods[i];
+    return NULL;
+}
+
+/* What is supported in place of a format, by name, and the remedy. */
+static void expect_instead(const char *remedy, char *text, size_t bytes)
+{
+    char names[256];
+    (void)snprintf(text, bytes, "expected unquantised weights or one of quant_method %s; %s",
+                   ctw_quant_methods_text(names, sizeof(names)), remedy);
+}
 
 static enum ctw_status refuse(const struct ctw_json_node *node, const char *name,
                               const char *remedy, struct ctw_err *err)
 {
-    return ctw_json_fail(node, err, CTW_EUNSUP,
-                         "format \"%s\" is not supported; expected compressed-tensors or "
-                         "unquantised weights: %s",
-                         name, remedy);
+    char expected[640];
+    expect_instead(remedy, expected, sizeof(expected));
+    return ctw_json_fail(node, err, CTW_EUNSUP, "format \"%s\" is not supported; %s", name,
+                         expected);
 }
 
 static const char *string_of(const struct ctw_json_node *object, const char *key)
@@ -41,22 +68,18 @@ static const char *string_of(const struct ctw_json_node *object, const char *key
     return m != NULL ? ctw_json_string(m) : NULL;
 }
 
-enum ctw_status ctw_foreign_refuse_modelopt(const struct ctw_json_node *node, const char *algo,
-                                            struct ctw_err *err)
-{
-    char name[64];
-    (void)snprintf(name, sizeof(name), "ModelOpt %.40s", algo);
-    return refuse(node, name, QUANTISE, err);
-}
-
 /* quant_method `method`, stated or inferred; messages begin with `node`. */
 static enum ctw_status refuse_method(const struct ctw_json_node *node, const char *method,
                                      struct ctw_err *err)
 {
-    for (size_t i = 0; i < CTW_COUNT(methods); i++)
-        if (strcasecmp(method, methods[i].method) == 0)
-            return refuse(node, methods[i].name, methods[i].remedy, err);
-    return refuse(node, method, QUANTISE, err);
+    char remedy[192];
+    const struct foreign *known = find_foreign(method);
+    const char *nearest = known == NULL ? ctw_quant_method_nearest(method) : NULL;
+    if (known != NULL)
+        return refuse(node, known->name, known->remedy, err);
+    (void)snprintf(remedy, sizeof(remedy), "did you mean \"%s\"? Otherwise " QUANTISE,
+                   nearest != NULL ? nearest : "");
+    return refuse(node, method, nearest != NULL ? remedy : QUANTISE, err);
 }
 
 /* In an object without quant_method, the first row whose key is present identifies the tool. */
@@ -106,10 +129,12 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, stru
     if (method != NULL)
         return refuse_method(quantization, method, err);
     if (is_mlx(quantization))
-        return refuse(quantization, "MLX", QUANTISE, err);
+        return refuse_method(quantization, "mlx", err);
+    char names[256];
     return ctw_json_fail(quantization, err, CTW_EFORMAT,
                          "\"quant_method\" is missing, and no other key identifies the format; "
-                         "expected \"compressed-tensors\"");
+                         "expected one of %s",
+                         ctw_quant_methods_text(names, sizeof(names)));
 }
 
 enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root, struct ctw_err *err)
@@ -117,9 +142,9 @@ enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root, struct 
     const struct ctw_json_node *mlx = ctw_json_get(root, "quantization");
     const struct ctw_json_node *slim = ctw_json_get(root, "quantize");
     if (mlx != NULL && is_mlx(mlx))
-        return refuse(mlx, "MLX", QUANTISE, err);
+        return refuse_method(mlx, "mlx", err);
     if (slim != NULL && ctw_json_string(slim) != NULL && ctw_json_string(slim)[0] != '\0')
-        return refuse(slim, "msModelSlim", QUANTISE, err);
+        return refuse_method(slim, "ascend", err);
     return CTW_OK;
 }
 
@@ -149,20 +174,21 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
                                     enum ctw_status status, struct ctw_err *err)
 {
     static const struct {
-        const char *part, *name;
-        const char *method; /* that declares it; NULL: none is supported */
+        const char *part;
+        const char *name;   /* of a supported format; NULL: it is another tool's */
+        const char *method; /* that declares it */
     } parts[] = {
-        {"trellis", "EXL3", NULL},
-        {"q_weight", "EXL2", NULL},
+        {"trellis", NULL, "exl3"},
+        {"q_weight", NULL, "exl2"},
         {"qweight", "GPTQ or AWQ", "gptq"},
         {"weight_scale_inv", "FP8 in blocks", "fp8"},
         {"weight_scale_2", "ModelOpt NVFP4", "modelopt"},
-        {"weight.absmax", "bitsandbytes", NULL},
-        {"SCB", "bitsandbytes", NULL},
-        {"weight_offset", "msModelSlim", NULL},
-        {"biases", "MLX", NULL},
+        {"weight.absmax", NULL, "bitsandbytes"},
+        {"SCB", NULL, "bitsandbytes"},
+        {"weight_offset", NULL, "ascend"},
+        {"biases", NULL, "mlx"},
     };
-    char name[512];
+    char name[512], expected[640];
     if (status != CTW_EFORMAT && status != CTW_EUNSUP)
         return status;
     for (size_t i = 0; i < CTW_COUNT(parts); i++) {
@@ -170,14 +196,15 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
         (void)snprintf(name, sizeof(name), "%s.%s", matrix, parts[i].part);
         const struct ctw_tensor *t = ctw_container_find(container, name);
         const char *declared = strcmp(names->method, "awq") == 0 ? "gptq" : names->method;
-        if (t == NULL || (method != NULL && strcmp(method, declared) == 0))
+        if (t == NULL || strcmp(method, declared) == 0)
             continue;
         const char *file = ctw_container_file(container, t->file);
-        if (method == NULL)
-            return ctw_fail(err, CTW_EUNSUP,
-                            "%s: %s: format \"%s\" is not supported; expected compressed-tensors "
-                            "or unquantised weights: %s",
-                            file, name, parts[i].name, QUANTISE);
+        const struct foreign *foreign = parts[i].name == NULL ? find_foreign(method) : NULL;
+        if (foreign != NULL) {
+            expect_instead(foreign->remedy, expected, sizeof(expected));
+            return ctw_fail(err, CTW_EUNSUP, "%s: %s: format \"%s\" is not supported; %s", file,
+                            name, foreign->name, expected);
+        }
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: %s is a tensor of format \"%s\", but the configuration does not say "
                         "quant_method \"%s\"; restore the quantization_config that belongs to the "

@@ -22,9 +22,6 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization,
  * own key for quantisation. */
 enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root,
                                        struct ctw_err *err) CTW_MUST_CHECK;
-/* CTW_EUNSUP: ModelOpt's algorithm, the value of `node`, is not supported. */
-enum ctw_status ctw_foreign_refuse_modelopt(const struct ctw_json_node *node, const char *algo,
-                                            struct ctw_err *err);
 
 /* Is this a GGUF file, or a folder that holds one? */
 bool ctw_foreign_is_gguf(const char *path) CTW_MUST_CHECK;

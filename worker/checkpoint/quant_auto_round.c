@@ -68,8 +68,14 @@ static enum ctw_status read_packing(const struct ctw_json_node *q, const struct 
                              data_type, name);
     if (*out != NULL)
         return CTW_OK;
+    char all[640] = "";
+    for (size_t i = 0, at = 0; i < CTW_COUNT(packings) && at < sizeof(all); i++)
+        at += (size_t)snprintf(all + at, sizeof(all) - at, "%s%s", i > 0 ? ", " : "",
+                               packings[i].name);
     return ctw_json_fail(ctw_json_get(q, key), err, CTW_EUNSUP,
-                         "\"%s\" is not supported; expected %s", name, packings[0].name);
+                         "\"%s\" is not supported; expected one of %s; export the model again "
+                         "with AutoRound's format auto_gptq or llm_compressor",
+                         name, all);
 }
 
 /* AutoRound rotates weights, and inputs at run time. */
@@ -149,6 +155,17 @@ static enum ctw_status read_floats(struct floats *f, struct ctw_quant_args *args
 
 /* ---- modules ---- */
 
+/* Does a member say that the module's values are floats, where those of other modules are packed
+ * integers? Blocks are FP8's alone. */
+static bool says_floats(const struct ctw_json_node *object)
+{
+    const struct ctw_json_node *group = ctw_json_get(object, "group_size");
+    const struct ctw_json_node *member = ctw_json_get(object, "data_type");
+    const char *type = member != NULL ? ctw_json_string(member) : NULL;
+    return (group != NULL && ctw_json_type(group) == CTW_JSON_ARRAY) ||
+           (type != NULL && strstr(type, "fp") != NULL);
+}
+
 /* Modules with arguments of their own, by name or as a regular expression. */
 static enum ctw_status read_extra(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                   enum kind kind, const struct ctw_quant_args *args,
@@ -168,9 +185,12 @@ static enum ctw_status read_extra(struct ctw_quant_config *out, const struct ctw
         struct ctw_quant_args own = *args;
         struct floats f = *floats;
         st = ctw_json_expect(m, CTW_JSON_OBJECT, err);
+        bool has_floats = st == CTW_OK && (kind != PACKED || says_floats(m));
+        if (has_floats && kind == PACKED)
+            f = (struct floats){.data_type = "fp", .bits = 8, .group = -1};
         if (st == CTW_OK)
-            st = kind == PACKED ? ctw_quant_read_packed(&own, m, false, err)
-                                : read_floats(&f, &own, m, err);
+            st = has_floats ? read_floats(&f, &own, m, err)
+                            : ctw_quant_read_packed(&own, m, false, err);
         if (st != CTW_OK)
             return st;
         st = strpbrk(name.text, "*+?[(|^$\\") != NULL

@@ -43,6 +43,7 @@ struct ctw_quant_config {
     bool present;                       /* config.json has a quantization_config */
     bool tensors_decide; /* a weight that is stored dense is dense, whatever the groups say: other
                             methods than compressed-tensors list what is not quantised loosely */
+    bool mixes;          /* the stored tensors decide a module's method, format and groups, too */
     bool in_order;       /* of several groups whose targets match, the first decides */
     bool frozen;         /* quantization_status "frozen": the weights may be compressed or not */
     const char *format;  /* the global format; NULL: not given, or mixed-precision */

@@ -4,11 +4,11 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/closest.h"
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
-#include "worker/checkpoint/quant_args.h"
 
-enum { MAX_BYTES = 16 << 20, MAX_LAYERS = 1 << 20, MAX_KEYS = 20 };
+enum { MAX_BYTES = 16 << 20, MAX_KEYS = 20 };
 
 /* ---- what the methods share ---- */
 
@@ -49,8 +49,15 @@ enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char 
             *word = known[i];
             return CTW_OK;
         }
+    char all[640] = "";
+    for (int i = 0, at = 0; known[i] != NULL && at < (int)sizeof(all); i++)
+        at += snprintf(all + at, sizeof(all) - (size_t)at, "%s%s",
+                       i == 0                 ? ""
+                       : known[i + 1] == NULL ? " or "
+                                              : ", ",
+                       known[i]);
     return ctw_json_fail(ctw_json_get(q, key), err, CTW_EUNSUP,
-                         "\"%s\" is not supported; expected %s", *word, known[0]);
+                         "\"%s\" is not supported; expected %s", *word, all);
 }
 
 /* ---- fp8 ---- */
@@ -89,17 +96,13 @@ static enum ctw_status check_scales_multiply(const struct ctw_json_node *q, stru
                          word);
 }
 
-static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                struct ctw_err *err)
+/* args: those of a configuration that names no blocks. */
+static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_quant_args args, struct ctw_err *err)
 {
     static const char *const fmts[] = {"e4m3", "float8_e4m3fn", "e4m3fn", NULL};
     static const char *const schemes[] = {"dynamic", "static", NULL};
     static const char *const experts[] = {"fp8", NULL};
-    struct ctw_quant_args args = {.present = true,
-                                  .num_bits = 8,
-                                  .is_float = true,
-                                  .symmetric = true,
-                                  .strategy = CTW_STRATEGY_TENSOR};
     const char *word, *scheme;
     char text[64];
     enum ctw_status st = check_scales_multiply(q, err);
@@ -119,9 +122,35 @@ static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_j
         snprintf(text, sizeof(text), "float8 tensor static");
     else if (args.strategy == CTW_STRATEGY_BLOCK)
         snprintf(text, sizeof(text), "float8 group %lld dynamic", (long long)args.block_cols);
+    else if (args.strategy == CTW_STRATEGY_GROUP)
+        snprintf(text, sizeof(text), "float8 group %lld dynamic", (long long)args.group_size);
     else
         snprintf(text, sizeof(text), "float8 token dynamic");
     return ctw_quant_add_group(out, "fp8", NULL, &args, text, err);
+}
+
+static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                struct ctw_err *err)
+{
+    const struct ctw_quant_args args = {.present = true,
+                                        .num_bits = 8,
+                                        .is_float = true,
+                                        .symmetric = true,
+                                        .strategy = CTW_STRATEGY_TENSOR};
+    return read_floats(out, q, args, err);
+}
+
+/* Described as fp8, with an exponent for each 32 columns. */
+static enum ctw_status read_mxfp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                  struct ctw_err *err)
+{
+    const struct ctw_quant_args args = {.present = true,
+                                        .num_bits = 8,
+                                        .is_float = true,
+                                        .symmetric = true,
+                                        .strategy = CTW_STRATEGY_GROUP,
+                                        .group_size = 32};
+    return read_floats(out, q, args, err);
 }
 
 static enum ctw_status read_fbgemm(struct ctw_quant_config *out, const struct ctw_json_node *q,
@@ -155,138 +184,6 @@ static enum ctw_status read_mxfp4(struct ctw_quant_config *out, const struct ctw
     return st == CTW_OK ? ctw_quant_add_group(out, "mxfp4", NULL, &args, "", err) : st;
 }
 
-/* ---- ModelOpt ---- */
-
-static const struct algo {
-    const char *name;
-    int num_bits;
-    enum ctw_strategy strategy;
-    int64_t group_size; /* of a block: its sides */
-    const char *activations;
-    bool is_int;
-} algos[] = {
-    {"FP8", 8, CTW_STRATEGY_TENSOR, 0, "float8 tensor static", false},
-    {"FP8_PER_CHANNEL_PER_TOKEN", 8, CTW_STRATEGY_CHANNEL, 0, "float8 token dynamic", false},
-    {"FP8_PB_WO", 8, CTW_STRATEGY_BLOCK, 128, "", false},
-    {"MXFP8", 8, CTW_STRATEGY_GROUP, 32, "float8 group 32 dynamic", false},
-    {"NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float4 tensor_group 16 local", false},
-    {"W4A16_NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "", false},
-    {"W4A8_NVFP4_FP8", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float8 tensor static", false},
-    {"MXFP4", 4, CTW_STRATEGY_GROUP, 32, "float4 group 32 dynamic", false},
-    {"W4A8_MXFP4_FP8", 4, CTW_STRATEGY_GROUP, 32, "float8 tensor dynamic", false},
-    {"W4A16_AWQ", 4, CTW_STRATEGY_GROUP, 0, "", true},
-    {"W4A8_AWQ", 4, CTW_STRATEGY_GROUP, 0, "float8 tensor static", true},
-    {"NVFP4_AWQ", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float4 tensor_group 16 local", false},
-    {"W8A16", 8, CTW_STRATEGY_CHANNEL, 0, "", true},
-    {"W8A8_SQ_PER_CHANNEL", 8, CTW_STRATEGY_CHANNEL, 0, "int8 tensor static", true},
-};
-
-/* The algorithm of an object with quant_algo and perhaps group_size; *out NULL: null. */
-static enum ctw_status read_algo(const struct ctw_json_node *object, const struct algo **out,
-                                 struct ctw_err *err)
-{
-    const char *name = NULL;
-    int64_t group = 0;
-    *out = NULL;
-    enum ctw_status st = ctw_json_read_string(object, "quant_algo", CTW_JSON_OPTIONAL, &name, err);
-    if (st == CTW_OK)
-        st =
-            ctw_json_read_int(object, "group_size", CTW_JSON_OPTIONAL, 0, CTW_MAX_DIM, &group, err);
-    if (st != CTW_OK || name == NULL)
-        return st;
-    for (size_t i = 0; i < CTW_COUNT(algos) && *out == NULL; i++)
-        if (strcasecmp(name, algos[i].name) == 0)
-            *out = &algos[i];
-    if (*out == NULL)
-        return ctw_foreign_refuse_modelopt(ctw_json_get(object, "quant_algo"), name, err);
-    /* Scales of NVFP4 may be those of 32 columns: the stored tensors tell. */
-    bool nvfp4 = (*out)->strategy == CTW_STRATEGY_TENSOR_GROUP && group == 32;
-    if (group != 0 && (*out)->group_size != 0 && group != (*out)->group_size && !nvfp4)
-        return ctw_json_fail(ctw_json_get(object, "group_size"), err, CTW_EUNSUP,
-                             "%s in groups of %lld is not supported; expected %lld", (*out)->name,
-                             (long long)group, (long long)(*out)->group_size);
-    return CTW_OK;
-}
-
-/* The group of the algorithm, with one more target. */
-static enum ctw_status add_target(struct ctw_quant_config *out, const struct algo *algo,
-                                  const struct ctw_pattern *target, struct ctw_err *err)
-{
-    bool block = algo->strategy == CTW_STRATEGY_BLOCK;
-    for (int64_t i = 0; i < out->n_groups; i++)
-        if (out->groups[i].name == algo->name)
-            return ctw_patterns_add(&out->groups[i].targets, target, err);
-    const struct ctw_quant_args args = {.present = true,
-                                        .num_bits = algo->num_bits,
-                                        .is_float = !algo->is_int,
-                                        .symmetric = true,
-                                        .strategy = algo->strategy,
-                                        .group_size = block ? 0 : algo->group_size,
-                                        .block_rows = block ? algo->group_size : 0,
-                                        .block_cols = block ? algo->group_size : 0};
-    return ctw_quant_add_group(out, algo->name, target, &args, algo->activations, err);
-}
-
-/* MIXED_PRECISION: an algorithm for each module. */
-static enum ctw_status read_layers(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                   struct ctw_err *err)
-{
-    const struct ctw_json_node *layers = NULL;
-    enum ctw_status st =
-        ctw_json_read_node(q, "quantized_layers", CTW_JSON_REQUIRED, CTW_JSON_OBJECT, &layers, err);
-    if (st == CTW_OK && ctw_json_count(layers) > MAX_LAYERS)
-        return ctw_json_fail(layers, err, CTW_EUNSUP, "more than %d members", MAX_LAYERS);
-    const struct ctw_json_node *m = st == CTW_OK ? ctw_json_first(layers) : NULL;
-    for (; m != NULL && st == CTW_OK; m = ctw_json_next(m)) {
-        const struct ctw_pattern target = {.text = ctw_json_key(m), .part = true};
-        const struct algo *algo = NULL;
-        st = ctw_json_expect(m, CTW_JSON_OBJECT, err);
-        if (st == CTW_OK)
-            st = read_algo(m, &algo, err);
-        if (st == CTW_OK && algo != NULL)
-            st = add_target(out, algo, &target, err);
-    }
-    return st;
-}
-
-/* A scheme as an object, or the name of an algorithm. */
-static enum ctw_status read_cache(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                  struct ctw_err *err)
-{
-    const struct ctw_json_node *node = ctw_json_get(q, "kv_cache_quant_algo");
-    if (node == NULL || ctw_json_is_null(node))
-        node = ctw_json_get(q, "kv_cache_scheme");
-    if (node == NULL || ctw_json_is_null(node))
-        return CTW_OK;
-    if (ctw_json_type(node) == CTW_JSON_OBJECT)
-        return ctw_quant_read_kv(out, node, err);
-    const char *name = NULL;
-    enum ctw_status st = ctw_json_as_string(node, &name, err);
-    if (st == CTW_OK)
-        snprintf(out->kv_cache, sizeof(out->kv_cache), "%.40s", name);
-    return st;
-}
-
-static enum ctw_status read_modelopt(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                     struct ctw_err *err)
-{
-    const struct ctw_json_node *node = ctw_json_get(q, "quant_algo");
-    const char *name = node != NULL ? ctw_json_string(node) : NULL;
-    const struct algo *algo = NULL;
-    enum ctw_status st = read_cache(out, q, err);
-    if (st == CTW_OK)
-        st = ctw_quant_read_list(out, q, "exclude_modules", "ignore", err);
-    if (st != CTW_OK)
-        return st;
-    if (name != NULL && strcasecmp(name, "MIXED_PRECISION") == 0)
-        return read_layers(out, q, err);
-    st = read_algo(q, &algo, err);
-    if (st != CTW_OK || algo == NULL) /* null: only the K/V cache is quantised */
-        return st;
-    const struct ctw_pattern all = {.text = "Module"};
-    return add_target(out, algo, &all, err);
-}
-
 /* ---- choosing ---- */
 
 struct ctw_quant_method {
@@ -295,6 +192,7 @@ struct ctw_quant_method {
     enum ctw_status (*read)(struct ctw_quant_config *out, const struct ctw_json_node *q,
                             struct ctw_err *err);
     const char *keys[MAX_KEYS]; /* those that it reads, or that say the same once more */
+    bool mixes; /* its tools write modules that the configuration does not describe */
 };
 
 #define MODELOPT_KEYS                                                                              \
@@ -317,28 +215,49 @@ struct ctw_quant_method {
             "spinquant_config"                                                                     \
     }
 
+#define FP8_KEYS                                                                                   \
+    {                                                                                              \
+        "fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert", \
+            "ignored_layers", "scale_fmt", "weight_scale_semantics"                                \
+    }
+
 static const struct ctw_quant_method methods[] = {
-    {"fp8",
-     "fp8",
-     read_fp8,
-     {"fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert",
-      "ignored_layers", "scale_fmt", "weight_scale_semantics"}},
+    {"fp8", "fp8", read_fp8, FP8_KEYS, false},
+    {"mxfp8", "fp8", read_mxfp8, FP8_KEYS, false},
     {"fbgemm_fp8",
      "fbgemm_fp8",
      read_fbgemm,
-     {"modules_to_not_convert", "ignored_layers", "activation_scale_ub"}},
-    {"mxfp4", "mxfp4", read_mxfp4, {"modules_to_not_convert", "ignored_layers"}},
-    {"modelopt", "modelopt", read_modelopt, MODELOPT_KEYS},
-    {"modelopt_fp4", "modelopt", read_modelopt, MODELOPT_KEYS},
-    {"gptq", "gptq", ctw_quant_read_gptq, GPTQ_KEYS},
+     {"modules_to_not_convert", "ignored_layers", "activation_scale_ub"},
+     false},
+    {"mxfp4", "mxfp4", read_mxfp4, {"modules_to_not_convert", "ignored_layers"}, false},
+    {"modelopt", "modelopt", ctw_quant_read_modelopt, MODELOPT_KEYS, true},
+    {"modelopt_fp4", "modelopt", ctw_quant_read_modelopt, MODELOPT_KEYS, true},
+    {"gptq", "gptq", ctw_quant_read_gptq, GPTQ_KEYS, false},
     {"awq",
      "awq",
      ctw_quant_read_awq,
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
-      "checkpoint_format", "modules_to_not_convert", "ignored_layers"}},
-    {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
-    {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
+      "checkpoint_format", "modules_to_not_convert", "ignored_layers"},
+     false},
+    {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
+    {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
 };
+
+const char *ctw_quant_methods_text(char *text, size_t bytes)
+{
+    size_t at = (size_t)snprintf(text, bytes, "compressed-tensors");
+    for (size_t i = 0; i < CTW_COUNT(methods) && at < bytes; i++)
+        at += (size_t)snprintf(text + at, bytes - at, ", %s", methods[i].name);
+    return text;
+}
+
+const char *ctw_quant_method_nearest(const char *name)
+{
+    const char *names[CTW_COUNT(methods) + 1] = {"compressed-tensors"};
+    for (size_t i = 0; i < CTW_COUNT(methods); i++)
+        names[i + 1] = methods[i].name;
+    return ctw_closest(name, names, (int)CTW_COUNT(names));
+}
 
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization)
 {
@@ -356,6 +275,7 @@ enum ctw_status ctw_quant_method_read(const struct ctw_quant_method *method,
     *out = (struct ctw_quant_config){.names = ctw_part_names_find(method->parts),
                                      .present = true,
                                      .tensors_decide = true,
+                                     .mixes = method->mixes,
                                      .in_order = true};
     return method->read(out, quantization, err);
 }

@@ -11,6 +11,11 @@
 
 struct ctw_quant_method;
 
+/* Writes the names of all supported methods, compressed-tensors first, and returns the text. */
+const char *ctw_quant_methods_text(char *text, size_t bytes);
+/* The supported method whose name is nearest to a mistyped one; NULL: none is near enough. */
+const char *ctw_quant_method_nearest(const char *name);
+
 /* The method of a quantization_config; NULL: compressed-tensors, or one that is not supported. */
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization);
 
@@ -33,7 +38,7 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
 enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
                                       const char *dir, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* ---- of quant_native.c, quant_packed.c and quant_auto_round.c ---- */
+/* ---- of quant_native.c, quant_packed.c, quant_modelopt.c and quant_auto_round.c ---- */
 
 /* A group of the modules that `targets` names (NULL: all), appended to *out. */
 enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
@@ -62,6 +67,8 @@ enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct c
                                     struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_modelopt(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                        struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
                                           const struct ctw_json_node *q,
                                           struct ctw_err *err) CTW_MUST_CHECK;

@@ -148,6 +148,10 @@ static void print_model(const struct ctw_model *m)
     if (m->n_apart > 0)
         printf("not text      %s in %" PRId64 " tensors, which scores do not need\n",
                ctw_format_bytes(size, sizeof(size), (double)m->apart_bytes), m->n_apart);
+    if (m->n_scales > 0)
+        printf("not used      %" PRId64 " scale%s of activations, attention or K/V caches, which "
+               "these scores do not need\n",
+               m->n_scales, m->n_scales == 1 ? "" : "s");
     if (ctw_identity_text(m->identity)[0] != '\0')
         printf("identity      %s\n", ctw_identity_text(m->identity));
     if (m->activations != NULL)

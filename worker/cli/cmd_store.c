@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/closest.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "worker/cli/client_command.h"

@@ -73,7 +73,4 @@ bool ctw_bytes_parse(const char *text, uint64_t *out) CTW_MUST_CHECK;
 /* Parses the same, or a percentage above 0 and up to 100, such as "90%". Refuses a size of 0. */
 bool ctw_amount_parse(const char *text, struct ctw_amount *out) CTW_MUST_CHECK;
 
-/* The candidate nearest to a mistyped word; NULL if no candidate is near enough. */
-const char *ctw_closest(const char *word, const char *const *candidates, int n);
-
 #endif

@@ -130,7 +130,7 @@ static enum ctw_status check_head_norms(const struct ctw_model *m, struct ctw_er
 static enum ctw_status check_quantised(const struct ctw_finder *finder, struct ctw_err *err)
 {
     const struct ctw_quant_config *qc = &finder->config->quant;
-    bool used = !qc->tensors_decide || qc->n_groups == 0;
+    bool used = !qc->tensors_decide || qc->n_groups == 0 || finder->otherwise.n > 0;
     for (int64_t i = 0; i < qc->n_groups; i++)
         used |= finder->group_used[i];
     return used ? CTW_OK
@@ -233,6 +233,27 @@ static void tell_lacking(const struct ctw_finder *finder)
                      n == 1 ? "matrix" : "matrices", rows[i].lacking->first,
                      n == 1 ? "has" : "have", finder->config->quant.names->codes[rows[i].part],
                      rows[i].meaning);
+    }
+}
+
+/* Warns of matrices that are stored otherwise than the configuration says. */
+static void warn_of_contradictions(const struct ctw_finder *finder)
+{
+    const struct {
+        const struct ctw_lacking *matrices;
+        const char *how;
+    } rows[] = {
+        {&finder->otherwise, "quantised, but not as quantization_config says of"},
+        {&finder->plain, "unquantised, although quantization_config quantises"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        int64_t n = rows[i].matrices->n;
+        if (n > 0)
+            ctw_warn("%s: %" PRId64 " %s (the first is %s) %s stored %s %s; the stored tensors "
+                     "decide",
+                     finder->config->file, n, n == 1 ? "matrix" : "matrices",
+                     rows[i].matrices->first, n == 1 ? "is" : "are", rows[i].how,
+                     n == 1 ? "it" : "them");
     }
 }
 
@@ -412,6 +433,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
                  " tokens are refused (%s)",
                  file, m->length_limit, m->limited_by);
     tell_lacking(&finder);
+    warn_of_contradictions(&finder);
     count_weights(m);
 done:
     ctw_free(finder.group_used);

@@ -298,6 +298,7 @@ struct ctw_model {
     bool quantises_activations; /* it is simulated */
     int64_t n_apart;            /* tensors of other models in the checkpoint: towers, drafts */
     uint64_t apart_bytes;
+    int64_t n_scales;   /* tensors with scales, of activations and caches, that are not used */
     char *unread;       /* keys of config.json that are not read: "a, b"; NULL: none */
     double weight_bits; /* mean bits per weight of the quantised matrices, scales included */
     int64_t n_params;   /* elements of all matrices and vectors; a tied matrix counts once */

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "worker/model/families/family.h"
+#include "worker/model/stored.h"
 
 enum { MAX_NAME = 1024, MAX_NAMES = 12 };
 
@@ -74,15 +75,18 @@ static bool name_in_memory(const struct ctw_config *c, const struct ctw_want *wa
 static bool has_matrix(const struct ctw_config *c, const struct ctw_container *container,
                        const char *module)
 {
-    const char *const parts[] = {c->quant.names->values, c->quant.names->codes[CTW_PART_VALUES]};
     char full[MAX_NAME + 32];
-    for (size_t i = 0; i < CTW_COUNT(parts); i++) {
-        if (parts[i] == NULL)
-            continue;
-        (void)snprintf(full, sizeof(full), "%s%s%s", module, parts[i][0] == '_' ? "" : ".",
-                       parts[i]);
-        if (ctw_container_find(container, full) != NULL)
-            return true;
+    for (const struct ctw_part_names *names = c->quant.names; names != NULL;
+         names = ctw_stored_next(&c->quant, names == c->quant.names ? NULL : names)) {
+        const char *const parts[] = {names->values, names->codes[CTW_PART_VALUES]};
+        for (size_t i = 0; i < CTW_COUNT(parts); i++) {
+            if (parts[i] == NULL)
+                continue;
+            (void)snprintf(full, sizeof(full), "%s%s%s", module, parts[i][0] == '_' ? "" : ".",
+                           parts[i]);
+            if (ctw_container_find(container, full) != NULL)
+                return true;
+        }
     }
     return false;
 }

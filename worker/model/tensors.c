@@ -9,6 +9,7 @@
 #include "worker/checkpoint/foreign.h"
 #include "worker/model/inputs.h"
 #include "worker/model/names.h"
+#include "worker/model/stored.h"
 
 enum { MAX_NAME = 512 };
 
@@ -52,15 +53,20 @@ static enum ctw_status unstack(struct ctw_part *part, const struct ctw_tensor *t
 }
 
 static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_matrix *m,
-                                  const char *name, struct ctw_err *err)
+                                  const char *name, const struct ctw_part_names *names,
+                                  struct ctw_err *err)
 {
-    const struct ctw_part_names *names = m->weight.names = finder->config->quant.names;
     enum ctw_status st = CTW_OK;
+    m->weight.names = names;
+    memset(m->part, 0, sizeof(m->part));
+    const char *found[CTW_N_PARTS] = {NULL};
     for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++) {
         const char *stack = m->n_stacked > 0 ? names->stacks[kind] : NULL;
         const char *const any[] = {names->codes[kind], names->also[kind], stack};
-        for (int i = 0; i < 3 && st == CTW_OK && m->part[kind] == NULL; i++)
+        for (int i = 0; i < 3 && st == CTW_OK && m->part[kind] == NULL; i++) {
+            found[kind] = any[i];
             st = any[i] == NULL ? CTW_OK : find(finder, name, any[i], &m->part[kind], err);
+        }
     }
     const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
     if (st == CTW_OK)
@@ -71,16 +77,42 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
         return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
                         ctw_container_file(finder->container, values->file), name,
                         names->codes[CTW_PART_VALUES], names->values);
-    if (values != NULL)
+    if (values != NULL) {
         *either = values;
+        found[CTW_PART_VALUES] = names->values;
+    }
     for (int kind = 0; kind < CTW_N_PARTS; kind++) {
         struct ctw_part *part = &m->weight.part[kind];
         *part = m->part[kind] != NULL ? ctw_tensor_part(m->part[kind])
                                       : (struct ctw_part){.n_dims = -1};
+        part->name = found[kind];
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
             st = unstack(part, m->part[kind], m->n_stacked, err);
     }
     return st;
+}
+
+static bool is_quantised(struct ctw_matrix *m)
+{
+    return m->part[CTW_PART_VALUES] != NULL &&
+           ctw_format_find(&m->weight.format, m->weight.names, m->weight.part, NULL) == CTW_OK &&
+           !ctw_weight_is_dense(&m->weight);
+}
+
+/* The same by the names of the configuration's method, or of the first other under which the matrix
+ * is quantised. */
+static enum ctw_status find_any_parts(const struct ctw_finder *finder, struct ctw_matrix *m,
+                                      const char *name, struct ctw_err *err)
+{
+    const struct ctw_quant_config *qc = &finder->config->quant;
+    enum ctw_status st = find_parts(finder, m, name, qc->names, err);
+    if (st != CTW_OK || !qc->mixes || is_quantised(m))
+        return st;
+    for (const struct ctw_part_names *names = ctw_stored_next(qc, NULL); names != NULL;
+         names = ctw_stored_next(qc, names))
+        if (find_parts(finder, m, name, names, NULL) == CTW_OK && is_quantised(m))
+            return CTW_OK;
+    return find_parts(finder, m, name, qc->names, err);
 }
 
 /* Reads the contents of weight_shape: two I64 (or I32). */
@@ -196,12 +228,13 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     const char *name = want->name;
     const struct ctw_quant_group *group = NULL;
     struct ctw_quant_args args = {.present = false};
+    bool otherwise;
     m->weight =
         (struct ctw_weight){.names = finder->config->quant.names, .n = want->n, .k = want->k};
     m->n_stacked = want->n_stacked;
     enum ctw_status st = name_matrix(m, name, err);
     if (st == CTW_OK)
-        st = find_parts(finder, m, name, err);
+        st = find_any_parts(finder, m, name, err);
     m->weight.part[CTW_PART_VALUES].transposed = want->transposed;
     const char *packed = m->weight.names->codes[CTW_PART_VALUES];
     char other[64] = "";
@@ -226,7 +259,10 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         m->part[CTW_PART_ZERO_POINT] = NULL;
         zero->n_dims = -1;
     }
-    st = check_matrix(finder, m, &args, err);
+    st = ctw_stored_args(finder, m, want, &args, &otherwise, err);
+    group = otherwise ? NULL : group;
+    if (st == CTW_OK)
+        st = check_matrix(finder, m, &args, err);
     if (st == CTW_OK && group != NULL && finder->quantises_activations)
         st = ctw_input_open(finder, m, group, err);
     if (st != CTW_OK && st != CTW_ENOMEM)
@@ -249,9 +285,9 @@ enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
                                 const struct ctw_want *want, struct ctw_err *err)
 {
     enum ctw_status st = open_matrix(finder, m, want, err);
-    return st == CTW_OK ? st
-                        : ctw_foreign_explain(finder->container, finder->config->quant.names,
-                                              want->name, st, err);
+    return st == CTW_OK
+               ? st
+               : ctw_foreign_explain(finder->container, m->weight.names, want->name, st, err);
 }
 
 enum ctw_status ctw_expert_open(struct ctw_finder *finder, struct ctw_mixture *x,

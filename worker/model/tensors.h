@@ -9,7 +9,7 @@
 #include "worker/model/config.h"
 #include "worker/model/model.h"
 
-/* Matrices that lack a part which quantization_config implies. */
+/* Matrices that lack a part which quantization_config implies, or contradict it. */
 struct ctw_lacking {
     int64_t n;
     const char *first; /* the first matrix's name; the model owns it */
@@ -22,6 +22,7 @@ struct ctw_finder {
     bool *group_used; /* [config->quant.n_groups] */
     bool quantises_activations;
     struct ctw_lacking index, zero_points;
+    struct ctw_lacking otherwise, plain; /* ctw_stored_args(): as the configuration does not say */
 };
 
 /*
@@ -61,8 +62,8 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
 
 /*
  * CTW_EUNSUP if the checkpoint has a tensor that is not in used[n_used] and not known to be
- * harmless. Sorts `used`, and counts m's tensors apart. *kv_scales: the checkpoint has scales of a
- * quantised K/V cache.
+ * harmless. Sorts `used`, and counts m's tensors apart and its scales of no use. *kv_scales: the
+ * checkpoint has scales of a quantised K/V cache.
  */
 enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_model *m,
                                  const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,

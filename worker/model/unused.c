@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "worker/model/names.h"
+#include "worker/model/scales.h"
 #include "worker/model/tensors.h"
 
 static bool ends_with(const char *s, const char *end)
@@ -13,7 +14,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-enum leftover { LEFT_UNKNOWN, LEFT_HARMLESS, LEFT_KV_SCALE };
+enum leftover { LEFT_UNKNOWN, LEFT_HARMLESS, LEFT_SCALE, LEFT_KV_SCALE };
 
 /* Does the family's function say that this tensor has no use? */
 static bool is_unused(const struct ctw_config *c, const char *name)
@@ -40,18 +41,17 @@ static enum leftover classify(const char *name)
         ".k_proj.k_bias", ".k_proj.output_scale", ".k_proj.output_zero_point",
         ".v_proj.v_bias", ".v_proj.output_scale", ".v_proj.output_zero_point",
     };
-    static const char *const harmless[] = {
-        ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
-        ".input_scale",         ".input_zero_point",  ".input_global_scale",
-        ".output_scale",        ".output_zero_point", "activation_scale", /* for activations */
-    };
+    static const char *const activations[] = {".input_scale",        ".input_zero_point",
+                                              ".input_global_scale", ".output_scale",
+                                              ".output_zero_point",  "activation_scale"};
     for (size_t i = 0; i < CTW_COUNT(kv); i++)
         if (ends_with(name, kv[i]))
             return LEFT_KV_SCALE;
-    for (size_t i = 0; i < CTW_COUNT(harmless); i++)
-        if (ends_with(name, harmless[i]))
-            return LEFT_HARMLESS;
-    return LEFT_UNKNOWN;
+    for (size_t i = 0; i < CTW_COUNT(activations); i++)
+        if (ends_with(name, activations[i]))
+            return LEFT_SCALE;
+    /* A buffer in old files, which is computed from config.json here */
+    return ends_with(name, ".rotary_emb.inv_freq") ? LEFT_HARMLESS : LEFT_UNKNOWN;
 }
 
 bool ctw_says_nothing(const struct ctw_finder *finder, const struct ctw_tensor *t)
@@ -110,11 +110,34 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
     return n;
 }
 
+/* What a tensor is that no layer reads. */
+static enum ctw_status classify_leftover(const struct ctw_finder *finder, const struct ctw_model *m,
+                                         struct ctw_scale_owners *owners,
+                                         const struct ctw_tensor *t, enum leftover *what,
+                                         struct ctw_err *err)
+{
+    bool scale = false;
+    *what = classify(t->name);
+    if (*what != LEFT_UNKNOWN)
+        return CTW_OK;
+    if (is_unused(finder->config, t->name) || ctw_says_nothing(finder, t)) {
+        *what = LEFT_HARMLESS;
+        return CTW_OK;
+    }
+    bool quantises_kv = finder->config->quant.kv_cache[0] != '\0';
+    enum ctw_status st = ctw_scale_belongs(owners, m, quantises_kv, t, &scale, err);
+    if (st == CTW_OK && scale)
+        *what = ends_with(t->name, ".kv_scale") ? LEFT_KV_SCALE : LEFT_SCALE;
+    return st;
+}
+
 enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_model *m,
                                  const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
                                  struct ctw_err *err)
 {
     const struct ctw_tensor *first = NULL, *tied = NULL;
+    struct ctw_scale_owners owners = {0};
+    enum ctw_status st = CTW_OK;
     int64_t n_unknown = 0;
     char head[512], found[96], more[48] = " has";
     qsort(used, (size_t)n_used, sizeof(*used), by_address);
@@ -124,7 +147,7 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_mod
         tied = ctw_container_find(finder->container, head);
     }
     *kv_scales = false;
-    for (int64_t i = 0; i < ctw_container_count(finder->container); i++) {
+    for (int64_t i = 0; i < ctw_container_count(finder->container) && st == CTW_OK; i++) {
         const struct ctw_tensor *t = ctw_container_at(finder->container, i);
         if (t == tied || bsearch(&t, used, (size_t)n_used, sizeof(*used), by_address) != NULL)
             continue;
@@ -133,14 +156,16 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_mod
             m->apart_bytes += t->bytes;
             continue;
         }
-        enum leftover what = classify(t->name);
+        enum leftover what;
+        st = classify_leftover(finder, m, &owners, t, &what, err);
         *kv_scales |= what == LEFT_KV_SCALE;
-        if (what == LEFT_UNKNOWN && !is_unused(finder->config, t->name) &&
-            !ctw_says_nothing(finder, t) && n_unknown++ == 0)
+        m->n_scales += what == LEFT_SCALE || what == LEFT_KV_SCALE;
+        if (what == LEFT_UNKNOWN && n_unknown++ == 0)
             first = t;
     }
-    if (n_unknown == 0)
-        return CTW_OK;
+    ctw_scale_owners_close(&owners);
+    if (st != CTW_OK || n_unknown == 0)
+        return st;
     struct ctw_part part = ctw_tensor_part(first);
     if (n_unknown > 1)
         snprintf(more, sizeof(more), " and %" PRId64 " more tensors have", n_unknown - 1);

@@ -264,11 +264,11 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "delta": (_OFF, "add the delta to the base weights first and score the result"),
     "autogptq": (
         _OFF,
-        "this worker reads compressed-tensors and plain safetensors; convert the checkpoint with llm-compressor",
+        "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
     ),
     "gptqmodel": (
         _OFF,
-        "this worker reads compressed-tensors and plain safetensors; convert the checkpoint with llm-compressor",
+        "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
     ),
     "gguf_file": (
         _OFF,

@@ -128,7 +128,8 @@ __global__ void __launch_bounds__(THREADS)
             float_values8<T, true, CTW_BF16, BITS>(codes[i], __uint_as_float((scale[i] + 126) << 23),
                                                    to);
         else
-            float_values8<T, false, CTW_BF16, BITS>(codes[i], ctw_e8m0_to_f32((uint8_t)scale[i]), to);
+            float_values8<T, false, CTW_BF16, BITS>(
+                codes[i], ctw_e8m0_to_f32((uint8_t)scale[i], ctw_e8m0_nan(&s.w)), to);
     }
 }
 

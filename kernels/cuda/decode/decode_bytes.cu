@@ -8,9 +8,9 @@
  */
 #include "kernels/cuda/decode/decode_pack.cuh"
 #include "kernels/formats/bytes.h"
-#include "kernels/formats/e8m0.h"
 
-enum kind { FP8, INT8, MXFP8 };
+/* E8M0: FP8 values with exponents as scales. */
+enum kind { FP8, INT8, E8M0 };
 
 /* Of each row, the index of the unit's scale. */
 template <int N>
@@ -74,9 +74,10 @@ static __device__ __noinline__ void fp8_values8(uint2 word, float scale, enum ct
 template <enum kind KIND, typename T>
 static __device__ __forceinline__ uint32_t scale_bits(const struct source &s, uint64_t place)
 {
-    if constexpr (KIND == MXFP8) {
+    if constexpr (KIND == E8M0) {
         uint32_t code = ((const uint8_t *)s.data.part[CTW_PART_SCALE])[place];
-        return code == 0 ? 0x40 : code << 7;
+        uint32_t bits = code == 0 ? 0x40 : code << 7;
+        return code == 255 ? bits | ctw_e8m0_nan(&s.w) >> 16 : bits;
     } else {
         return bits_of(((const T *)s.data.part[CTW_PART_SCALE])[place]);
     }
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(THREADS)
         if (r0 + i >= p.n_rows)
             break;
         const void *scales = s.data.part[CTW_PART_SCALE];
-        float scale = KIND == MXFP8 ? ctw_e8m0_to_f32(((const uint8_t *)scales)[place[i]])
+        float scale = KIND == E8M0 ? ctw_e8m0_to_f32(((const uint8_t *)scales)[place[i]],
+                                                     ctw_e8m0_nan(&s.w))
                                     : ctw_load_value(scales, s.w.dtype, (int64_t)place[i]);
         int32_t zero = KIND == INT8 && !s.w.symmetric
                            ? ((const int8_t *)s.data.part[CTW_PART_ZERO_POINT])[place[i]]
@@ -183,7 +185,7 @@ static bool decode_kind(cudaStream_t stream, struct plane *p, const struct sourc
 {
     const struct ctw_weight *w = &s->w;
     struct groups by;
-    size_t scale_bytes = KIND == MXFP8 ? 1 : ctw_dtype_bytes(w->dtype);
+    size_t scale_bytes = KIND == E8M0 ? 1 : ctw_dtype_bytes(w->dtype);
     if (p->k % 8 != 0 || w->indexed || !ctw_cuda_aligned16(p->dst) ||
         !is_aligned(s->data.part[CTW_PART_VALUES], 8))
         return false;
@@ -197,7 +199,7 @@ static bool decode_kind(cudaStream_t stream, struct plane *p, const struct sourc
     if (dtype == w->dtype && dtype != CTW_F32 && is_aligned(s->data.part[CTW_PART_SCALE], scale_bytes)) {
         if (dtype == CTW_BF16)
             bytes_fast<KIND, __nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*p, *s, by);
-        else if constexpr (KIND != MXFP8)
+        else if constexpr (KIND != E8M0)
             bytes_fast<KIND, __half><<<blocks, THREADS, 0, stream>>>(*p, *s, by);
         return true;
     }
@@ -212,11 +214,13 @@ bool ctw_cuda_decode_bytes(cudaStream_t stream, struct plane *p, const struct so
 {
     switch (s->w.format->id) {
     case CTW_FORMAT_float_quantized:
-        return decode_kind<FP8>(stream, p, s, dtype);
+        return ctw_dtype_bytes(s->w.part[CTW_PART_SCALE].dtype) == 1
+                   ? decode_kind<E8M0>(stream, p, s, dtype)
+                   : decode_kind<FP8>(stream, p, s, dtype);
     case CTW_FORMAT_int_quantized:
         return decode_kind<INT8>(stream, p, s, dtype);
     case CTW_FORMAT_mxfp8:
-        return decode_kind<MXFP8>(stream, p, s, dtype);
+        return decode_kind<E8M0>(stream, p, s, dtype);
     default:
         return false;
     }

@@ -1,6 +1,6 @@
 /*
- * float-quantized: one FP8 code (E4M3, without infinities) per value; scales BF16, F16 or F32 of
- * the matrix, of rows, of groups of columns or of blocks; no zero points.
+ * float-quantized: one FP8 code (E4M3, without infinities) per value; scales BF16, F16, F32 or
+ * powers of two (E8M0) of the matrix, of rows, of groups of columns or of blocks; no zero points.
  */
 #ifndef CTW_KERNELS_FORMATS_FLOAT_QUANTIZED_DECODE_H
 #define CTW_KERNELS_FORMATS_FLOAT_QUANTIZED_DECODE_H

@@ -1,12 +1,13 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/float_quantized/decode.h"
 
-extern const struct ctw_format ctw_format_float_quantized;
+extern const struct ctw_format ctw_format_float_quantized, ctw_format_mxfp8;
 
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_F8_E4M3 &&
-           ctw_part_is_float(&part[CTW_PART_SCALE]);
+           (ctw_part_is_float(&part[CTW_PART_SCALE]) || ctw_part_is_e8m0(&part[CTW_PART_SCALE])) &&
+           !ctw_format_mxfp8.owns(part);
 }
 
 static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,

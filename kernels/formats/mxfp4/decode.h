@@ -17,8 +17,9 @@ CTW_HD void ctw_mxfp4_decode(const struct ctw_weight *w, const struct ctw_weight
     const uint8_t *scale = (const uint8_t *)data->part[CTW_PART_SCALE];
     src += row * (w->k / 2) + col0 / 2;
     scale += row * w->scale_stride + col0 / CTW_MX_GROUP;
+    const uint32_t nan = ctw_e8m0_nan(w);
     for (int64_t c = 0; c < n_col; c += CTW_MX_GROUP, src += CTW_MX_GROUP / 2) {
-        float a = ctw_e8m0_to_f32(*scale++);
+        float a = ctw_e8m0_to_f32(*scale++, nan);
         int n = n_col - c < CTW_MX_GROUP ? (int)(n_col - c) : CTW_MX_GROUP;
         ctw_e2m1_run(src, n, a, CTW_BF16, dst + c);
     }

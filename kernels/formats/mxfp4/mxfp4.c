@@ -6,7 +6,7 @@ extern const struct ctw_format ctw_format_mxfp4;
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_U8 &&
-           ctw_part_present(&part[CTW_PART_SCALE]) && part[CTW_PART_SCALE].dtype == CTW_U8 &&
+           ctw_part_is_e8m0(&part[CTW_PART_SCALE]) &&
            !ctw_part_present(&part[CTW_PART_GLOBAL_SCALE]);
 }
 

@@ -46,10 +46,11 @@ CTW_HD void ctw_mxfp6_decode(const struct ctw_weight *w, const struct ctw_weight
     const uint8_t *scale = (const uint8_t *)data->part[CTW_PART_SCALE];
     src += row * (int64_t)w->row_bytes + col0 / CTW_MX_GROUP * CTW_MXFP6_GROUP_BYTES;
     scale += row * w->scale_stride + col0 / CTW_MX_GROUP;
+    const uint32_t nan = ctw_e8m0_nan(w);
     CTW_ROLLED
     for (int64_t c = 0; c < n_col; c += CTW_MX_GROUP, src += CTW_MXFP6_GROUP_BYTES) {
         int n = n_col - c < CTW_MX_GROUP ? (int)(n_col - c) : CTW_MX_GROUP;
-        ctw_mxfp6_run(src, n, ctw_e8m0_to_f32(*scale++), dst + c);
+        ctw_mxfp6_run(src, n, ctw_e8m0_to_f32(*scale++, nan), dst + c);
     }
 }
 

@@ -8,7 +8,7 @@ static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     const struct ctw_part *values = &part[CTW_PART_VALUES], *scale = &part[CTW_PART_SCALE];
     return values->n_dims == 2 && values->dtype == CTW_U8 && scale->n_dims == 2 &&
-           scale->dtype == CTW_U8 && !ctw_part_present(&part[CTW_PART_GLOBAL_SCALE]) &&
+           ctw_part_is_e8m0(scale) && !ctw_part_present(&part[CTW_PART_GLOBAL_SCALE]) &&
            values->shape[1] / CTW_MXFP6_GROUP_BYTES == scale->shape[1];
 }
 
