@@ -355,9 +355,13 @@ def wrapped(config):
     return {k: config[k] for k in OUTER if k in config} | {"text_config": text}
 
 
+FLAT = ("glm4v", "glm4v_moe")  # wrappers that transformers 4 has read without text_config
+
+
 def configs(family, dtype, sizes, scheme):
     """config.json as (transformers 5 writes it, transformers 4 writes it)."""
-    return tuple(wrapped(config) for config in plain_configs(family, dtype, sizes, scheme))
+    new, old = plain_configs(family, dtype, sizes, scheme)
+    return wrapped(new), old if old["model_type"] in FLAT else wrapped(old)
 
 
 def plain_configs(family, dtype, sizes, scheme):
