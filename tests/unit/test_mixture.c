@@ -108,8 +108,85 @@ static void each_expert_has_its_own_format(void **state)
     assert_int_equal(matrix[at].weight.format->id, CTW_FORMAT_pack_quantized);
     assert_int_equal(matrix[CTW_X_UP].weight.format->id, CTW_FORMAT_dense);
     ctw_model_close(m);
+    c->config = MIXTURE PACK("\"Qwen3MoeExperts\"", ""); /* of the stack that the tool quantised */
+    ctw_model_close(open_ok(c));
     c->config = MIXTURE PACK("\"re:.*experts.2.up_proj\"", "");
     expect_refusal(c, LAYER "mlp.experts.1.up_proj: ");
+}
+
+#define GATE_UP LAYER "mlp.experts.gate_up_proj"
+#define DOWN LAYER "mlp.experts.down_proj"
+#define FP8(targets, strategy)                                                                     \
+    "{\"targets\": [" targets "], \"weights\": {\"num_bits\": 8, \"type\": \"float\", "            \
+    "\"strategy\": \"" strategy "\"}}"
+#define GROUPS(groups, ignore)                                                                     \
+    MIXTURE BF16_CONFIG ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "   \
+                        "\"config_groups\": {" groups                                              \
+                        "}, \"ignore\": [\"lm_head\", \"re:.*mlp.gate$\", "                        \
+                        "\"re:.*self_attn.*\"" ignore "]}"
+#define STACKS(targets, ignore) GROUPS("\"g\": " FP8(targets, "channel"), ignore)
+
+static void drop_experts(struct checkpoint *c)
+{
+    for (int i = c->n - 1; i >= 0; i--)
+        if (strstr(c->tensors[i].name, ".experts.") != NULL)
+            c->tensors[i] = c->tensors[--c->n];
+}
+
+/* Targets that mean the stacks: a class of the stack's own, in any version and tool, the module, or
+ * Linear if the stack is stored quantised. */
+static void stacks_are_targeted_by_class_or_module(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *config;
+        bool opens;
+    } rows[] = {
+        {STACKS("\"Linear\"", ""), true},
+        {STACKS("\"Qwen3MoeExperts\"", ""), true},
+        {STACKS("\"Linear\", \"GraniteMoeHybridParallelExpertsLinear\"", ""), true},
+        {STACKS("\"GraniteMoeParallelExperts\"", ""), true},
+        {STACKS("\"MoELinear\"", ""), true},
+        {STACKS("\"re:.*mlp[.]experts$\"", ""), true},
+        {STACKS("\"" LAYER "mlp.experts\"", ""), true},
+        {STACKS("\"Qwen3MoeSparseMoeBlock\"", ""), false},
+        {STACKS("\"" LAYER "mlp\"", ""), false},
+        {STACKS("\"Linear\"", ", \"re:.*experts\""), false},
+        {STACKS("\"Linear\"", ", \"Qwen3MoeExperts\""), false},
+        /* The stack's own class counts first. */
+        {GROUPS("\"a\": " FP8("\"Linear\"", "tensor") ", \"b\": " FP8("\"Qwen3MoeExperts\"",
+                                                                      "channel"),
+                ""),
+         true},
+        {GROUPS("\"a\": " FP8("\"Linear\"", "channel") ", \"b\": " FP8("\"Qwen3MoeExperts\"",
+                                                                       "tensor"),
+                ""),
+         false},
+    };
+    drop_experts(c);
+    add(c, GATE_UP ".weight", "F8_E4M3", "4, 32, 32", 4096, NULL);
+    add(c, GATE_UP ".weight_scale", "BF16", "4, 32, 1", 256, NULL);
+    add(c, DOWN ".weight", "F8_E4M3", "4, 32, 16", 2048, NULL);
+    add(c, DOWN ".weight_scale", "BF16", "4, 32, 1", 256, NULL);
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        c->config = rows[i].config;
+        if (rows[i].opens)
+            ctw_model_close(open_ok(c));
+        else
+            expect_refusal(c, GATE_UP);
+    }
+}
+
+static void dense_stacks_are_not_linear(void **state)
+{
+    struct checkpoint *c = *state;
+    drop_experts(c);
+    add(c, GATE_UP, "BF16", "4, 32, 32", 8192, NULL);
+    add(c, DOWN, "BF16", "4, 32, 16", 4096, NULL);
+    c->config = STACKS("\"Linear\"", "");
+    ctw_model_close(open_ok(c));
+    c->config = STACKS("\"Qwen3MoeExperts\"", "");
+    expect_refusal(c, GATE_UP ": weight is stored dense");
 }
 
 static void numbers_that_fit_no_mixture_are_refused(void **state)
@@ -229,6 +306,8 @@ int main(void)
         MIXTURE_TEST(a_mixture),
         MIXTURE_TEST(experts_that_are_missing_wrong_or_too_many_are_named),
         MIXTURE_TEST(each_expert_has_its_own_format),
+        MIXTURE_TEST(stacks_are_targeted_by_class_or_module),
+        MIXTURE_TEST(dense_stacks_are_not_linear),
         MIXTURE_TEST(numbers_that_fit_no_mixture_are_refused),
         MIXTURE_TEST(scores_are_the_checkpoints),
         MIXTURE_TEST(a_bad_expert_is_reported),

@@ -190,6 +190,18 @@ static bool is_not_meant(const struct ctw_want *want, const struct ctw_quant_gro
            (want->role == CTW_M_HEAD && !named && !expressions);
 }
 
+/* The matrix's group. An expert that is stored with scales was quantised, as a module or in a
+ * stack, whatever the tool then saved: targets may name the class of either. */
+static enum ctw_status find_group(const struct ctw_finder *finder, const struct ctw_matrix *m,
+                                  const struct ctw_want *want, const struct ctw_quant_group **out,
+                                  struct ctw_err *err)
+{
+    const char *other = NULL;
+    if (want->kind == CTW_WANT_EXPERT && m->part[CTW_PART_SCALE] != NULL)
+        other = want->n_stacked > 0 ? "Linear" : CTW_CLASS_EXPERTS;
+    return ctw_name_find_group(finder->config, want, other, out, err);
+}
+
 static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
                                    const struct ctw_want *want, struct ctw_err *err)
 {
@@ -213,7 +225,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
                       ", %" PRId64 "] matrix",
                       name, m->weight.names->values, other, finder->config->file, want->n, want->k);
     if (st == CTW_OK)
-        st = ctw_name_find_group(finder->config, want, &group, err);
+        st = find_group(finder, m, want, &group, err);
     if (st != CTW_OK)
         return st;
     if (m->part[CTW_PART_SCALE] == NULL && is_not_meant(want, group))
@@ -288,7 +300,7 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
     const char *name = want->name;
     const struct ctw_quant_group *group;
     const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
-    enum ctw_status st = ctw_name_find_group(finder->config, want, &group, err);
+    enum ctw_status st = ctw_name_find_group(finder->config, want, NULL, &group, err);
     if (finder->config->quant.tensors_decide)
         group = NULL;
     if (st == CTW_OK && group != NULL && group->quantised && ctw_weight_is_dense(&embed->weight))
