@@ -74,7 +74,9 @@ static bool name_in_memory(const struct ctw_config *c, const struct ctw_want *wa
 static bool has_matrix(const struct ctw_config *c, const struct ctw_container *container,
                        const char *module)
 {
-    const char *const parts[] = {c->quant.names->values, c->quant.names->codes[CTW_PART_VALUES]};
+    const struct ctw_part_names *names = c->quant.names;
+    const char *const parts[] = {names->values, names->codes[CTW_PART_VALUES],
+                                 names->stacks[CTW_PART_VALUES]};
     char full[MAX_NAME + 32];
     for (size_t i = 0; i < CTW_COUNT(parts); i++) {
         if (parts[i] == NULL)
