@@ -457,6 +457,20 @@ static void stacks_of_either_order(void **state)
         assert_int_equal(w->format->id == CTW_FORMAT_dense_transposed, rows[i].transposed);
         ctw_model_close(m);
     }
+    /* Codes are [n, outputs, inputs], also where nothing says what a dense stack would be. */
+    drop(c, VL_LAYER "mlp.experts.gate_up_proj");
+    drop(c, VL_LAYER "mlp.experts.down_proj");
+    add(c, VL_LAYER "mlp.experts.gate_up_proj_packed", "I32", "2, 64, 4", 2048, NULL);
+    add(c, VL_LAYER "mlp.experts.gate_up_proj_scale", "BF16", "2, 64, 2", 512, NULL);
+    add(c, VL_LAYER "mlp.experts.down_proj_packed", "I32", "2, 32, 4", 1024, NULL);
+    add(c, VL_LAYER "mlp.experts.down_proj_scale", "BF16", "2, 32, 2", 256, NULL);
+    c->config = PACK("\"Linear\"", "\"re:.*self_attn.*\", \"re:.*gate$\", \"lm_head\"");
+    struct ctw_model *m = open_ok(c);
+    const struct ctw_weight *w = &m->layers[1].mixture.matrix[CTW_X_DOWN].weight;
+    assert_int_equal(w->format->id, CTW_FORMAT_pack_quantized);
+    ctw_model_close(m);
+    find(c, VL_LAYER "mlp.experts.gate_up_proj_packed")->shape = "2, 32, 8";
+    expect_refusal(c, "experts.gate_up_proj: weight_packed: found I32 [32, 8], expected I32");
 }
 
 static void out_of_memory_is_an_error(void **state)
