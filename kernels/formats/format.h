@@ -44,7 +44,8 @@ struct ctw_part_names {
     uint32_t formats;               /* of its tensors: bits 1 << enum ctw_format_id */
     const char *codes[CTW_N_PARTS]; /* NULL: the method has no such part */
     const char *also[CTW_N_PARTS];  /* another name that files have; NULL: none */
-    /* The same beside a stack that is no module, as transformers 5 saves it from memory. */
+    /* The same of a stack that is no module, as transformers 5 and llm-compressor save it from
+     * memory. */
     const char *stacks[CTW_N_PARTS];
     const char *values; /* VALUES, if the values themselves are stored */
     bool needs_config;  /* the tensors alone do not show what their codes mean */

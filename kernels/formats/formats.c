@@ -23,6 +23,12 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_GROUP_INDEX] = "weight_g_idx",
                [CTW_PART_GLOBAL_SCALE] = "weight_global_scale",
                [CTW_PART_SHAPE] = "weight_shape"},
+     .stacks = {[CTW_PART_VALUES] = "_packed",
+                [CTW_PART_SCALE] = "_scale",
+                [CTW_PART_ZERO_POINT] = "_zero_point",
+                [CTW_PART_GROUP_INDEX] = "_g_idx",
+                [CTW_PART_GLOBAL_SCALE] = "_global_scale",
+                [CTW_PART_SHAPE] = "_shape"},
      .values = "weight"},
     /* Scales multiply, although some are called inverse. */
     {.method = "fp8",

@@ -64,7 +64,7 @@ def names_of(kind, how):
 
 def as_class(m, kind, names):
     """The Model as a file with these names has it: as described, or as transformers 5's class has it in memory."""
-    table = IN_MEMORY.get(kind, {})
+    table, names = IN_MEMORY.get(kind, {}), [name.removesuffix("_packed") for name in names]
     stacked = any(".experts.gate_up_proj" in name for name in names)
     renamed = {old for old, new in table.items() for name in names
                if f".{new}." in f"{name}." and f".{old}." not in f"{name}."}

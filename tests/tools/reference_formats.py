@@ -146,14 +146,26 @@ def args_of(module, config, of="weights"):
     return (named or [g for g in groups if "Linear" in g["targets"]])[0].get(of)
 
 
+def matrices_of(t, name):
+    """The parts of each matrix of a quantised stack, called "weight_scale" and so on."""
+    ends = ("", "_packed", "_scale", "_zero_point", "_g_idx", "_global_scale", "_shape")
+    parts = {"weight" + end: t[name + end] for end in ends if name + end in t}
+    n = len(next(iter(parts.values()))[1])
+    return [{part: (dtype, stored[i]) for part, (dtype, stored) in parts.items()} for i in range(n)]
+
+
 def decode(t, name, config):
-    """(dtype, fp32 values) of one weight matrix, as decompress gives it to the model."""
+    """(dtype, fp32 values) of one weight matrix, or of a stack, as decompress gives it to the model."""
     stem = name.removesuffix("weight")
     if name in t and t[name][0] in ("F32", "F16", "BF16"):
         dtype, raw = t[name]
         return dtype, widen(dtype, raw)
     if name + "_blocks" in t:
         return "BF16", decode_blocks(t, name)
+    values = t.get(name) or t.get(name + "_packed")
+    if values[1].ndim == 3:
+        decoded = [decode(m, "weight", config) for m in matrices_of(t, name)]
+        return decoded[0][0], np.stack([w for _, w in decoded])
     scale_dtype = t[stem + "weight_scale"][0]
     if stem + "weight_global_scale" in t:
         dtype, w = decode_nvfp4(t, stem)

@@ -355,9 +355,13 @@ def wrapped(config):
     return {k: config[k] for k in OUTER if k in config} | {"text_config": text}
 
 
+FLAT = ("glm4v", "glm4v_moe")  # wrappers that transformers 4 has read without text_config
+
+
 def configs(family, dtype, sizes, scheme):
     """config.json as (transformers 5 writes it, transformers 4 writes it)."""
-    return tuple(wrapped(config) for config in plain_configs(family, dtype, sizes, scheme))
+    new, old = plain_configs(family, dtype, sizes, scheme)
+    return wrapped(new), old if old["model_type"] in FLAT else wrapped(old)
 
 
 def plain_configs(family, dtype, sizes, scheme):
@@ -416,16 +420,30 @@ def values(name, shape, kind, seed, tied):
     return x * spread * np.float32(gain / np.sqrt(shape[-1]))
 
 
+def stack_batch(name, shape, encoder, dtype, plain):
+    """A quantised stack of experts: a part of all its matrices in one tensor. NAME may end in ".weight" or not."""
+    specs = encoder.specs(*shape[1:], dtype)
+
+    def encode():
+        experts = [dict(encoder.encode(w, dtype)) for w in plain()]
+        return [np.stack([e[part] for e in experts]) for part in specs]
+    return cio.Batch([(name + part.removeprefix("weight"), kind, (shape[0], *size))
+                      for part, (kind, size) in specs.items()], encode)
+
+
 def batches(model, dtype, scheme, seed):
     st_dtype, tied = SAFETENSORS[dtype], model.head is None
     for name, shape, kind in recipe.tensors(model):
         def plain(n=name, s=shape, k=kind):
             return values(n, s, k, seed, tied)
         stem = name.removesuffix("weight")
-        encoder = encoders.part_of(scheme, stem[:-1]) if kind == "linear" else None
+        encoder = encoders.part_of(scheme, stem[:-1]) if kind in ("linear", "stack") else None
         if encoder is None:
             own = "F32" if kind.startswith("wide ") else st_dtype
             yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [cio.encode(p(), d)])
+            continue
+        if kind == "stack":
+            yield stack_batch(name, shape, encoder, st_dtype, plain)
             continue
         specs = encoder.specs(*shape, st_dtype)
         yield cio.Batch([(stem + s, *spec) for s, spec in specs.items()],

@@ -411,19 +411,19 @@ static void transposed_refusals(void **state)
     make_transposed(&m, CTW_BF16, 4, 64);
     m.args.present = true;
     expect_refusal(&m, NULL,
-                   "a quantised Conv1D is not supported (weight BF16 [64, 4], and "
+                   "one that is quantised is not supported (weight BF16 [64, 4], and "
                    "quantization_config quantises it)");
     make_transposed(&m, CTW_BF16, 4, 64);
     (void)add_part(&m, CTW_PART_ZERO_POINT, CTW_I8, 2, 4, 1);
     expect_refusal(&m, NULL, "weight_zero_point: found I8 [4, 1], which a dense-transposed");
     make_pack(&m, &plain, false);
     m.w.part[CTW_PART_VALUES].transposed = true;
-    expect_refusal(&m, NULL, "a quantised Conv1D is not supported (weight I32 [24, 20]");
+    expect_refusal(&m, NULL, "one that is quantised is not supported (weight I32 [24, 20]");
     start(&m, 4, 64, (struct ctw_quant_args){.present = false});
     (void)add_part(&m, CTW_PART_VALUES, CTW_F8_E4M3, 2, 64, 4);
     (void)add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 4, 1);
     m.w.part[CTW_PART_VALUES].transposed = true;
-    expect_refusal(&m, NULL, "a quantised Conv1D is not supported (weight F8_E4M3 [64, 4]");
+    expect_refusal(&m, NULL, "one that is quantised is not supported (weight F8_E4M3 [64, 4]");
 }
 
 static void unknown_tensors_are_named(void **state)

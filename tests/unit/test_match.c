@@ -139,21 +139,22 @@ static void no_pattern_takes_long(void **state)
 static void lists_match_names_expressions_and_classes(void **state)
 {
     (void)state;
-    static const char text[] = "[\"lm_head\", \"re:.*gate$\", \"Embedding\"]";
+    static const char text[] = "[\"lm_head\", \"re:.*gate$\", \"Embedding\", \"LlamaExperts\"]";
     struct ctw_patterns list;
     struct ctw_json *doc;
     struct ctw_err err = {0};
     bool matched = true;
     assert_int_equal(ctw_json_parse(&doc, "x", text, sizeof(text) - 1, 4096, &err), CTW_OK);
     assert_int_equal(ctw_patterns_read(&list, ctw_json_root(doc), &err), CTW_OK);
-    assert_int_equal(list.n, 3);
+    assert_int_equal(list.n, 4);
     static const struct {
         const char *name, *class_name;
         bool matched;
-    } rows[] = {{"lm_head", "Linear", true},         {"lm_head.x", "Linear", false},
-                {"model.lm_head", "Linear", false},  {"model.mlp.gate", "Linear", true},
-                {"model.embed", "Embedding", true},  {"Embedding", "Linear", true},
-                {"model.mlp.gates", "Linear", false}};
+    } rows[] = {{"lm_head", "Linear", true},          {"lm_head.x", "Linear", false},
+                {"model.lm_head", "Linear", false},   {"model.mlp.gate", "Linear", true},
+                {"model.embed", "Embedding", true},   {"Embedding", "Linear", true},
+                {"model.mlp.gates", "Linear", false}, {"mlp.experts", CTW_CLASS_EXPERTS, true},
+                {"mlp.experts", "Linear", false}};
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         assert_int_equal(
             ctw_patterns_match(&list, rows[i].name, rows[i].class_name, &matched, &err), CTW_OK);

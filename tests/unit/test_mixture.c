@@ -108,8 +108,156 @@ static void each_expert_has_its_own_format(void **state)
     assert_int_equal(matrix[at].weight.format->id, CTW_FORMAT_pack_quantized);
     assert_int_equal(matrix[CTW_X_UP].weight.format->id, CTW_FORMAT_dense);
     ctw_model_close(m);
+    c->config = MIXTURE PACK("\"Qwen3MoeExperts\"", ""); /* of the stack that the tool quantised */
+    ctw_model_close(open_ok(c));
     c->config = MIXTURE PACK("\"re:.*experts.2.up_proj\"", "");
     expect_refusal(c, LAYER "mlp.experts.1.up_proj: ");
+}
+
+#define GATE_UP LAYER "mlp.experts.gate_up_proj"
+#define DOWN LAYER "mlp.experts.down_proj"
+#define FP8(targets, strategy)                                                                     \
+    "{\"targets\": [" targets "], \"weights\": {\"num_bits\": 8, \"type\": \"float\", "            \
+    "\"strategy\": \"" strategy "\"}}"
+#define GROUPS(groups, ignore)                                                                     \
+    MIXTURE BF16_CONFIG ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "   \
+                        "\"config_groups\": {" groups                                              \
+                        "}, \"ignore\": [\"lm_head\", \"re:.*mlp.gate$\", "                        \
+                        "\"re:.*self_attn.*\"" ignore "]}"
+#define STACKS(targets, ignore) GROUPS("\"g\": " FP8(targets, "channel"), ignore)
+
+static void drop_experts(struct checkpoint *c)
+{
+    for (int i = c->n - 1; i >= 0; i--)
+        if (strstr(c->tensors[i].name, ".experts.") != NULL)
+            c->tensors[i] = c->tensors[--c->n];
+}
+
+/* Targets that mean the stacks: a class of the stack's own, in any version and tool, the module, or
+ * Linear if the stack is stored quantised. */
+static void stacks_are_targeted_by_class_or_module(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *config;
+        bool opens;
+    } rows[] = {
+        {STACKS("\"Linear\"", ""), true},
+        {STACKS("\"Qwen3MoeExperts\"", ""), true},
+        {STACKS("\"Linear\", \"GraniteMoeHybridParallelExpertsLinear\"", ""), true},
+        {STACKS("\"GraniteMoeParallelExperts\"", ""), true},
+        {STACKS("\"MoELinear\"", ""), true},
+        {STACKS("\"re:.*mlp[.]experts$\"", ""), true},
+        {STACKS("\"" LAYER "mlp.experts\"", ""), true},
+        {STACKS("\"Qwen3MoeSparseMoeBlock\"", ""), false},
+        {STACKS("\"" LAYER "mlp\"", ""), false},
+        {STACKS("\"Linear\"", ", \"re:.*experts\""), false},
+        {STACKS("\"Linear\"", ", \"Qwen3MoeExperts\""), false},
+        /* The stack's own class counts first. */
+        {GROUPS("\"a\": " FP8("\"Linear\"", "tensor") ", \"b\": " FP8("\"Qwen3MoeExperts\"",
+                                                                      "channel"),
+                ""),
+         true},
+        {GROUPS("\"a\": " FP8("\"Linear\"", "channel") ", \"b\": " FP8("\"Qwen3MoeExperts\"",
+                                                                       "tensor"),
+                ""),
+         false},
+    };
+    drop_experts(c);
+    add(c, GATE_UP ".weight", "F8_E4M3", "4, 32, 32", 4096, NULL);
+    add(c, GATE_UP ".weight_scale", "BF16", "4, 32, 1", 256, NULL);
+    add(c, DOWN ".weight", "F8_E4M3", "4, 32, 16", 2048, NULL);
+    add(c, DOWN ".weight_scale", "BF16", "4, 32, 1", 256, NULL);
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        c->config = rows[i].config;
+        if (rows[i].opens)
+            ctw_model_close(open_ok(c));
+        else
+            expect_refusal(c, GATE_UP);
+    }
+}
+
+#define INT4                                                                                       \
+    "\"g\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"group_size\": 16, "       \
+    "\"symmetric\": true}}"
+#define NVFP4                                                                                      \
+    "\"g\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"float\", "      \
+    "\"group_size\": 16, \"strategy\": \"tensor_group\"}}"
+
+static const struct ctw_matrix *last_of(const struct ctw_model *m, enum ctw_expert_role role)
+{
+    return &m->layers[1].mixture.matrix[(N_EXPERTS - 1) * CTW_N_EXPERT_MATRICES + role];
+}
+
+/* As llm-compressor saves stacks from memory: "gate_up_proj_packed" beside "gate_up_proj_scale". */
+static void packed_stacks(void **state)
+{
+    struct checkpoint *c = *state;
+    static int64_t shapes[8] = {32, 32, 32, 32, 32, 32, 32, 32}, whole[3] = {4, 32, 16};
+    static float global[4] = {1, 2, 3, 4};
+    drop_experts(c);
+    c->config = GROUPS(INT4, "");
+    add(c, GATE_UP "_packed", "I32", "4, 32, 4", 2048, NULL);
+    add(c, GATE_UP "_scale", "BF16", "4, 32, 2", 512, NULL);
+    add(c, DOWN "_packed", "I32", "4, 32, 2", 1024, NULL);
+    add(c, DOWN "_scale", "BF16", "4, 32, 1", 256, NULL);
+    struct ctw_model *m = open_ok(c);
+    const struct ctw_matrix *last = last_of(m, CTW_X_GATE_UP);
+    assert_int_equal(last->weight.format->id, CTW_FORMAT_pack_quantized);
+    assert_true(ctw_part_offset(last, CTW_PART_VALUES) == 1536 && last->weight.bits == 4);
+    assert_true(ctw_part_offset(last, CTW_PART_SCALE) == 384);
+    ctw_model_close(m);
+
+    /* Zero points of 0 say nothing. A shape for each matrix, for all, and of the stack. */
+    add(c, DOWN "_zero_point", "I8", "4, 32, 1", 128, NULL);
+    add(c, GATE_UP "_shape", "I64", "4, 2", sizeof(shapes), (const char *)shapes);
+    add(c, DOWN "_shape", "I64", "3", sizeof(whole), (const char *)whole);
+    ctw_model_close(open_ok(c));
+    shapes[5] = 64;
+    expect_refusal(c, GATE_UP ": weight_shape: found (32, 64) for matrix 2 of the stack, expected "
+                              "(32, 32), as for matrix 0");
+    find(c, GATE_UP "_shape")->shape = "8";
+    expect_refusal(c, "weight_shape: found I64 [8], expected I64 [2], [3] or [4, 2]");
+    *find(c, GATE_UP "_shape") =
+        (struct tensor){GATE_UP "_shape", "I64", "2", 16, (const char *)shapes};
+    ctw_model_close(open_ok(c));
+    whole[0] = 5;
+    expect_refusal(c, DOWN ": weight_shape: found a stack of 5 matrices, expected 4");
+    drop(c, DOWN "_shape");
+    drop(c, DOWN "_packed");
+    expect_refusal(c, "no tensor " DOWN ".weight (or .weight_packed, _packed), which");
+
+    /* A global scale for each matrix, and for all. */
+    drop(c, DOWN "_zero_point");
+    drop(c, GATE_UP "_shape");
+    c->config = GROUPS(NVFP4, "");
+    find(c, GATE_UP "_packed")->shape = "4, 32, 16";
+    find(c, GATE_UP "_packed")->dtype = "U8";
+    find(c, GATE_UP "_scale")->shape = "4, 32, 2";
+    find(c, GATE_UP "_scale")->dtype = "F8_E4M3";
+    find(c, GATE_UP "_scale")->bytes = 256;
+    add(c, DOWN "_packed", "U8", "4, 32, 8", 1024, NULL);
+    find(c, DOWN "_scale")->dtype = "F8_E4M3";
+    find(c, DOWN "_scale")->bytes = 128;
+    add(c, GATE_UP "_global_scale", "F32", "4, 1, 1", 16, (const char *)global);
+    add(c, DOWN "_global_scale", "F32", "1", 4, (const char *)global);
+    m = open_ok(c);
+    assert_int_equal(last_of(m, CTW_X_DOWN)->weight.format->id, CTW_FORMAT_nvfp4);
+    assert_int_equal(ctw_part_offset(last_of(m, CTW_X_GATE_UP), CTW_PART_GLOBAL_SCALE), 12);
+    assert_int_equal(ctw_part_offset(last_of(m, CTW_X_DOWN), CTW_PART_GLOBAL_SCALE), 0);
+    ctw_model_close(m);
+}
+
+static void dense_stacks_are_not_linear(void **state)
+{
+    struct checkpoint *c = *state;
+    drop_experts(c);
+    add(c, GATE_UP, "BF16", "4, 32, 32", 8192, NULL);
+    add(c, DOWN, "BF16", "4, 32, 16", 4096, NULL);
+    c->config = STACKS("\"Linear\"", "");
+    ctw_model_close(open_ok(c));
+    c->config = STACKS("\"Qwen3MoeExperts\"", "");
+    expect_refusal(c, GATE_UP ": weight is stored dense");
 }
 
 static void numbers_that_fit_no_mixture_are_refused(void **state)
@@ -229,6 +377,9 @@ int main(void)
         MIXTURE_TEST(a_mixture),
         MIXTURE_TEST(experts_that_are_missing_wrong_or_too_many_are_named),
         MIXTURE_TEST(each_expert_has_its_own_format),
+        MIXTURE_TEST(stacks_are_targeted_by_class_or_module),
+        MIXTURE_TEST(packed_stacks),
+        MIXTURE_TEST(dense_stacks_are_not_linear),
         MIXTURE_TEST(numbers_that_fit_no_mixture_are_refused),
         MIXTURE_TEST(scores_are_the_checkpoints),
         MIXTURE_TEST(a_bad_expert_is_reported),

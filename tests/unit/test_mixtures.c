@@ -134,9 +134,9 @@ static void tensors_have_the_families_names(void **state)
                  "model.layers.0.mlp.router.bias", "model.layers.0.mlp.experts.gate_up_proj",
                  "model.layers.0.mlp.experts.gate_up_proj_bias"));
     assert_true(c.model->layers[1].window == 128 && c.model->layers[2].window == 0);
-    /* No target "Linear" of a quantization_config is meant: the class has a bare parameter. */
+    /* Not "Linear": a stack that is stored dense is a bare parameter. */
     const struct ctw_want *stack = find(&c, "model.layers.0.mlp.experts.gate_up_proj");
-    assert_string_equal(stack->class_name, "Experts");
+    assert_string_equal(stack->class_name, CTW_CLASS_EXPERTS);
     const struct ctw_glu *glu = &c.model->layers[1].mixture.glu;
     assert_true(glu->kind == CTW_GLU_OFFSET && glu->limit == 7 && glu->alpha == 1.702f);
     assert_true(c.rope[0].type == CTW_ROPE_YARN && c.rope[0].factor == 32);
@@ -171,6 +171,17 @@ static void tensors_have_the_families_names(void **state)
     ctw_config_close(&c);
 }
 
+/* The group of the described matrix; NULL: none. */
+static const struct ctw_quant_group *group_of(const struct ctw_config *c, const char *name)
+{
+    const struct ctw_quant_group *g;
+    const struct ctw_want *want = find(c, name);
+    struct ctw_err err;
+    assert_non_null(want);
+    assert_int_equal(ctw_name_find_group(c, want, NULL, &g, &err), CTW_OK);
+    return g;
+}
+
 /* Tools list modules as transformers 5's class calls them in memory, whatever the file's names. */
 static void names_in_memory_match_too(void **state)
 {
@@ -179,8 +190,6 @@ static void names_in_memory_match_too(void **state)
     "\"" name "\": {\"targets\": [\"" target "\"], \"weights\": {\"num_bits\": " bits              \
     ", \"strategy\": \"channel\"}}"
     struct ctw_config c;
-    const struct ctw_quant_group *g;
-    struct ctw_err err;
     expect(&c,
            MINIMAX
            ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
@@ -195,17 +204,14 @@ static void names_in_memory_match_too(void **state)
                 {"model.layers.1.block_sparse_moe.experts.2.w1", 0},
                 {"model.layers.1.self_attn.q_proj", 8}};
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        assert_int_equal(ctw_name_find_group(&c, find(&c, rows[i].name), &g, &err), CTW_OK);
+        const struct ctw_quant_group *g = group_of(&c, rows[i].name);
         assert_int_equal(g != NULL ? g->args.num_bits : 0, rows[i].bits);
     }
     ctw_config_close(&c);
     /* Granite's class has the files' name for the block. */
     parse_ok(&c, GRANITE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
                          "\"config_groups\": {" GROUP("mlps", "re:.*mlp.*", "8") "}}}");
-    assert_int_equal(
-        ctw_name_find_group(&c, find(&c, "model.layers.0.block_sparse_moe.input_linear"), &g, &err),
-        CTW_OK);
-    assert_null(g);
+    assert_null(group_of(&c, "model.layers.0.block_sparse_moe.input_linear"));
     ctw_config_close(&c);
 }
 
@@ -233,8 +239,6 @@ static void families_have_names_in_memory(void **state)
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
-        const struct ctw_quant_group *g;
-        struct ctw_err err;
         char text[1024], name[128];
         (void)snprintf(text, sizeof(text),
                        "%s, \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
@@ -243,10 +247,7 @@ static void families_have_names_in_memory(void **state)
         parse_ok(&c, text);
         for (int layer = 5; layer <= 6; layer++) {
             (void)snprintf(name, sizeof(name), "model.layers.%d.%s", layer, rows[i].file);
-            const struct ctw_want *want = find(&c, name);
-            assert_non_null(want);
-            assert_int_equal(ctw_name_find_group(&c, want, &g, &err), CTW_OK);
-            if ((g != NULL) != (layer == 5 && !rows[i].other))
+            if ((group_of(&c, name) != NULL) != (layer == 5 && !rows[i].other))
                 fail_msg("%s: %s", name, rows[i].in_memory);
         }
         ctw_config_close(&c);

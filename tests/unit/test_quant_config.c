@@ -127,6 +127,7 @@ static void names_of_one_module(void **state)
 {
     (void)state;
     static const char *const names[] = {"model.a.up_proj", "model.b.up_proj"};
+    struct ctw_module module = {.names = names, .n_names = 2, .class_name = "Linear"};
     struct opened o;
     const struct ctw_quant_group *g;
     struct ctw_err err;
@@ -134,9 +135,10 @@ static void names_of_one_module(void **state)
                      "\"class\": {\"targets\": [\"Linear\"], \"weights\": " INT4 "},"
                      "\"late\": {\"targets\": [\"re:model.*\"], \"weights\": " INT4 "},"
                      "\"expression\": {\"targets\": [\"re:.*b.*\"], \"weights\": " INT4 "}}}}");
-    assert_int_equal(ctw_quant_config_find_any(&o.qc, names, 2, "Linear", &g, &err), CTW_OK);
+    assert_int_equal(ctw_quant_config_find_any(&o.qc, &module, &g, &err), CTW_OK);
     assert_string_equal(g->name, "expression");
-    assert_int_equal(ctw_quant_config_find_any(&o.qc, names, 1, "Linear", &g, &err), CTW_OK);
+    module.n_names = 1;
+    assert_int_equal(ctw_quant_config_find_any(&o.qc, &module, &g, &err), CTW_OK);
     assert_string_equal(g->name, "late");
     close_it(&o);
 }

@@ -61,6 +61,10 @@ static void defaults_of_the_text_model(void **state)
         {QWEN2_VL ", \"hidden_size\": 4096}", 152064, 4096, 32768, 80, 64, 8, 1e6, false},
         {GLM4V ", \"text_config\": {\"model_type\": \"glm4v_text\"}}", 151552, 4096, 32768, 40, 32,
          2, 1e4, false},
+        {GLM4V ", \"hidden_size\": 2048, \"num_attention_heads\": 16, \"vision_config\": {}}",
+         151552, 2048, 32768, 40, 16, 2, 1e4, false},
+        {GLM4V_MOE ", \"head_dim\": 128, \"hidden_size\": 2048, \"vision_config\": {}}", 151424,
+         2048, 65536, 46, 96, 8, 1e4, false},
         {GLM4V_MOE ", \"text_config\": {\"head_dim\": 128}}", 151424, 4096, 65536, 46, 96, 8, 1e4,
          false},
         {QWEN3_VL ", \"text_config\": {\"num_hidden_layers\": 2}}", 151936, 4096, 128000, 2, 32, 32,
@@ -453,6 +457,20 @@ static void stacks_of_either_order(void **state)
         assert_int_equal(w->format->id == CTW_FORMAT_dense_transposed, rows[i].transposed);
         ctw_model_close(m);
     }
+    /* Codes are [n, outputs, inputs], also where nothing says what a dense stack would be. */
+    drop(c, VL_LAYER "mlp.experts.gate_up_proj");
+    drop(c, VL_LAYER "mlp.experts.down_proj");
+    add(c, VL_LAYER "mlp.experts.gate_up_proj_packed", "I32", "2, 64, 4", 2048, NULL);
+    add(c, VL_LAYER "mlp.experts.gate_up_proj_scale", "BF16", "2, 64, 2", 512, NULL);
+    add(c, VL_LAYER "mlp.experts.down_proj_packed", "I32", "2, 32, 4", 1024, NULL);
+    add(c, VL_LAYER "mlp.experts.down_proj_scale", "BF16", "2, 32, 2", 256, NULL);
+    c->config = PACK("\"Linear\"", "\"re:.*self_attn.*\", \"re:.*gate$\", \"lm_head\"");
+    struct ctw_model *m = open_ok(c);
+    const struct ctw_weight *w = &m->layers[1].mixture.matrix[CTW_X_DOWN].weight;
+    assert_int_equal(w->format->id, CTW_FORMAT_pack_quantized);
+    ctw_model_close(m);
+    find(c, VL_LAYER "mlp.experts.gate_up_proj_packed")->shape = "2, 32, 8";
+    expect_refusal(c, "experts.gate_up_proj: weight_packed: found I32 [32, 8], expected I32");
 }
 
 static void out_of_memory_is_an_error(void **state)

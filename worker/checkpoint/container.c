@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -84,10 +86,55 @@ static uint32_t find_slot(const struct ctw_container *c, const char *name)
     return slot;
 }
 
+/* Tensors that are odd in one way. */
+struct odd {
+    int64_t n;
+    const char *tensor, *other; /* the first tensor, and the shard of a copy, or in the index */
+    const char *shard;          /* the shard that the tensor is read from */
+};
+
+static void count_odd(struct odd *odd, const char *tensor, const char *other, const char *shard)
+{
+    if (odd->n++ == 0)
+        *odd = (struct odd){.n = 1, .tensor = tensor, .other = other, .shard = shard};
+}
+
+/* " (and 3 more tensors)", or nothing. */
+static const char *and_more(const struct odd *odd, char buf[48])
+{
+    buf[0] = '\0';
+    if (odd->n > 1)
+        (void)snprintf(buf, 48, " (and %" PRId64 " more tensor%s)", odd->n - 1,
+                       odd->n > 2 ? "s" : "");
+    return buf;
+}
+
+/*
+ * Accepts a second tensor of one name only if both are equal: transformers reads the last shard's,
+ * so the names of the shards would choose between two that differ.
+ */
+static enum ctw_status check_copy(const struct ctw_container *c, const struct ctw_tensor *kept,
+                                  const struct ctw_tensor *copy, struct ctw_err *err)
+{
+    bool equal = kept->dtype == copy->dtype && kept->n_dims == copy->n_dims &&
+                 memcmp(kept->shape, copy->shape, sizeof(kept->shape)) == 0 &&
+                 kept->bytes == copy->bytes &&
+                 memcmp(ctw_container_data(c, kept), ctw_container_data(c, copy), kept->bytes) == 0;
+    if (equal)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EFORMAT,
+                    "%s: tensor %s is also in %s, and the two differ; remove the shard that does "
+                    "not belong to the model from the folder and from %s",
+                    c->files[copy->file].name, kept->name, c->files[kept->file].name, index_name);
+}
+
 /* Joins the files' tensors into one array and one table of names. */
 static enum ctw_status collect(struct ctw_container *c, struct ctw_err *err)
 {
     size_t total = 0, n_slots = 4;
+    struct odd copies = {0};
+    char more[48];
+    enum ctw_status st = CTW_OK;
     for (int f = 0; f < c->n_files; f++)
         total += (size_t)c->files[f].header.n_tensors;
     while (n_slots < 2 * total && n_slots < (size_t)1 << 31)
@@ -100,51 +147,71 @@ static enum ctw_status collect(struct ctw_container *c, struct ctw_err *err)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of %zu tensors", total);
     c->slot_mask = (uint32_t)(n_slots - 1);
     for (int f = 0; f < c->n_files; f++)
-        for (int64_t i = 0; i < c->files[f].header.n_tensors; i++) {
+        for (int64_t i = 0; i < c->files[f].header.n_tensors && st == CTW_OK; i++) {
             struct ctw_tensor *t = &c->tensors[c->n_tensors];
             *t = c->files[f].header.tensors[i];
             t->file = f;
             uint32_t slot = find_slot(c, t->name);
-            if (c->slots[slot] != 0)
-                return ctw_fail(err, CTW_EFORMAT, "%s: tensor %s is also in %s",
-                                c->files[f].name, t->name,
-                                c->files[c->tensors[c->slots[slot] - 1].file].name);
-            c->slots[slot] = (uint32_t)++c->n_tensors;
+            if (c->slots[slot] == 0) {
+                c->slots[slot] = (uint32_t)++c->n_tensors;
+                continue;
+            }
+            const struct ctw_tensor *kept = &c->tensors[c->slots[slot] - 1];
+            count_odd(&copies, t->name, c->files[f].name, c->files[kept->file].name);
+            st = check_copy(c, kept, t, err);
         }
-    return CTW_OK;
+    if (st == CTW_OK && copies.n > 0)
+        ctw_warn("%s: tensor %s is also in %s%s; the copies are equal", copies.other, copies.tensor,
+                 copies.shard, and_more(&copies, more));
+    return st;
 }
 
 /* ---- the index ---- */
 
-static enum ctw_status check_against_index(const struct ctw_container *c,
-                                           const struct ctw_shard_index *index, struct ctw_err *err)
+static void warn_of_index(const struct odd *moved, const struct odd *unlisted,
+                          const struct odd *gone)
 {
-    enum ctw_status st = CTW_OK;
-    /* Names are unique on both sides, so equal counts and the loop below imply equal sets. */
-    for (int64_t i = 0; i < index->n_entries; i++) {
-        const struct ctw_shard_entry *e = &index->entries[i];
-        const struct ctw_tensor *t = ctw_container_find(c, e->tensor);
-        if (t == NULL)
-            return ctw_fail(err, CTW_EFORMAT,
-                            "%s: tensor %s should be in %s, which does not contain it", index_name,
-                            e->tensor, index->shards[e->shard]);
-        if (t->file != e->shard)
-            return ctw_fail(err, CTW_EFORMAT, "%s: tensor %s should be in %s, but is in %s",
-                            index_name, e->tensor, index->shards[e->shard], c->files[t->file].name);
-    }
-    if (c->n_tensors == index->n_entries)
-        return CTW_OK;
+    char more[48];
+    if (moved->n > 0)
+        ctw_warn("%s: tensor %s should be in %s, but is in %s%s; it is read from there, as "
+                 "transformers",
+                 index_name, moved->tensor, moved->other, moved->shard, and_more(moved, more));
+    if (unlisted->n > 0)
+        ctw_warn("%s: weight_map has no tensor %s, but %s has%s; it is read from there, as "
+                 "transformers",
+                 index_name, unlisted->tensor, unlisted->shard, and_more(unlisted, more));
+    if (gone->n > 0)
+        ctw_warn("%s: tensor %s should be in %s, but is in no shard%s; a model that needs a "
+                 "missing tensor is refused",
+                 index_name, gone->tensor, gone->other, and_more(gone, more));
+}
+
+/* Warns of what the index says wrongly of the shards. As in transformers, the index chooses the
+ * shards, and the shards' headers say where each tensor is. CTW_ENOMEM. */
+static enum ctw_status compare_with_index(const struct ctw_container *c,
+                                          const struct ctw_shard_index *index, struct ctw_err *err)
+{
+    struct odd moved = {0}, unlisted = {0}, gone = {0};
     bool *listed = ctw_calloc((size_t)c->n_tensors, sizeof(*listed));
     if (listed == NULL)
         return ctw_fail(err, CTW_ENOMEM, "%s: out of memory", index_name);
-    for (int64_t i = 0; i < index->n_entries; i++)
-        listed[ctw_container_find(c, index->entries[i].tensor) - c->tensors] = true;
-    for (int64_t i = 0; i < c->n_tensors && st == CTW_OK; i++)
+    for (int64_t i = 0; i < index->n_entries; i++) {
+        const struct ctw_shard_entry *e = &index->entries[i];
+        const struct ctw_tensor *t = ctw_container_find(c, e->tensor);
+        if (t == NULL) {
+            count_odd(&gone, e->tensor, index->shards[e->shard], NULL);
+            continue;
+        }
+        listed[t - c->tensors] = true;
+        if (t->file != e->shard)
+            count_odd(&moved, e->tensor, index->shards[e->shard], c->files[t->file].name);
+    }
+    for (int64_t i = 0; i < c->n_tensors; i++)
         if (!listed[i])
-            st = ctw_fail(err, CTW_EFORMAT, "%s: tensor %s is not in weight_map of %s",
-                          c->files[c->tensors[i].file].name, c->tensors[i].name, index_name);
+            count_odd(&unlisted, c->tensors[i].name, NULL, c->files[c->tensors[i].file].name);
+    warn_of_index(&moved, &unlisted, &gone);
     ctw_free(listed);
-    return st;
+    return CTW_OK;
 }
 
 static enum ctw_status read_index(struct ctw_shard_index *index, int fd, const struct stat *info,
@@ -196,7 +263,7 @@ static enum ctw_status open_sharded(struct ctw_container *c, int dir_fd, int ind
     if (st == CTW_OK)
         st = collect(c, err);
     if (st == CTW_OK)
-        st = check_against_index(c, &index, err);
+        st = compare_with_index(c, &index, err);
     ctw_shard_index_fini(&index);
     return st;
 }

@@ -40,10 +40,12 @@ struct ctw_tensor {
 
 /*
  * Opens dir (whose files may be symbolic links). Checks every header completely and reads no
- * tensor's data. Messages begin with the file's name in the folder.
+ * tensor's data, except to compare two tensors of one name. As in transformers, an index only lists
+ * the shards: warns if the index places a tensor wrongly. Messages begin with the file's name in
+ * the folder.
  *
  * CTW_ENOTFOUND  no such folder, or no readable checkpoint in it; the message says what is there
- * CTW_EFORMAT    a rule of safetensors.h is broken, or the index and the shards differ
+ * CTW_EFORMAT    a rule of safetensors.h is broken, or two tensors of one name differ
  * CTW_EIO, CTW_ENOMEM
  */
 enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir,

@@ -86,8 +86,8 @@ void ctw_patterns_close(struct ctw_patterns *patterns)
 }
 
 /*
- * Does `name` begin or end with the components of the pattern's text? Lists of a mixture are long, and
- * every expert's matrix asks, so what most entries differ in is compared first.
+ * Does `name` begin or end with the components of the pattern's text? Lists of a mixture are long,
+ * and every expert's matrix asks, so what most entries differ in is compared first.
  */
 static bool has_part(const struct ctw_pattern *p, const char *name)
 {
@@ -106,6 +106,23 @@ static bool has_part(const struct ctw_pattern *p, const char *name)
     return n < bytes && name[bytes - n - 1] == '.' && memcmp(name + bytes - n, p->text, n) == 0;
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Is the class called so? "Module" is what every class is derived from. */
+static bool is_class(const char *text, const char *class_name)
+{
+    static const char *const experts[] = {"Experts", "ExpertsLinear", "MoELinear"};
+    bool found = strcmp(text, class_name) == 0 || strcmp(text, "Module") == 0;
+    bool stack = strcmp(class_name, CTW_CLASS_EXPERTS) == 0 && strchr(text, '.') == NULL;
+    for (size_t i = 0; stack && !found && i < CTW_COUNT(experts); i++)
+        found = ends_with(text, experts[i]);
+    return found;
+}
+
 enum ctw_status ctw_pattern_match(const struct ctw_pattern *pattern, const char *name,
                                   const char *class_name, enum ctw_match *out, struct ctw_err *err)
 {
@@ -122,10 +139,9 @@ enum ctw_status ctw_pattern_match(const struct ctw_pattern *pattern, const char 
             *out = CTW_MATCH_NAME;
         return CTW_OK;
     }
-    /* "Module" matches every class. */
     if (strcmp(pattern->text, name) == 0)
         *out = CTW_MATCH_NAME;
-    else if (strcmp(pattern->text, class_name) == 0 || strcmp(pattern->text, "Module") == 0)
+    else if (is_class(pattern->text, class_name))
         *out = CTW_MATCH_CLASS;
     return CTW_OK;
 }

@@ -47,6 +47,14 @@ void ctw_patterns_close(struct ctw_patterns *patterns);
  */
 enum ctw_match { CTW_MATCH_NAME, CTW_MATCH_REGEX, CTW_MATCH_CLASS, CTW_MATCH_NONE };
 
+/*
+ * The class_name of every stack of experts. A class matches by its ending: Qwen3MoeExperts, say, of
+ * transformers 5, GraniteMoeParallelExperts of version 4, llm-compressor's
+ * GraniteMoeHybridParallelExpertsLinear, MoELinear of Step's own code. A model has one such class,
+ * and files name it by the code that wrote them.
+ */
+#define CTW_CLASS_EXPERTS "Experts"
+
 enum ctw_status ctw_pattern_match(const struct ctw_pattern *pattern, const char *name,
                                   const char *class_name, enum ctw_match *out,
                                   struct ctw_err *err) CTW_MUST_CHECK;

@@ -330,14 +330,14 @@ void ctw_quant_config_close(struct ctw_quant_config *qc)
 }
 
 /* The best match of any of the module's names. */
-static enum ctw_status match_names(const struct ctw_pattern *p, const char *const *names, int n,
+static enum ctw_status match_names(const struct ctw_pattern *p, const struct ctw_module *module,
                                    const char *class_name, enum ctw_match *out, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
     *out = CTW_MATCH_NONE;
-    for (int i = 0; i < n && st == CTW_OK; i++) {
+    for (int i = 0; i < module->n_names && st == CTW_OK; i++) {
         enum ctw_match match;
-        st = ctw_pattern_match(p, names[i], class_name, &match, err);
+        st = ctw_pattern_match(p, module->names[i], class_name, &match, err);
         if (st == CTW_OK && match < *out)
             *out = match;
     }
@@ -349,8 +349,8 @@ static enum ctw_status match_names(const struct ctw_pattern *p, const char *cons
  * expressions, and expressions over classes; among equal kinds the first in strcmp order. If two
  * groups have the same target, the later group wins (compressed-tensors' table is keyed by target).
  */
-static enum ctw_status find_target(const struct ctw_quant_config *qc, const char *const *names,
-                                   int n, const char *class_name,
+static enum ctw_status find_target(const struct ctw_quant_config *qc,
+                                   const struct ctw_module *module, const char *class_name,
                                    const struct ctw_quant_group **out, struct ctw_err *err)
 {
     enum ctw_match best = CTW_MATCH_NONE;
@@ -360,7 +360,7 @@ static enum ctw_status find_target(const struct ctw_quant_config *qc, const char
         for (int64_t j = 0; j < qc->groups[i].targets.n; j++) {
             const struct ctw_pattern *p = &qc->groups[i].targets.items[j];
             enum ctw_match match;
-            enum ctw_status st = match_names(p, names, n, class_name, &match, err);
+            enum ctw_status st = match_names(p, module, class_name, &match, err);
             if (st != CTW_OK)
                 return st;
             if (match == CTW_MATCH_NONE || match > best ||
@@ -376,15 +376,19 @@ static enum ctw_status find_target(const struct ctw_quant_config *qc, const char
 }
 
 enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
-                                          const char *const *names, int n, const char *class_name,
+                                          const struct ctw_module *module,
                                           const struct ctw_quant_group **out, struct ctw_err *err)
 {
-    bool ignored = false;
-    enum ctw_status st = find_target(qc, names, n, class_name, out, err);
-    for (int i = 0; i < n && *out != NULL && !ignored && st == CTW_OK; i++)
-        st = ctw_patterns_match(&qc->ignore, names[i], class_name, &ignored, err);
+    enum ctw_match ignored = CTW_MATCH_NONE;
+    enum ctw_status st = find_target(qc, module, module->class_name, out, err);
+    if (st == CTW_OK && *out == NULL && module->other_class != NULL)
+        st = find_target(qc, module, module->other_class, out, err);
+    for (int64_t i = 0;
+         i < qc->ignore.n && *out != NULL && ignored == CTW_MATCH_NONE && st == CTW_OK; i++)
+        st = match_names(&qc->ignore.items[i], module, module->class_name, &ignored, err);
     const struct ctw_quant_group *g = *out;
-    if (g != NULL && (ignored || !(g->quantised || g->input.present || g->output.present)))
+    if (g != NULL &&
+        (ignored != CTW_MATCH_NONE || !(g->quantised || g->input.present || g->output.present)))
         *out = NULL;
     return st;
 }
@@ -393,5 +397,6 @@ enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const c
                                       const char *class_name, const struct ctw_quant_group **out,
                                       struct ctw_err *err)
 {
-    return ctw_quant_config_find_any(qc, &name, 1, class_name, out, err);
+    const struct ctw_module module = {.names = &name, .n_names = 1, .class_name = class_name};
+    return ctw_quant_config_find_any(qc, &module, out, err);
 }

@@ -70,9 +70,17 @@ enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const c
                                       const char *class_name, const struct ctw_quant_group **out,
                                       struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Likewise, of a module with n names, of which any may match. */
+/* A module as targets and ignore may have it: any of its names may match. */
+struct ctw_module {
+    const char *const *names;
+    int n_names;
+    const char *class_name;
+    const char *other_class; /* a class that targets may name instead; NULL: none */
+};
+
+/* Likewise, of a module with several names. Its own class comes before the other. */
 enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
-                                          const char *const *names, int n, const char *class_name,
+                                          const struct ctw_module *module,
                                           const struct ctw_quant_group **out,
                                           struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -106,7 +106,7 @@ static void describe_matrices(struct ctw_config *c, int64_t i, const struct ctw_
     struct ctw_want w = {.kind = CTW_WANT_EXPERT,
                          .layer = (int)i + 1,
                          .role = role,
-                         .class_name = x->stacked ? "Experts" : "Linear",
+                         .class_name = x->stacked ? CTW_CLASS_EXPERTS : "Linear",
                          .n = n,
                          .k = k,
                          .transposed = x->transposed,

@@ -361,10 +361,12 @@ static inline bool ctw_layer_has_sum(const struct ctw_layer *l)
             l->norm[CTW_AT_MLP_OUT].present);
 }
 
-/* Bytes from the beginning of a part's tensor to this matrix's. */
+/* Bytes from the beginning of a part's tensor to this matrix's; 0: the tensor is this matrix's
+ * alone, or all of a stack share it. */
 static inline size_t ctw_part_offset(const struct ctw_matrix *m, int part)
 {
-    return m->n_stacked == 0 ? 0 : m->part[part]->bytes / (size_t)m->n_stacked * (size_t)m->at;
+    size_t own = m->weight.part[part].bytes;
+    return own == m->part[part]->bytes ? 0 : own * (size_t)m->at;
 }
 
 #endif

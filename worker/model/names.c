@@ -8,7 +8,7 @@
 #include "worker/model/families/family.h"
 #include "worker/model/stored.h"
 
-enum { MAX_NAME = 1024, MAX_NAMES = 12 };
+enum { MAX_NAME = 1024, MAX_NAMES = 24 };
 
 /* transformers 5's first. */
 const struct ctw_spelling ctw_wrapped_spellings[] = {
@@ -78,7 +78,8 @@ static bool has_matrix(const struct ctw_config *c, const struct ctw_container *c
     char full[MAX_NAME + 32];
     for (const struct ctw_part_names *names = c->quant.names; names != NULL;
          names = ctw_stored_next(&c->quant, names == c->quant.names ? NULL : names)) {
-        const char *const parts[] = {names->values, names->codes[CTW_PART_VALUES]};
+        const char *const parts[] = {names->values, names->codes[CTW_PART_VALUES],
+                                     names->stacks[CTW_PART_VALUES]};
         for (size_t i = 0; i < CTW_COUNT(parts); i++) {
             if (parts[i] == NULL)
                 continue;
@@ -203,12 +204,33 @@ static void list_names(const struct ctw_config *c, const struct ctw_want *want, 
         out->name[i] = out->text[i];
 }
 
+/* Adds the modules "..experts" whose parameters the names are. */
+static void add_owners(struct names *names)
+{
+    static const char owner[] = ".experts";
+    for (int i = 0, n = names->n; i < n && names->n < MAX_NAMES; i++) {
+        char *text = names->text[names->n];
+        memcpy(text, names->text[i], MAX_NAME);
+        ctw_name_parent(text);
+        size_t bytes = strlen(text);
+        if (bytes >= sizeof(owner) && strcmp(text + bytes + 1 - sizeof(owner), owner) == 0)
+            names->name[names->n++] = text;
+    }
+}
+
 enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw_want *want,
-                                    const struct ctw_quant_group **out, struct ctw_err *err)
+                                    const char *other_class, const struct ctw_quant_group **out,
+                                    struct ctw_err *err)
 {
     struct names names;
     list_names(c, want, &names);
-    return ctw_quant_config_find_any(&c->quant, names.name, names.n, want->class_name, out, err);
+    if (want->n_stacked > 0)
+        add_owners(&names);
+    const struct ctw_module module = {.names = names.name,
+                                      .n_names = names.n,
+                                      .class_name = want->class_name,
+                                      .other_class = other_class};
+    return ctw_quant_config_find_any(&c->quant, &module, out, err);
 }
 
 void ctw_name_parent(char *name)

@@ -16,9 +16,11 @@
 enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
-/* The module's quantization_config group in any spelling, the file's first. */
+/* The module's quantization_config group in any spelling, the file's first; other_class: that
+ * targets may name instead of its own (NULL: none). A stack of experts also has the name of the
+ * module that owns it. */
 enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw_want *want,
-                                    const struct ctw_quant_group **out,
+                                    const char *other_class, const struct ctw_quant_group **out,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Is the module without the last `up` components of its name, in any spelling, a target, and not to

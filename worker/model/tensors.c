@@ -37,11 +37,30 @@ static enum ctw_status find(const struct ctw_finder *finder, const char *module,
 
 /* ---- matrices ---- */
 
+/* Do all matrices of a stack of n share the part: one number of a scheme without groups, or their
+ * one shape? */
+static bool is_shared(const struct ctw_part *part, enum ctw_part_kind kind, int64_t n)
+{
+    bool number = part->n_dims == 0 || (part->n_dims == 1 && part->shape[0] == 1 && n != 1);
+    switch (kind) {
+    case CTW_PART_SCALE:
+    case CTW_PART_ZERO_POINT:
+    case CTW_PART_GLOBAL_SCALE:
+        return number;
+    case CTW_PART_SHAPE:
+        return part->n_dims == 1;
+    default:
+        return false;
+    }
+}
+
 /* One matrix of a stack of n: the tensor's first dimension is gone. */
-static enum ctw_status unstack(struct ctw_part *part, const struct ctw_tensor *t, int64_t n,
-                               struct ctw_err *err)
+static enum ctw_status unstack(struct ctw_part *part, enum ctw_part_kind kind,
+                               const struct ctw_tensor *t, int64_t n, struct ctw_err *err)
 {
     char found[96];
+    if (is_shared(part, kind, n))
+        return CTW_OK;
     if (part->n_dims < 1 || part->shape[0] != n)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: found %s, expected a stack of %" PRId64 " matrices: [%" PRId64 ", ..]",
@@ -49,6 +68,8 @@ static enum ctw_status unstack(struct ctw_part *part, const struct ctw_tensor *t
     part->n_dims--;
     memmove(part->shape, part->shape + 1, sizeof(part->shape) - sizeof(part->shape[0]));
     part->bytes /= (size_t)n;
+    while (kind == CTW_PART_GLOBAL_SCALE && part->n_dims > 0 && part->shape[part->n_dims - 1] == 1)
+        part->n_dims--;
     return CTW_OK;
 }
 
@@ -87,7 +108,7 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
                                       : (struct ctw_part){.n_dims = -1};
         part->name = found[kind];
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
-            st = unstack(part, m->part[kind], m->n_stacked, err);
+            st = unstack(part, kind, m->part[kind], m->n_stacked, err);
     }
     return st;
 }
@@ -115,26 +136,49 @@ static enum ctw_status find_any_parts(const struct ctw_finder *finder, struct ct
     return find_parts(finder, m, name, qc->names, err);
 }
 
-/* Reads the contents of weight_shape: two I64 (or I32). */
+/* Number i of a tensor of I64 or I32. */
+static int64_t integer(const struct ctw_finder *finder, const struct ctw_tensor *t, int64_t i)
+{
+    const char *data = ctw_container_data(finder->container, t);
+    int64_t wide;
+    int32_t narrow;
+    if (t->dtype == CTW_I64) {
+        memcpy(&wide, data + 8 * i, 8);
+        return wide;
+    }
+    memcpy(&narrow, data + 4 * i, 4);
+    return narrow;
+}
+
+/* Reads weight_shape: [2], the shape; of a stack also [n, 2], a shape for each matrix, which must
+ * be equal, or [3], the stack's own shape. */
 static enum ctw_status read_shape(const struct ctw_finder *finder, const struct ctw_matrix *m,
                                   int64_t shape[2], struct ctw_err *err)
 {
     const struct ctw_tensor *t = m->part[CTW_PART_SHAPE];
-    const struct ctw_part *part = &m->weight.part[CTW_PART_SHAPE];
-    char found[96];
-    if ((t->dtype != CTW_I64 && t->dtype != CTW_I32) || t->n_dims != 1 || t->shape[0] != 2)
-        return ctw_fail(err, CTW_EFORMAT, "weight_shape: found %s, expected I64 [2]",
-                        ctw_part_text(part, found, sizeof(found)));
-    const char *data = ctw_container_data(finder->container, t);
-    for (int i = 0; i < 2; i++) {
-        int32_t narrow;
-        if (t->dtype == CTW_I64) {
-            memcpy(&shape[i], data + 8 * i, 8);
-        } else {
-            memcpy(&narrow, data + 4 * i, 4);
-            shape[i] = narrow;
-        }
-    }
+    const struct ctw_part part = ctw_tensor_part(t);
+    int64_t n = m->n_stacked, count = t->n_dims == 1 ? t->shape[0] : 0;
+    bool each = n > 0 && t->n_dims == 2 && t->shape[0] == n && t->shape[1] == 2;
+    bool whole = n > 0 && count == 3;
+    char found[96], stack[48] = "";
+    if (n > 0)
+        (void)snprintf(stack, sizeof(stack), ", [3] or [%" PRId64 ", 2]", n);
+    if ((t->dtype != CTW_I64 && t->dtype != CTW_I32) || (!each && !whole && count != 2))
+        return ctw_fail(err, CTW_EFORMAT, "weight_shape: found %s, expected I64 [2]%s",
+                        ctw_part_text(&part, found, sizeof(found)), stack);
+    for (int i = 0; i < 2; i++)
+        shape[i] = integer(finder, t, whole + i);
+    for (int64_t e = 1; each && e < n; e++)
+        if (integer(finder, t, 2 * e) != shape[0] || integer(finder, t, 2 * e + 1) != shape[1])
+            return ctw_fail(err, CTW_EFORMAT,
+                            "weight_shape: found (%" PRId64 ", %" PRId64 ") for matrix %" PRId64
+                            " of the stack, expected (%" PRId64 ", %" PRId64 "), as for matrix 0",
+                            integer(finder, t, 2 * e), integer(finder, t, 2 * e + 1), e, shape[0],
+                            shape[1]);
+    if (whole && integer(finder, t, 0) != n)
+        return ctw_fail(err, CTW_EFORMAT,
+                        "weight_shape: found a stack of %" PRId64 " matrices, expected %" PRId64,
+                        integer(finder, t, 0), n);
     return CTW_OK;
 }
 
@@ -222,6 +266,18 @@ static bool is_not_meant(const struct ctw_want *want, const struct ctw_quant_gro
            (want->role == CTW_M_HEAD && !named && !expressions);
 }
 
+/* The matrix's group. An expert that is stored with scales was quantised, as a module or in a
+ * stack, whatever the tool then saved: targets may name the class of either. */
+static enum ctw_status find_group(const struct ctw_finder *finder, const struct ctw_matrix *m,
+                                  const struct ctw_want *want, const struct ctw_quant_group **out,
+                                  struct ctw_err *err)
+{
+    const char *other = NULL;
+    if (want->kind == CTW_WANT_EXPERT && m->part[CTW_PART_SCALE] != NULL)
+        other = want->n_stacked > 0 ? "Linear" : CTW_CLASS_EXPERTS;
+    return ctw_name_find_group(finder->config, want, other, out, err);
+}
+
 static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
                                    const struct ctw_want *want, struct ctw_err *err)
 {
@@ -235,18 +291,22 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     enum ctw_status st = name_matrix(m, name, err);
     if (st == CTW_OK)
         st = find_any_parts(finder, m, name, err);
-    m->weight.part[CTW_PART_VALUES].transposed = want->transposed;
+    /* Codes of a stack are packed along the inputs, in whatever order the class has them. */
+    m->weight.part[CTW_PART_VALUES].transposed =
+        want->transposed && (want->n_stacked == 0 || m->part[CTW_PART_SCALE] == NULL);
     const char *packed = m->weight.names->codes[CTW_PART_VALUES];
+    const char *stack = m->n_stacked > 0 ? m->weight.names->stacks[CTW_PART_VALUES] : NULL;
     char other[64] = "";
     if (packed != NULL)
-        (void)snprintf(other, sizeof(other), " (or %s%s)", packed[0] == '_' ? "" : ".", packed);
+        (void)snprintf(other, sizeof(other), " (or %s%s%s%s)", packed[0] == '_' ? "" : ".", packed,
+                       stack != NULL ? ", " : "", stack != NULL ? stack : "");
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,
                       "the checkpoint has no tensor %s.%s%s, which %s needs as a [%" PRId64
                       ", %" PRId64 "] matrix",
                       name, m->weight.names->values, other, finder->config->file, want->n, want->k);
     if (st == CTW_OK)
-        st = ctw_name_find_group(finder->config, want, &group, err);
+        st = find_group(finder, m, want, &group, err);
     if (st != CTW_OK)
         return st;
     if (m->part[CTW_PART_SCALE] == NULL && is_not_meant(want, group))
@@ -324,7 +384,7 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
     const char *name = want->name;
     const struct ctw_quant_group *group;
     const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
-    enum ctw_status st = ctw_name_find_group(finder->config, want, &group, err);
+    enum ctw_status st = ctw_name_find_group(finder->config, want, NULL, &group, err);
     if (finder->config->quant.tensors_decide)
         group = NULL;
     if (st == CTW_OK && group != NULL && group->quantised && ctw_weight_is_dense(&embed->weight))

@@ -58,7 +58,7 @@ bool ctw_says_nothing(const struct ctw_finder *finder, const struct ctw_tensor *
 {
     bool gptq = strcmp(finder->config->quant.names->method, "gptq") == 0;
     bool zero = (gptq && ends_with(t->name, ".bias")) ||
-                (ends_with(t->name, ".weight_zero_point") && ctw_dtype_bytes(t->dtype) == 1);
+                (ends_with(t->name, "_zero_point") && ctw_dtype_bytes(t->dtype) == 1);
     const char *data = zero ? ctw_container_data(finder->container, t) : NULL;
     for (size_t i = 0; zero && i < t->bytes; i++)
         zero = data[i] == 0;

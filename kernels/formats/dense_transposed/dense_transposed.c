@@ -17,8 +17,9 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     const struct ctw_part *values = &w->part[CTW_PART_VALUES];
     if (args->present || !ctw_part_is_float(values))
         return ctw_fail(err, CTW_EUNSUP,
-                        "its module is a Conv1D, which stores a weight as [inputs, outputs]; a "
-                        "quantised Conv1D is not supported (weight %s%s)",
+                        "its module is a Conv1D or a stack of experts, which stores a dense weight "
+                        "as [inputs, outputs]; one that is quantised is not supported (weight "
+                        "%s%s)",
                         ctw_part_text(values, found, sizeof(found)),
                         args->present ? ", and quantization_config quantises it" : "");
     enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES, err);

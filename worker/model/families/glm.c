@@ -79,6 +79,6 @@ const struct ctw_family ctw_family_glm4 = {
 
 const struct ctw_family ctw_family_glm4v = {.model_type = "glm4v",
                                             .architecture = "Glm4vForConditionalGeneration",
-                                            .wrapper = &(const struct ctw_wrapper){0},
+                                            .wrapper = &(const struct ctw_wrapper){.flat = true},
                                             .spellings = ctw_wrapped_spellings,
                                             .describe = describe4v};

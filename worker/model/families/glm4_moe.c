@@ -67,6 +67,7 @@ const struct ctw_family ctw_family_glm4_moe = {
 
 const struct ctw_family ctw_family_glm4v_moe = {.model_type = "glm4v_moe",
                                                 .architecture = "Glm4vMoeForConditionalGeneration",
-                                                .wrapper = &(const struct ctw_wrapper){0},
+                                                .wrapper =
+                                                    &(const struct ctw_wrapper){.flat = true},
                                                 .spellings = ctw_wrapped_spellings,
                                                 .describe = describe_vision};
