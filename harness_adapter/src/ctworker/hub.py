@@ -18,6 +18,7 @@ log = logging.getLogger("lm_eval.ctworker")
 _TOKENIZER_FILES = (
     "config.json",
     "tokenizer.json",
+    "tokenizer.*.json",  # copies for older versions of transformers (fast_tokenizer_files)
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
