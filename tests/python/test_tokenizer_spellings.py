@@ -126,7 +126,7 @@ def test_unreadable_files(folders: dict[str, Path], tmp_path: Path, name: str) -
     good, expected = (folder / name).read_bytes(), EXPECTED["PreTrainedTokenizerFast-added-special"]
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 17209\n"
     for content, cause in [
-        (pointer, "is a Git LFS pointer, not the file itself.*git lfs pull"), (b" \n", "the file is empty"),
+        (pointer, "is a Git LFS pointer, not the file itself; fetch it with: git lfs pull"), (b" \n", "the file is empty"),
         (good.decode().encode("utf-16"), "not UTF-8 text"), (b'"text"', "expected a JSON object, found str"),
         (b"[" * 100_000, "cannot be read as JSON"),
     ]:  # fmt: skip

@@ -23,11 +23,16 @@ def read_text(path: Path) -> str:
         ) from error
     except OSError as error:
         raise ArgumentError(f"{path}: cannot be read: {error.strerror}") from error
+    check_pointer(path, text)
+    return text
+
+
+def check_pointer(path: Path, text: str) -> None:
+    """Raises an ArgumentError if the text of a file is a Git LFS pointer."""
     if text.startswith(_POINTER):
         raise ArgumentError(
-            f"{path}: is a Git LFS pointer, not the file itself; run 'git lfs pull' in the folder, or download the file again"
+            f"{path}: is a Git LFS pointer, not the file itself; fetch it with: git lfs pull, or download it again"
         )
-    return text
 
 
 def read_value(path: Path) -> Any:
