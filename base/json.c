@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "base/json_tree.h"
+#include "base/lfs.h"
 #include "base/mem.h"
 
 static pthread_once_t hooks_once = PTHREAD_ONCE_INIT;
@@ -143,13 +144,21 @@ static enum ctw_status index_members(struct ctw_json *doc, struct ctw_err *err)
 enum ctw_status ctw_json_parse(struct ctw_json **out, const char *what, const char *text,
                                size_t bytes, size_t max_bytes, struct ctw_err *err)
 {
+    static const char mark[] = "\xef\xbb\xbf"; /* U+FEFF, which editors of Windows put first */
     enum ctw_status st;
     *out = NULL;
+    if (bytes >= sizeof(mark) - 1 && memcmp(text, mark, sizeof(mark) - 1) == 0) {
+        text += sizeof(mark) - 1;
+        bytes -= sizeof(mark) - 1;
+    }
     if (max_bytes > UINT32_MAX - 1)
         max_bytes = UINT32_MAX - 1;
     if (bytes > max_bytes)
         return ctw_fail(err, CTW_EFORMAT, "%s: %zu bytes of JSON; at most %zu are accepted", what,
                         bytes, max_bytes);
+    st = ctw_lfs_refuse(what, text, bytes, bytes, err);
+    if (st != CTW_OK)
+        return st;
     struct ctw_json *doc = ctw_calloc(1, sizeof(*doc));
     if (doc == NULL || (doc->what = ctw_strdup(what)) == NULL ||
         (doc->text = ctw_calloc(bytes + 1, 1)) == NULL) {

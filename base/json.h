@@ -6,9 +6,9 @@
  * after the value, duplicate keys, \u0000, lone surrogates, invalid UTF-8, unescaped control
  * characters, numbers of 64 or more characters, a depth above CTW_JSON_MAX_DEPTH and a text longer
  * than `max_bytes`. Beyond the RFC it accepts Infinity, -Infinity and NaN (type
- * CTW_JSON_NONFINITE), because Python's json module writes them. A document takes about 130 bytes
- * of memory per value, which is 65 times the text's size for [0,0,0,...]; choose max_bytes
- * accordingly.
+ * CTW_JSON_NONFINITE), because Python's json module writes them, and skips a byte order mark before
+ * the value. A Git LFS pointer is named as such. A document takes about 130 bytes of memory per
+ * value, which is 65 times the text's size for [0,0,0,...]; choose max_bytes accordingly.
  *
  * A document and its nodes are read-only after parsing; any number of threads may read them.
  */

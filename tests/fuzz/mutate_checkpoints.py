@@ -7,8 +7,9 @@ A mutant must be refused with one sentence, or scored without a NaN. A signal, a
 limit or a NaN is a failure: the program prints the number of the mutant, and --first N --count 1 repeats it. Mutant number
 N depends on --seed, N and the list of checkpoints alone.
 
-The table at the end is for a reader, without the keys that `inspect` lists as not read. A mutant that scores like the original, although its key should matter, may be a key
-that the worker reads and then forgets; a mutant that scores differently may be a wrong number without a word.
+The table at the end is for a reader, without the keys that `inspect` lists as not read. A mutant that scores like the
+original, although its key should matter, may be a key that the worker reads and then forgets. A mutant that scores
+differently may be a wrong number without a word.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from pathlib import Path
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 1 << 20, 1 << 31, 1 << 53, 1 << 63, -(1 << 63), 0.0, 0.5, -0.5, 1e-45, 1e308, 1e400]
 WORDS = ["", "auto", "none", "default", "linear", "silu", "relu", "gelu", "float32", "bfloat16", "int", "group", "channel", "tensor",
          "block", "dense", "pack-quantized", "nvfp4-pack-quantized", "float-quantized", "Linear", "re:.*", "re:(", "lm_head", "\ud800"]
-DTYPES = ["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "U16", "U32", "U64", "F4", "X"]
+DTYPES = ["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0",
+          "U16", "U32", "U64", "F4", "X"]
 TOKENS = [[4, 4], [i * i % 251 for i in range(150)]]  # beyond the windows of most tiny checkpoints
 SANITIZED = ("AddressSanitizer", "LeakSanitizer", "runtime error:", "UndefinedBehavior", "ThreadSanitizer")
 
@@ -107,7 +109,8 @@ def mutate_entry(rng, header, name):
         entry["shape"] = rng.choice(choices)
     elif way == "offsets":
         begin, end = entry["data_offsets"]
-        entry["data_offsets"] = rng.choice([[begin + 1, end + 1], [begin, end - 1], [end, begin], [0, end - begin], [begin, 1 << 63], [-1, end]])
+        entry["data_offsets"] = rng.choice([[begin + 1, end + 1], [begin, end - 1], [end, begin], [0, end - begin],
+                                            [begin, 1 << 63], [-1, end]])
     elif way == "remove":
         del header[name]
     elif way == "rename":

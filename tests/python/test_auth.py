@@ -20,7 +20,7 @@ SECRET = "0123456789abcdef"
 
 
 @pytest.mark.parametrize(
-    "text", [SECRET, f"{SECRET}\n", f"# who\n\nme admin {SECRET}\r\nyou score other\n"]
+    "text", [SECRET, f"{SECRET}\n", f"# who\n\nme admin {SECRET}\r\nyou score other\n", f"\ufeff{SECRET}\n"]
 )
 def test_token_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("CTW_TOKEN", "the environment's")

@@ -229,6 +229,41 @@ def test_chat(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path)
     )
 
 
+def test_a_template_that_refuses(
+    make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """System messages are left out only if there are some, and only if that helps."""
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(checkpoint / file, tmp_path)
+    template = "{% if messages | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}{{ messages[0].content }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    model = make(tokenizer=str(tmp_path))
+    user = {"role": "user", "content": "u"}
+    for history in ([user, user], [{"role": "system", "content": "s"}, user, user], [{"role": "system", "content": "s"}] * 2):
+        with pytest.raises(ArgumentError, match=r"chat_template\.jinja, line 1: .* refuses the messages: one at a time;"):
+            model.apply_chat_template(history)
+    assert "left out" not in caplog.text
+    assert model.apply_chat_template([{"role": "system", "content": "s"}, user]) == "u"
+    assert caplog.text.count("system messages are left out, as with lm-eval's hf backend: ") == 1
+
+
+def test_text_that_is_not_unicode(make: Callable[..., CTWorkerLM]) -> None:
+    """Half of a surrogate pair, which JSON can spell, in each kind of request."""
+    model, good, bad = make(), "a", "b\ud83d c"
+    expected = r"request 1 \(task toy, document 1\): character \d is U\+D83D, half of a surrogate pair.*'replace'"
+    with pytest.raises(ArgumentError, match=expected):
+        model.loglikelihood(requests("loglikelihood", (good, good), (good, bad)), disable_tqdm=True)
+    with pytest.raises(ArgumentError, match=expected):
+        model.loglikelihood(requests("loglikelihood", (good, good), (bad, good)), disable_tqdm=True)
+    with pytest.raises(ArgumentError, match=expected):
+        model.loglikelihood_rolling(requests("loglikelihood_rolling", (good,), (bad,)), disable_tqdm=True)
+    for encode in (model.tok_encode, model.tokenizer.encode, model.tokenizer.encode_starts):
+        with pytest.raises(ArgumentError, match="a text to encode: character 1 is"):
+            encode(bad)
+    with pytest.raises(ArgumentError, match="text 1 of 2 to encode: character 1 is"):
+        model.tokenizer.encode_batch([good, bad])
+
+
 def test_thinking(make: Callable[..., CTWorkerLM]) -> None:
     model = make(enable_thinking=True)
     model.loglikelihood_rolling(requests("loglikelihood_rolling", ("a",)), disable_tqdm=True)

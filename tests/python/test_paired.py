@@ -152,6 +152,14 @@ def test_what_is_left_out_is_said(two: tuple[Path, Path]) -> None:
     ]
 
 
+def test_samples_after_a_byte_order_mark(two: tuple[Path, Path]) -> None:
+    """An editor of Windows has saved the file."""
+    (file,) = two[0].iterdir()
+    before = read_run(file).answers
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert read_run(file).answers == before
+
+
 def test_old_samples_without_a_list_of_metrics(tmp_path: Path) -> None:
     rows = [{"doc_id": 0, "doc": {}, "target": 1, "acc": 1, "acc_norm": 0.0, "doc_hash": "x"}]
     run = read_run(write(tmp_path, "piqa", rows))

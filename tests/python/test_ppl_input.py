@@ -24,7 +24,8 @@ def test_files_of_rows(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(lines.encode()))
     pyarrow.parquet.write_table(pyarrow.table({"body": rows}), tmp_path / "c.parquet")
-    for name in ("a.jsonl", "b.json.gz", "c.parquet"):
+    (tmp_path / "d.jsonl").write_text(lines, encoding="utf-8-sig")  # as editors of Windows save it
+    for name in ("a.jsonl", "b.json.gz", "c.parquet", "d.jsonl"):
         path = str(tmp_path / name)
         assert texts.load_file(path, "rows", "body").documents == ["one two\n\n\n\nthree"]
         assert texts.load_file(path, "nonempty", "body").documents == ["one two\n\nthree"]
@@ -88,6 +89,9 @@ def test_bad_texts(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     empty.write_text(" \n")
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
     assert f"{latin}: line 2 is not UTF-8 (byte 13 is 0xef)" in refusal(capsys, checkpoint, "--text", latin)
+    pointer = tmp_path / "pointer.txt"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 17209\n")
+    assert f"{pointer}: is a Git LFS pointer, not the file itself; fetch it" in refusal(capsys, checkpoint, "--text", pointer)
     assert "there is no text in it" in refusal(capsys, checkpoint, "--text", empty)
     assert "line 2: 'text' holds 3, expected text" in refusal(capsys, checkpoint, "--text", tmp_path / "bad.jsonl")
 

@@ -120,6 +120,19 @@ def test_other_errors_keep_their_tracebacks() -> None:
     assert "Traceback" in said and "ZeroDivisionError" in said.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import jinja2; jinja2.Template('{{ a | b }}')", "jinja2: TemplateAssertionError: No filter named 'b'. ("),
+        ("import tokenizers; tokenizers.Tokenizer.from_str('{')", "Traceback"),  # a plain Exception has no library
+        ("import msgpack; msgpack.unpackb(b'\\xc1')", "msgpack: FormatError: FormatError (CTWORKER_TRACEBACK=1 shows where)"),
+    ],
+)
+def test_errors_of_libraries_in_tasks(code: str, expected: str) -> None:
+    text = f"import sys; sys.argv[0] = 'lm_eval'; from ctworker import excepthook; excepthook.install(); {code}"
+    assert run([sys.executable, "-c", text], code=1).stderr.startswith(expected)
+
+
 def test_a_dying_worker(fake: Callable[[str], Path], command: list[str]) -> None:
     fake("slow=0.2,die=3")
     said = run([*command, "toy_rolling"], code=1).stderr

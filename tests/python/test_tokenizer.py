@@ -1,15 +1,13 @@
-"""Token ids compared with those of transformers; chat templates."""
+"""Token ids compared with those of transformers."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
-import jinja2
 import pytest
 from ctworker.errors import ArgumentError
 from ctworker.tokenizer import TextTokenizer
@@ -147,82 +145,3 @@ def test_broken_tokenizer_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ArgumentError, match=r"tokenizer\.json"):
         TextTokenizer(tmp_path, name="x")
-
-
-@pytest.fixture
-def smol(folders: dict[str, Path], tmp_path: Path) -> Path:
-    for file in folders["smollm2"].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
-
-
-CHAT = (
-    "{%- for message in messages %}\n{{- bos_token + message['role'] + '\\n' + message['content'] | trim }}"
-    "{{ eos_token }}\n{% endfor %}\n{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
-)
-MESSAGES = [{"role": "user", "content": "hi "}, {"role": "assistant", "content": "so "}]
-
-
-def test_chat_template(smol: Path) -> None:
-    (smol / "chat_template.jinja").write_text(CHAT)
-    tokenizer = TextTokenizer(smol, name="x")
-    assert tokenizer.chat_template == CHAT
-    start, end = "<|im_start|>", "<|im_end|>"
-    text = tokenizer.apply_chat_template(MESSAGES[:1], add_generation_prompt=True)
-    assert text == f"{start}user\nhi{end}\n{start}assistant\n"
-    # The template trims the message, so its own trailing blank is gone too.
-    text = tokenizer.apply_chat_template(MESSAGES, continue_final_message=True)
-    assert text == f"{start}user\nhi{end}\n{start}assistant\nso"
-
-
-def test_a_message_printed_twice_cannot_be_continued(smol: Path) -> None:
-    (smol / "chat_template.jinja").write_text("{{ messages[-1].content }}|{{ messages[-1].content }}")
-    tokenizer = TextTokenizer(smol, name="x")
-    assert tokenizer.apply_chat_template(MESSAGES) == "so |so "
-    with pytest.raises(ArgumentError, match="more than once"):
-        tokenizer.apply_chat_template(MESSAGES, continue_final_message=True)
-
-
-def test_template_functions(smol: Path) -> None:
-    template = (
-        "{{ strftime_now('%Y') }}|{{ {'b': '\u00e4<'} | tojson }}|{% generation %}x{% endgeneration %}|"
-        "{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{{ m.role }}{% endfor %}|{{ more }}"
-    )
-    (smol / "chat_template.jinja").write_text(template)
-    text = TextTokenizer(smol, name="x").apply_chat_template(MESSAGES, more="m")
-    assert text == f'{datetime.now():%Y}|{{"b": "\u00e4<"}}|x|user|m'
-
-
-def test_templates_are_sandboxed(smol: Path) -> None:
-    for attack in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__[1].__subclasses__() }}"):
-        (smol / "chat_template.jinja").write_text(attack)
-        with pytest.raises(jinja2.exceptions.SecurityError):
-            TextTokenizer(smol, name="x").apply_chat_template(MESSAGES)
-
-
-def test_template_refuses(smol: Path) -> None:
-    (smol / "chat_template.jinja").write_text("{{ raise_exception('no system role') }}")
-    with pytest.raises(jinja2.exceptions.TemplateError, match="no system role"):
-        TextTokenizer(smol, name="x").apply_chat_template(MESSAGES)
-
-
-def test_named_templates(smol: Path) -> None:
-    with pytest.raises(ArgumentError, match="no chat template"):
-        TextTokenizer(smol, name="x").apply_chat_template(MESSAGES)
-    config = json.loads((smol / "tokenizer_config.json").read_text())
-    config["chat_template"] = [
-        {"name": "default", "template": "d"},
-        {"name": "rag", "template": "r"},
-    ]
-    (smol / "tokenizer_config.json").write_text(json.dumps(config))
-    tokenizer = TextTokenizer(smol, name="x")
-    assert tokenizer.apply_chat_template(MESSAGES) == "d"
-    assert tokenizer.apply_chat_template(MESSAGES, template_name="rag") == "r"
-    with pytest.raises(ArgumentError, match="'tools'; it has default, rag"):
-        tokenizer.apply_chat_template(MESSAGES, template_name="tools")
-    # Files take precedence over the configuration.
-    (smol / "chat_template.jinja").write_text("f")
-    assert TextTokenizer(smol, name="x").apply_chat_template(MESSAGES) == "f"
-    (smol / "additional_chat_templates").mkdir()
-    (smol / "additional_chat_templates" / "tools.jinja").write_text("t")
-    assert TextTokenizer(smol, name="x").apply_chat_template(MESSAGES, template_name="tools") == "t"

@@ -164,7 +164,7 @@ def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
             for pause in (2, 0):
                 time.sleep(pause)
                 request = msgpack.unpackb(server.recv())
-                server.send(msgpack.packb({"v": 1, "id": request["id"], "ok": True}))
+                server.send(msgpack.packb({"v": 1, "id": request["id"], "ok": True, "state": "ready"}))
 
         thread = threading.Thread(target=answer_late)
         thread.start()

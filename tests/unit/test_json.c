@@ -183,7 +183,12 @@ static void what_is_not_json_is_refused(void **state)
     refused("0x10", "expected nothing after the value");
     refused("infinity", "expected a value");
     refused("// c\n1", "expected a value");
-    refused("\xef\xbb\xbf{}", "(byte 0xef): expected a value");
+    refused("\xef\xbb\xbf\xef\xbb\xbf{}", "column 1 (byte 0xef)"); /* one is skipped */
+    refused("\xef\xbb{}", "(byte 0xef): expected a value");
+    refused("{}\xef\xbb\xbf", "expected nothing after the value");
+    refused("version https://git-lfs.github.com/spec/v1\noid sha256:ab12\nsize 17209\n",
+            ": this is a Git LFS pointer of 70 bytes, not the file itself, which has 17209 bytes; "
+            "fetch it with: git lfs pull");
     refused("[1, 1111111111222222222233333333334444444444555555555566666666667777]",
             "more than 63 characters");
 }

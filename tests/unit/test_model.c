@@ -80,7 +80,9 @@ static void tied_heads(void **state)
     expect_refusal(c, "lm_head.weight_packed (I32 [16, 4])");
     drop(c, "lm_head.weight_packed");
     c->config = BF16_CONFIG;
-    expect_refusal(c, "no tensor lm_head.weight");
+    expect_refusal(c, "no tensor lm_head.weight (or .weight_packed), which config.json needs as a "
+                      "[16, 32] matrix; if the head is the embedding, set tie_word_embeddings to "
+                      "true in config.json");
 }
 
 /* What the embedding reads are no numbers: its scheme for inputs is not its head's. */
@@ -397,6 +399,82 @@ static void gguf_is_named(void **state)
     assert_int_equal(remove(path), 0);
 }
 
+/* Wrappers rename what they wrap; the names say which, and each has its remedy. */
+static void names_of_wrappers(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *before, *after, *remedy;
+    } rows[] = {
+        {"_orig_mod.", "model.embed_tokens.weight", "which torch.compile adds: save"},
+        {"model._orig_mod.", "embed_tokens.weight", "which torch.compile adds: save"},
+        {"base_model.model.", "model.embed_tokens.weight", "which peft adds: save the merged"},
+        {"model.embed_tokens.", "base_layer.weight", "which peft adds: save the merged"},
+        {"model.embed_tokens.", "lora_A.default.weight", "that is not merged: save the merged"},
+        {"module.", "model.embed_tokens.weight", "(model.module.save_pretrained)"},
+        {"_fsdp_wrapped_module.", "model.embed_tokens.weight", "which FSDP adds"},
+        {"_forward_module.", "model.embed_tokens.weight", "which a trainer adds"},
+        {"model._checkpoint_wrapped_module.", "embed_tokens.weight", "of activations adds"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        char name[128];
+        (void)snprintf(name, sizeof(name), "%s%s", rows[i].before, rows[i].after);
+        find(c, i == 0 ? "model.embed_tokens.weight" : "renamed")->name = name;
+        expect_refusal(c, "no tensor model.embed_tokens.weight");
+        expect_refusal(c, rows[i].remedy);
+        find(c, name)->name = "renamed";
+    }
+    find(c, "renamed")->name = "model.my_module.weight"; /* no component "module." */
+    write_it(c);
+    struct ctw_model *m;
+    struct ctw_err err = {0};
+    assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_EFORMAT);
+    assert_non_null(strstr(err.msg, "[16, 32] matrix"));
+    assert_null(strstr(err.msg, "; "));
+    find(c, "model.my_module.weight")->name = "model.embed_tokens.weight";
+    find(c, "model.norm.weight")->name = "_orig_mod.model.norm.weight"; /* a vector is missing */
+    expect_refusal(c, "no tensor model.norm.weight, which config.json needs as [32]; the names");
+}
+
+static void write_text(const struct checkpoint *c, const char *file, const char *text)
+{
+    char path[128];
+    path_of(c, file, path);
+    FILE *to = fopen(path, "wb");
+    assert_non_null(to);
+    assert_true(fputs(text, to) >= 0);
+    assert_int_equal(fclose(to), 0);
+}
+
+static void adapters(void **state)
+{
+    struct checkpoint *c = *state;
+    struct ctw_model *m;
+    struct ctw_err err = {0};
+    struct capture log;
+    char path[128];
+    write_text(c, "adapter_config.json", "{\"base_model_name_or_path\": \"owner/base\"}");
+    assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_EUNSUP);
+    assert_non_null(strstr(err.msg, "adapter_config.json: the folder holds an adapter (LoRA) of "
+                                    "owner/base, not a model; merge it into its base model"));
+    capture_start(&log, CTW_LOG_WARN);
+    ctw_model_close(open_ok(c));
+    capture_stop(&log);
+    assert_non_null(strstr(log.text, "adapter_config.json: an adapter (LoRA) of owner/base lies "
+                                     "beside the weights, which are scored without it"));
+    write_text(c, "adapter_config.json", "{");
+    path_of(c, "config.json", path);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_EUNSUP);
+    assert_non_null(strstr(err.msg, "holds an adapter (LoRA), not a model"));
+    path_of(c, "adapter_config.json", path);
+    assert_int_equal(remove(path), 0);
+    capture_start(&log, CTW_LOG_WARN);
+    ctw_model_close(open_ok(c));
+    capture_stop(&log);
+    assert_null(strstr(log.text, "adapter"));
+}
+
 static void a_wrong_folder(void **state)
 {
     struct checkpoint *c = *state;
@@ -493,6 +571,8 @@ int main(void)
         TEST(a_missing_dtype_is_that_of_the_tensors),
         TEST(tensors_of_other_formats_are_named),
         TEST(gguf_is_named),
+        TEST(names_of_wrappers),
+        TEST(adapters),
         TEST(a_wrong_folder),
         TEST(out_of_memory_is_an_error),
     };

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/lfs.h"
 #include "base/mem.h"
 
 static const int64_t max_dim = (int64_t)1 << 40;
@@ -52,37 +53,16 @@ static uint64_t load_le64(const unsigned char *p)
     return v;
 }
 
-/* Copies the digits after "\nsize " of a pointer file; "an unknown number of" if there are none. */
-static void pointed_size(const char *text, size_t bytes, char *out, size_t cap)
-{
-    static const char key[] = "\nsize ";
-    const char *at = memmem(text, bytes, key, sizeof(key) - 1);
-    size_t n = 0;
-    (void)snprintf(out, cap, "an unknown number of");
-    if (at == NULL)
-        return;
-    for (at += sizeof(key) - 1; at < text + bytes && *at >= '0' && *at <= '9' && n + 1 < cap; at++)
-        out[n++] = *at;
-    if (n > 0)
-        out[n] = '\0';
-}
-
 enum ctw_status ctw_safetensors_prelude(const char *what, const void *prelude, size_t bytes,
                                         uint64_t file_bytes, size_t *header_bytes,
                                         struct ctw_err *err)
 {
-    static const char lfs[] = "version https://git-lfs.github.com/spec/";
     if (file_bytes == 0)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: the file is empty: a download failed; fetch it again", what);
-    if (bytes >= sizeof(lfs) - 1 && memcmp(prelude, lfs, sizeof(lfs) - 1) == 0) {
-        char size[24];
-        pointed_size(prelude, bytes, size, sizeof(size));
-        return ctw_fail(err, CTW_EFORMAT,
-                        "%s: this is a Git LFS pointer of %llu bytes, not the file itself, which "
-                        "has %s bytes; fetch it with: git lfs pull",
-                        what, (unsigned long long)file_bytes, size);
-    }
+    enum ctw_status st = ctw_lfs_refuse(what, prelude, bytes, file_bytes, err);
+    if (st != CTW_OK)
+        return st;
     if (bytes < 8)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: not a safetensors file: it has %llu bytes, and the length of the "

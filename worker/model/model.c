@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/math.h"
+#include "worker/checkpoint/adapter.h"
 #include "worker/checkpoint/files_stamp.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/identity.h"
@@ -340,6 +341,9 @@ static enum ctw_status no_config(const char *dir, const char *file, struct ctw_e
                         "%s; expected a checkpoint folder with %s and model.safetensors (or its "
                         "shards and index)",
                         there ? "a file, not a folder" : "no such folder", file);
+    enum ctw_status is_adapter = ctw_adapter_refuse(dir, err);
+    if (is_adapter != CTW_OK)
+        return is_adapter;
     return ctw_fail(err, CTW_ENOTFOUND,
                     "the folder has no %s; expected a Hugging Face checkpoint folder with %s and "
                     "model.safetensors (or its shards and index)",
@@ -434,6 +438,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
                  file, m->length_limit, m->limited_by);
     tell_lacking(&finder);
     warn_of_contradictions(&finder);
+    ctw_adapter_warn(dir);
     count_weights(m);
 done:
     ctw_free(finder.group_used);

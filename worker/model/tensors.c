@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/model/inputs.h"
+#include "worker/model/missing.h"
 #include "worker/model/names.h"
 #include "worker/model/stored.h"
 
@@ -303,8 +304,9 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,
                       "the checkpoint has no tensor %s.%s%s, which %s needs as a [%" PRId64
-                      ", %" PRId64 "] matrix",
-                      name, m->weight.names->values, other, finder->config->file, want->n, want->k);
+                      ", %" PRId64 "] matrix%s",
+                      name, m->weight.names->values, other, finder->config->file, want->n, want->k,
+                      ctw_missing_remedy(finder->container, want));
     if (st == CTW_OK)
         st = find_group(finder, m, want, &group, err);
     if (st != CTW_OK)
@@ -444,8 +446,9 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
     else
         (void)snprintf(needed, sizeof(needed), "[%" PRId64 ", %" PRId64 "]", want->n, want->k);
     if (t == NULL)
-        return ctw_fail(err, CTW_EFORMAT, "the checkpoint has no tensor %s, which %s needs as %s",
-                        name, finder->config->file, needed);
+        return ctw_fail(err, CTW_EFORMAT, "the checkpoint has no tensor %s, which %s needs as %s%s",
+                        name, finder->config->file, needed,
+                        ctw_missing_remedy(finder->container, want));
     bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
     if (!is_float || !has_shape(t, want)) {
         struct ctw_part part = ctw_tensor_part(t);

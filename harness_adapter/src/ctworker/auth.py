@@ -14,7 +14,7 @@ def client_token(token_file: str | None = None) -> str | None:
     if token_file is None:
         return os.environ.get("CTW_TOKEN") or None
     try:
-        lines = Path(token_file).read_text(encoding="utf-8").splitlines()
+        lines = Path(token_file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ArgumentError(f"token_file={token_file} cannot be read: {reason}") from error

@@ -8,8 +8,9 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from . import replies
 from .clock import Clock
-from .errors import ConnectionLost, WorkerError
+from .errors import ConnectionLost, ProtocolError, WorkerError
 from .transport import ReqSocket
 from .wire import decode_reply, encode_request
 
@@ -18,6 +19,7 @@ log = logging.getLogger("lm_eval.ctworker")
 _ATTEMPT_S = 30.0  # a worker answers every request within about a second, however much it computes
 _LAST_ATTEMPT_S = 1.0
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.05, 2.0
+_NOT_OURS = "does another program listen there, or another version of ctworker?"
 _NOTE_FIRST_S, _NOTE_S = 1.5, 30.0  # times of the warnings about a missing answer
 
 
@@ -89,14 +91,18 @@ class Connection:
             else:
                 if self._next_note != noted:
                     log.info("the worker at %s answers again", self.url)
-                return self._decode(data)
+                return self._decode(op, data)
             self._clock.sleep(0 if last else pause)
             pause = min(2 * pause, _RETRY_MAX_S)
 
-    def _decode(self, data: bytes) -> dict[str, Any]:
-        """The reply. Raises WorkerError; adds the remedy to a bare "refused"."""
+    def _decode(self, op: str, data: bytes) -> dict[str, Any]:
+        """The reply. Raises WorkerError, ProtocolError; adds the remedy to a bare "refused"."""
         try:
-            return decode_reply(data, self._id)
+            reply = decode_reply(data, self._id)
+            replies.check(op, reply)
+            return reply
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.wrong(op)}: {error}; {_NOT_OURS}") from error
         except WorkerError as error:
             if error.code != "refused":
                 raise
@@ -106,6 +112,10 @@ class Connection:
                 f"the worker at {self.url} refused this client: {found}; pass the worker's token (token_file=FILE or "
                 "CTW_TOKEN)",
             ) from error
+
+    def wrong(self, op: str) -> str:
+        """How a message about a reply that violates the protocol begins."""
+        return f"the worker at {self.url} answered the request '{op}' with what is no such reply"
 
     def _note(self, error: ConnectionLost | None = None) -> None:
         """Logs now and then that an answer is missing, and when the wait times out."""

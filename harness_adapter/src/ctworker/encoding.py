@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from .batches import Item
 from .errors import ArgumentError
 from .tokenizer import TextTokenizer
+from .tokenizer_errors import check_text
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -92,6 +93,8 @@ class Encoder:
         the continuation already begins with it. where(i) names a request in messages.
         """
         for start in range(0, len(requests), _BATCH_TEXTS):
+            for i, texts in enumerate(requests[start : start + _BATCH_TEXTS], start):
+                check_text("".join(texts), where(i))
             part = [_move_space(*request) for request in requests[start : start + _BATCH_TEXTS]]
             contexts = self.encode_many([context for context, _, _ in part])
             wholes = self.encode_many([context + continuation for context, continuation, _ in part])
@@ -119,9 +122,13 @@ class Encoder:
         prefix = self.prefix_token_id
         return Pair(ids[:1], ids[1:]) if ids and ids[0] == prefix else Pair([prefix], ids)
 
-    def texts(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """Token ids of whole texts."""
+    def texts(
+        self, texts: Sequence[str], where: Callable[[int], str] = "text {}".format
+    ) -> Iterator[list[int]]:
+        """Token ids of whole texts. where(i) names a text in messages."""
         for start in range(0, len(texts), _BATCH_TEXTS):
+            for i, text in enumerate(texts[start : start + _BATCH_TEXTS], start):
+                check_text(text, where(i))
             yield from self.encode_many(texts[start : start + _BATCH_TEXTS])
 
 

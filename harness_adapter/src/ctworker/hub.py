@@ -3,7 +3,6 @@ files needed. huggingface_hub is imported only for a hub name."""
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from dataclasses import dataclass
@@ -12,12 +11,14 @@ from typing import Any
 
 from .arguments import Settings
 from .errors import ArgumentError, CtworkerError
+from .json_file import read_value
 
 log = logging.getLogger("lm_eval.ctworker")
 
 _TOKENIZER_FILES = (
     "config.json",
     "tokenizer.json",
+    "tokenizer.*.json",  # copies for older versions of transformers (fast_tokenizer_files)
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -117,8 +118,8 @@ def shards(folder: Path) -> set[str]:
     if not index.is_file():
         return set()
     try:
-        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return set(read_value(index)["weight_map"].values())
+    except (KeyError, TypeError, AttributeError) as error:
         raise CtworkerError(f"{index} is not an index of safetensors files: {error!r}") from error
 
 

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from tqdm import tqdm
 
-from . import arguments, cache, excepthook, guard, hub, report
+from . import arguments, cache, chat, excepthook, guard, hub, report
 from .arguments import DEFAULT_DEVICE
 from .bar import Bar
 from .batches import Item
@@ -153,12 +152,13 @@ class CTWorkerLM(TemplateLM):
 
         try:
             return apply(chat_history)
-        except jinja2.exceptions.TemplateError as error:
-            self._warn_once(
-                "system",
-                f"the chat template refuses the messages ({error}): system messages are left out",
-            )
-            return apply([message for message in chat_history if message["role"] != "system"])
+        except chat.Refused as error:  # hf then leaves system messages out, too
+            rest = [message for message in chat_history if message["role"] != "system"]
+            if not rest or len(rest) == len(chat_history):
+                raise
+            text = apply(rest)
+            self._warn_once("system", f"system messages are left out, as with lm-eval's hf backend: {error}")
+            return text
 
     def get_model_info(self) -> dict[str, Any]:
         """For the results: hf's keys, and under `ctworker` everything that the scores depend on."""
@@ -266,7 +266,7 @@ class CTWorkerLM(TemplateLM):
         prefix = self.prefix_token_id
         sums = [0.0] * len(texts)
         items: list[Item] = []
-        for ids in self._encoder.texts(texts):
+        for ids in self._encoder.texts(texts, lambda i: self._where(requests, i)):
             if ids and ids[0] == prefix:
                 self._warn_once(
                     "doubled",

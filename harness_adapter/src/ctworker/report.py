@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from . import __version__
 from .arguments import Settings
 from .hub import Checkpoint
+from .json_file import read_object
 from .session import Session
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -57,10 +57,9 @@ def described(model: dict[str, Any]) -> dict[str, Any]:
 
 def _quantization(model: dict[str, Any]) -> dict[str, Any]:
     """The weight format that config.json declares; empty when the file is not on this machine."""
-    path = Path(model["path"]) / "config.json" if model.get("path") else None
-    if path is None or not path.is_file():
+    if not model.get("path"):
         return {}
-    stored = json.loads(path.read_text(encoding="utf-8")).get("quantization_config") or {}
+    stored = read_object(Path(model["path"]) / "config.json").get("quantization_config") or {}
     return {"quant_method": stored.get("quant_method"), "format": stored.get("format")}
 
 

@@ -258,7 +258,7 @@ class Scorer:
             )
         if job.state == "done" and job.left:
             raise ProtocolError(
-                f"the worker reports a job as done, but {len(job.left)} of its items have no result"
+                f"the worker at {self.client.url} reports a job as done, but {len(job.left)} of its items have no result"
             )
 
     @staticmethod
@@ -279,13 +279,20 @@ class Scorer:
         n = reply["n"]
         if reply["first"] != job.fetched or n < 1:
             raise ProtocolError(
-                f"the worker returned {n} results from {reply['first']}, expected results from {job.fetched}"
+                f"the worker at {self.client.url} returned {n} results from {reply['first']}, expected results from "
+                f"{job.fetched}"
             )
         self._check_source(reply)
-        for place, result in split(self.kind, reply):
+        try:
+            results = list(split(self.kind, reply))
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.client.wrong('fetch')}: {error}") from error
+        for place, result in results:
             i = job.items[place] if 0 <= place < len(job.items) else -1
             if i not in job.left:
-                raise ProtocolError(f"the worker returned item {place}, which was already returned or never submitted")
+                raise ProtocolError(
+                    f"the worker at {self.client.url} returned item {place}, which was already returned or never submitted"
+                )
             if isinstance(result, Score) and not math.isfinite(result.sum):
                 raise WorkerError("numeric", f"the worker returned {result.sum} for item {i}", item=i)
             job.left.discard(i)
@@ -317,7 +324,7 @@ class Scorer:
 
     def _report(self, active: list[Job]) -> None:
         left = [
-            job.reply["progress"]["seconds_left"] for job in active if job.reply.get("progress")
+            job.reply["progress"].get("seconds_left", -1.0) for job in active if job.reply.get("progress")
         ]
         left = [seconds for seconds in left if seconds >= 0]
         rate = max(

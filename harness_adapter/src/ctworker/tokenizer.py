@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import chat, tokenizer_files
+from tokenizers import Encoding
+
+from . import chat, tokenizer_errors, tokenizer_files
 from .errors import ArgumentError
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -29,8 +31,12 @@ class TextTokenizer:
         self._tokenizer = tokenizer_files.build(files, add_bos_token)
         self._special = files.special
         self.model_max_length: int = files.config.get("model_max_length") or UNLIMITED
-        self.chat_template = chat.load_templates(folder, files.config)
+        self._templates = chat.load_templates(folder, files.config)
         self._choose_pad()
+
+    @property
+    def chat_template(self) -> str | dict[str, str] | None:
+        return self._templates.value
 
     def _choose_pad(self) -> None:
         """Does the same as lm-eval's configure_pad_token: ctworker never pads, but results record the token."""
@@ -90,21 +96,34 @@ class TextTokenizer:
         return [self._tokenizer.id_to_token(i) for i in ids]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return self._encoding(text, add_special_tokens).ids
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> Encoding:
+        with tokenizer_errors.named(f"the tokenizer of {self.name_or_path}", "check the text and the tokenizer's files"):
+            try:
+                return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            except TypeError:
+                tokenizer_errors.check_text(text, "a text to encode")
+                raise
 
     def encode_batch(
         self, texts: Sequence[str], add_special_tokens: bool = True
     ) -> Iterable[list[int]]:
         """encode() of each text."""
-        encodings = self._tokenizer.encode_batch_fast(
-            list(texts), add_special_tokens=add_special_tokens
-        )
+        texts = list(texts)
+        with tokenizer_errors.named(f"the tokenizer of {self.name_or_path}", "check the texts and the tokenizer's files"):
+            try:
+                encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+            except TypeError:
+                for i, text in enumerate(texts):
+                    tokenizer_errors.check_text(text, f"text {i} of {len(texts)} to encode")
+                raise
         return (encoding.ids for encoding in encodings)
 
     def encode_starts(self, text: str, add_special_tokens: bool = True) -> tuple[list[int], list[int]]:
         """encode(), and for each token the place in the text where it starts; a special token that is not in the text
         starts where the token before it ends."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        encoding = self._encoding(text, add_special_tokens)
         starts, end = [], 0
         for (start, stop), special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             added = special and start == stop == 0
@@ -118,6 +137,8 @@ class TextTokenizer:
 
     def select_template(self, name: str | None = None) -> str:
         """The chat template of that name; None: the only template, or the default. Raises ArgumentError."""
+        if self._templates.problem:
+            raise ArgumentError(self._templates.problem)
         if self.chat_template is None:
             raise ArgumentError(
                 f"the tokenizer of {self.name_or_path} has no chat template (chat_template.jinja, or chat_template in "
@@ -150,6 +171,7 @@ class TextTokenizer:
             )
         return chat.render(
             self.select_template(template_name),
+            self._templates.source,
             conversation,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,

@@ -109,6 +109,15 @@ CLASS_WHEN_UNNAMED = {
     **dict.fromkeys(("cohere", "cohere2"), "CohereTokenizer"),
 }
 
+#: Tokens that only CodeLlamaTokenizer has.
+CODE_LLAMA_TOKENS = {
+    "prefix_token": "\u2581<PRE>",
+    "middle_token": "\u2581<MID>",
+    "suffix_token": "\u2581<SUF>",
+    "eot_token": "\u2581<EOT>",
+    "fill_token": "<FILL_ME>",
+}
+
 #: Qwen2's pre-tokenizer, as in its tokenizer.json.
 _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -152,7 +161,7 @@ def _qwen2(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
         [
             pre_tokenizers.Split(Regex(_QWEN2_SPLIT), behavior="isolated", invert=False),
             pre_tokenizers.ByteLevel(
-                add_prefix_space=bool(config.get("add_prefix_space")), use_regex=False
+                add_prefix_space=prefixes(config), use_regex=False
             ),
         ]
     )
@@ -163,14 +172,98 @@ def _qwen2(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
 def _gpt2(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
     """GPT2Tokenizer and CodeGenTokenizer: GPT-2's splits, bytes."""
     tokenizer = _bpe(model, continuing_subword_prefix="", end_of_word_suffix="")
-    prefix_space = bool(config.get("add_prefix_space"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixes(config))
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-#: Classes rebuilt around the vocabulary and merges of a tokenizer.json.
-ANEW = {"LlamaTokenizer": _llama, "Qwen2Tokenizer": _qwen2}
+def _gpt_neox(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
+    """GPTNeoXTokenizer: NFC, GPT-2's splits, bytes."""
+    tokenizer = _gpt2(config, model)
+    tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def _cohere(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
+    """CohereTokenizer: NFC, single digits, GPT-2's splits, bytes."""
+    tokenizer = _gpt_neox(config, model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=prefixes(config)),
+        ]
+    )
+    return tokenizer
+
+
+def _pieces(model: dict[str, Any], unk_token: str) -> Tokenizer:
+    """Pieces with U+2581 in place of blanks, and bytes for what has no piece."""
+    tokenizer = _bpe(model, fuse_unk=True, byte_fallback=True, unk_token=unk_token)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return tokenizer
+
+
+def _gemma(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
+    """GemmaTokenizer: blanks become U+2581 before the text is split at blanks, so it is one piece."""
+    tokenizer = _pieces(model, _unk(config, "GemmaTokenizer"))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous", invert=False)
+    return tokenizer
+
+
+def _code_llama(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
+    """CodeLlamaTokenizer: the text, but not a part of it after a special token, begins with U+2581."""
+    tokenizer = _pieces(model, _unk(config, "CodeLlamaTokenizer"))
+    prefix_space = config.get("add_prefix_space")
+    scheme = "first" if prefix_space is None or prefix_space else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme=scheme, split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
+    )
+    return tokenizer
+
+
+def _unk(config: dict[str, Any], class_name: str) -> str:
+    """The text of the unknown token."""
+    value = config.get("unk_token", CLASS_DEFAULTS[class_name]["unk_token"])
+    return str(value["content"] if isinstance(value, dict) else value)
+
+
+def prefixes(config: dict[str, Any]) -> bool:
+    """Whether the configuration puts a blank before each text; classes of byte-level vocabularies do not by default."""
+    return bool(config.get("add_prefix_space"))
+
+
+#: Classes that transformers rebuilds around the vocabulary and merges of a tokenizer.json.
+ANEW = {
+    "CodeGenTokenizer": _gpt2,
+    "CodeLlamaTokenizer": _code_llama,
+    "CohereTokenizer": _cohere,
+    "GPT2Tokenizer": _gpt2,
+    "GPTNeoXTokenizer": _gpt_neox,
+    "GemmaTokenizer": _gemma,
+    "LlamaTokenizer": _llama,
+    "Qwen2Tokenizer": _qwen2,
+}
+
+#: Those whose splits do not replace the splits of a tokenizer.json that has more than GPT-2's (docs/METHODS.md, "Tokens").
+KEEPS_SPLITS = {"CodeGenTokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer"}
+
+#: Classes that put BOS first, or nothing, whatever the post-processor of a tokenizer.json is.
+ADDS_BOS = {"CodeLlamaTokenizer": True, "GPTNeoXTokenizer": False}
+
+#: Further classes that transformers rebuilds, in ways that are not followed here: no supported model has them.
+REBUILT_ELSEWHERE = {
+    "AlbertTokenizer", "BartTokenizer", "BarthezTokenizer", "BertTokenizer", "BigBirdTokenizer", "BlenderbotTokenizer",
+    "CLIPTokenizer", "CamembertTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer", "FunnelTokenizer", "HerbertTokenizer",
+    "LEDTokenizer", "LayoutXLMTokenizer", "LukeTokenizer", "MBart50Tokenizer", "MBartTokenizer", "MLukeTokenizer",
+    "MPNetTokenizer", "MvpTokenizer", "NllbTokenizer", "NougatTokenizer", "OpenAIGPTTokenizer", "PegasusTokenizer",
+    "Qwen3_5Tokenizer", "ReformerTokenizer", "RemBertTokenizer", "RoFormerTokenizer", "RobertaTokenizer",
+    "SeamlessM4TTokenizer", "Siglip2Tokenizer", "SplinterTokenizer", "T5Tokenizer", "UdopTokenizer", "WhisperTokenizer",
+    "XGLMTokenizer", "XLMRobertaTokenizer", "XLNetTokenizer",
+}  # fmt: skip
 
 #: Classes built from vocab.json and merges.txt, if there is no tokenizer.json.
 FROM_VOCABULARY = {"GPT2Tokenizer": _gpt2, "CodeGenTokenizer": _gpt2, "Qwen2Tokenizer": _qwen2}

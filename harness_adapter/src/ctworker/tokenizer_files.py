@@ -1,7 +1,7 @@
 """Reads a checkpoint's tokenizer files and builds the `tokenizers` pipeline that transformers 5 builds.
 
-transformers 5 uses tokenizer.json as it is, except for a few classes whose pipeline it rebuilds around the
-file's vocabulary. Classes whose tokens can then differ from the file's tokens are rebuilt here too.
+transformers 5 uses tokenizer.json as it is, except for some classes, whose pipeline it rebuilds around the file's
+vocabulary; here they are rebuilt too.
 docs/METHODS.md, "Tokens", gives the rules; tests compare the ids with those of transformers.
 """
 
@@ -9,29 +9,26 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, processors
+from tokenizers import Tokenizer, models, processors
 
+from . import special_tokens, tokenizer_errors, tokenizer_json
 from . import tokenizer_classes as classes
 from .errors import ArgumentError
+from .json_file import read_object
+from .special_tokens import SpecialTokens
 
 log = logging.getLogger("lm_eval.ctworker")
 
-SPECIAL_NAMES = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
-
 #: Vocabularies that transformers can read.
 _VOCABULARIES = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tekken.json")
+
+#: The version of transformers whose rules this package follows, for `fast_tokenizer_files`.
+_TRANSFORMERS = (5, 24)
 
 
 @dataclass
@@ -39,107 +36,54 @@ class TokenizerFiles:
     """The contents of one tokenizer's files."""
 
     folder: Path
-    config: dict[str, Any]  # tokenizer_config.json; {} if missing
-    model_config: dict[str, Any]  # config.json
+    config: dict[str, Any]  # tokenizer_config.json with the keys of special_tokens_map.json; {} if missing
     class_name: str  # without "Fast"; "" if no file names a class
-    json: dict[str, Any] | None  # tokenizer.json
-    special: dict[str, str] = field(default_factory=dict)  # bos_token ... -> text
-    added: list[AddedToken] = field(default_factory=list)  # in order of their ids
-    extra: list[AddedToken] = field(
-        default_factory=list
-    )  # further special tokens, without an explicit id
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ArgumentError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value
-
-
-def _content(value: Any) -> str | None:
-    """The text of a special token, which files store as a string or as a map."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
-
-
-def _added_token(value: Any, *, special: bool | None = None) -> AddedToken:
-    """From a map as stored in the files, or from a string."""
-    if isinstance(value, str):
-        return AddedToken(value, special=bool(special), normalized=False)
-    flags = {
-        name: bool(value[name])
-        for name in ("single_word", "lstrip", "rstrip", "normalized")
-        if name in value
-    }
-    return AddedToken(
-        value["content"],
-        special=bool(value.get("special", False)) if special is None else special,
-        **flags,
-    )
+    path: Path  # of tokenizer.json
+    json: dict[str, Any] | None  # its contents
+    tokens: SpecialTokens
+    special: dict[str, str]  # bos_token ... -> text
 
 
 def read(folder: Path) -> TokenizerFiles:
     """Reads all tokenizer files of a folder. Raises an ArgumentError that names the file."""
-    config = _read_json(folder / "tokenizer_config.json")
-    model_config = _read_json(folder / "config.json")
-    tokenizer_json = _read_json(folder / "tokenizer.json") or None
+    config = read_object(folder / "tokenizer_config.json")
+    path = folder / _json_name(config)
+    stored = read_object(path) or None
+    class_name = _class_name(config, read_object(folder / "config.json"), stored)
+    tokens = special_tokens.read(folder, config, class_name, stored)
+    return TokenizerFiles(folder, tokens.config, class_name, path, stored, tokens, tokens.texts())
+
+
+def _json_name(config: dict[str, Any]) -> str:
+    """tokenizer.json, or its newest copy that is not newer than transformers, such as tokenizer.4.0.json."""
+    name = "tokenizer.json"
+    for candidate in sorted(map(str, config.get("fast_tokenizer_files") or [])):
+        version = re.fullmatch(r"tokenizer\.(\d+(?:\.\d+)*)\.json", candidate)
+        if version and tuple(map(int, version[1].split("."))) <= _TRANSFORMERS:
+            name = candidate
+    return name
+
+
+def _class_name(
+    config: dict[str, Any], model_config: dict[str, Any], stored: dict[str, Any] | None
+) -> str:
+    """The class that transformers chooses, without "Fast"; "": tokenizer.json as it is."""
     model_type = model_config.get("model_type")
-    name = config.get("tokenizer_class") or model_config.get("tokenizer_class")
-    name = name or classes.CLASS_WHEN_UNNAMED.get(model_type, "")
-    files = TokenizerFiles(
-        folder, config, model_config, str(name).removesuffix("Fast"), tokenizer_json
-    )
-    files.class_name = classes.FORCED_CLASS.get(model_type, files.class_name)
+    declared = config.get("tokenizer_class") or model_config.get("tokenizer_class")
+    name = str(declared or classes.CLASS_WHEN_UNNAMED.get(model_type, "")).removesuffix("Fast")
+    if _has_code(config):  # transformers' rules for model types pass over checkpoints that bring code
+        return name
+    name = classes.FORCED_CLASS.get(model_type, name)
     if model_type in classes.PLAIN_MODEL_TYPES:
-        files.class_name = ""
-    elif files.class_name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(tokenizer_json or {}):
-        files.class_name = ""  # Llama 3, DeepSeek: LlamaTokenizer is wrong for a byte-level vocabulary
-    _read_special(files)
-    return files
+        return ""
+    if name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(stored or {}):
+        return ""  # Llama 3, DeepSeek: LlamaTokenizer is wrong for a byte-level vocabulary
+    return name
 
 
-def _read_special(files: TokenizerFiles) -> None:
-    """Fills special, added and extra from tokenizer_config.json, special_tokens_map.json, added_tokens.json."""
-    values: dict[str, Any] = dict(files.config)
-    decoder = files.config.get("added_tokens_decoder")
-    by_id: dict[int, AddedToken] = {}
-    if isinstance(decoder, dict):
-        by_id = {int(i): _added_token(token) for i, token in decoder.items()}
-    else:
-        values.update(_read_json(files.folder / "special_tokens_map.json"))
-    for name in SPECIAL_NAMES:
-        text = (
-            _content(values[name])
-            if name in values
-            else classes.CLASS_DEFAULTS.get(files.class_name, {}).get(name)
-        )
-        if text is not None:
-            files.special[name] = text
-    extra = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
-    extra = list(extra.values()) if isinstance(extra, dict) else list(extra)
-    extra += [
-        value
-        for name, value in values.items()
-        if name.endswith("_token") and name not in SPECIAL_NAMES and _content(value) is not None
-    ]
-    files.extra = [
-        _added_token(token if isinstance(token, dict) else str(token), special=True)
-        for token in extra
-    ]
-    if not isinstance(decoder, dict):
-        known = {*files.special.values(), *(token.content for token in files.extra)}
-        for text, i in _read_json(files.folder / "added_tokens.json").items():
-            by_id[int(i)] = AddedToken(text, special=text in known, normalized=text not in known)
-        for token in (files.json or {}).get("added_tokens") or []:
-            by_id[int(token["id"])] = _added_token(token)
-    files.added = [by_id[i] for i in sorted(by_id)]
+def _has_code(config: dict[str, Any]) -> bool:
+    code = config.get("auto_map")
+    return bool(code.get("AutoTokenizer") if isinstance(code, dict) else code)
 
 
 def build(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
@@ -150,32 +94,104 @@ def build(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
     """
     if files.json is None:
         return _without_json(files, add_bos_token)
-    try:
-        tokenizer = stored = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
-        model = files.json.get("model") or {}
-        rebuilt = files.class_name in classes.ANEW and model.get("type", "BPE") == "BPE"
-        if rebuilt and "merges" in model:
-            tokenizer = classes.ANEW[files.class_name](files.config, model)
-            if stored.post_processor is not None:
-                tokenizer.post_processor = stored.post_processor
-    except Exception as error:  # the binding raises plain Exception
-        raise ArgumentError(f"{files.folder / 'tokenizer.json'}: {error}") from error
+    with tokenizer_errors.named(str(files.path)):
+        stored = tokenizer_json.load(files.path, files.json)
+        tokenizer = _rebuilt(files, stored) or stored
     _finish(tokenizer, files)
-    if (
-        add_bos_token is not None
-        or tokenizer.post_processor is None
-        or files.class_name == "GPTNeoXTokenizer"
-    ):
-        _set_ends(tokenizer, files.special.get("bos_token") if add_bos_token else None, None)
+    begins = classes.ADDS_BOS.get(files.class_name) if add_bos_token is None else add_bos_token
+    if begins is not None or tokenizer.post_processor is None:
+        _set_ends(tokenizer, files.special.get("bos_token") if begins else None, None)
     elif files.class_name in classes.ADDED_BOS_IN_4:
         _note_transformers_4(tokenizer, files)
+    return tokenizer
+
+
+def _rebuilt(files: TokenizerFiles, stored: Tokenizer) -> Tokenizer | None:
+    """The pipeline of the class around the file's vocabulary, with the file's post-processor; None: the file's own."""
+    model, name = files.json.get("model") or {}, files.class_name
+    rebuild = classes.ANEW.get(name)
+    if rebuild is None or model.get("type", "BPE") != "BPE" or "merges" not in model:
+        if name in classes.REBUILT_ELSEWHERE:
+            log.warning(
+                "%s: transformers 5 replaces parts of a tokenizer.json of class %s, ctworker uses the file as it is: compare "
+                "a few token ids",
+                files.path, name,
+            )  # fmt: skip
+        return None
+    splits = tokenizer_json.further_splits(files.json) if name in classes.KEEPS_SPLITS else []
+    if splits:
+        log.warning(
+            "%s: has splits (%s) that %s lacks: ctworker keeps them, as the model was trained with them; transformers 5 drops "
+            "them, so hf's token ids of some texts differ",
+            files.path, ", ".join(splits), name,
+        )  # fmt: skip
+        if files.config.get("add_prefix_space") is not None:
+            tokenizer_json.set_prefix_space(stored, files.json, classes.prefixes(files.config))
+        return None
+    tokenizer = rebuild(files.config, model)
+    if stored.post_processor is not None:
+        tokenizer.post_processor = stored.post_processor
     return tokenizer
 
 
 def _finish(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    _add_tokens(tokenizer, files)
+    special_tokens.add(tokenizer, files.tokens, files.class_name)
+    tokenizer.encode_special_tokens = bool(files.config.get("split_special_tokens", False))
+
+
+def _without_json(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
+    """The pipeline of a folder without tokenizer.json; here add_bos_token in tokenizer_config.json counts."""
+    names = [files.folder / name for name in ("vocab.json", "merges.txt")]
+    known = files.class_name in classes.FROM_VOCABULARY and "auto_map" not in files.config
+    if not known or not all(name.is_file() for name in names):
+        return _by_transformers(files, add_bos_token)
+    with tokenizer_errors.named(f"{files.folder}: vocab.json and merges.txt"):
+        vocab, merges = models.BPE.read_file(*map(str, names))
+        build_class = classes.FROM_VOCABULARY[files.class_name]
+        tokenizer = build_class(files.config, {"vocab": vocab, "merges": merges})
+    _finish(tokenizer, files)
+    begins = classes.ADDS_BOS.get(files.class_name) if add_bos_token is None else add_bos_token
+    if begins is not None or tokenizer.post_processor is None:
+        _set_ends(tokenizer, files.special.get("bos_token") if begins else None, None)
+    elif files.class_name in classes.ADDED_BOS_IN_4:
+        _note_transformers_4(tokenizer, files)
+    return tokenizer
+
+
+def _rebuilt(files: TokenizerFiles, stored: Tokenizer) -> Tokenizer | None:
+    """The pipeline of the class around the file's vocabulary, with the file's post-processor; None: the file's own."""
+    model, name = files.json.get("model") or {}, files.class_name
+    rebuild = classes.ANEW.get(name)
+    if rebuild is None or model.get("type", "BPE") != "BPE" or "merges" not in model:
+        if name in classes.REBUILT_ELSEWHERE:
+            log.warning(
+                "%s: transformers 5 replaces parts of a tokenizer.json of class %s, ctworker uses the file as it is: compare "
+                "a few token ids",
+                files.path, name,
+            )  # fmt: skip
+        return None
+    splits = tokenizer_json.further_splits(files.json) if name in classes.KEEPS_SPLITS else []
+    if splits:
+        log.warning(
+            "%s: has splits (%s) that %s lacks: ctworker keeps them, as the model was trained with them; transformers 5 drops "
+            "them, so hf's token ids of some texts differ",
+            files.path, ", ".join(splits), name,
+        )  # fmt: skip
+        if files.config.get("add_prefix_space") is not None:
+            tokenizer_json.set_prefix_space(stored, files.json, classes.prefixes(files.config))
+        return None
+    tokenizer = rebuild(files.config, model)
+    if stored.post_processor is not None:
+        tokenizer.post_processor = stored.post_processor
+    return tokenizer
+
+
+def _finish(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    special_tokens.add(tokenizer, files.tokens, files.class_name)
     tokenizer.encode_special_tokens = bool(files.config.get("split_special_tokens", False))
 
 
@@ -256,22 +272,6 @@ def _no_tokenizer_json(files: TokenizerFiles) -> str:
         f"{folder}: has no tokenizer.json. Pass a tokenizer's folder or hub name with tokenizer=; a quantised copy uses the "
         "original model's tokenizer"
     )
-
-
-def _add_tokens(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
-    """Adds the added tokens with their flags from tokenizer_config.json, then special tokens that are still missing,
-    so that a text's special tokens are recognised as a whole."""
-    if files.added:
-        tokenizer.add_tokens(files.added)
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    missing = [
-        AddedToken(text, special=True, normalized=False)
-        for text in files.special.values()
-        if text not in known
-    ]
-    missing += [token for token in files.extra if token.content not in known]
-    if missing:
-        tokenizer.add_tokens(missing)
 
 
 def _set_ends(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:

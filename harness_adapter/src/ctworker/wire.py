@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 
 from .errors import ProtocolError, WorkerError
+from .replies import ERROR, check_fields
 
 PROTOCOL_VERSION = 1
 
@@ -62,10 +63,12 @@ def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
     try:
         reply = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except Exception as error:  # msgpack raises many kinds
-        raise ProtocolError(f"the worker's reply is not msgpack: {error}") from error
+        cause = str(error) or type(error).__name__
+        raise ProtocolError(f"the reply is not msgpack: {cause}") from error
     if not isinstance(reply, dict) or "ok" not in reply:
-        raise ProtocolError(f"the worker's reply is not a map with 'ok': {str(reply)[:80]}")
+        raise ProtocolError(f"the reply is not a map with the field ok: {str(reply)[:80]}")
     if reply["ok"] is not True:
+        check_fields(reply, {"error?": ERROR}, "")
         error = reply.get("error") or {}
         raise WorkerError(
             str(error.get("code", "internal")),
@@ -75,9 +78,7 @@ def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
             layer=error.get("layer"),
         )
     if reply.get("id") != request_id:
-        raise ProtocolError(
-            f"the worker answered request {reply.get('id')}, expected {request_id}"
-        )
+        raise ProtocolError(f"the field id is {reply.get('id')!r:.60}, expected {request_id}")
     return reply
 
 
@@ -141,6 +142,9 @@ def decode_columns(
     for name in ("item", "count", *needed):
         if name not in columns:
             raise ProtocolError(f"the worker's result lacks column '{name}'")
+    for name in ("count", "windows", "window_count"):
+        if min(columns.get(name, ()), default=0) < 0:
+            raise ProtocolError(f"column '{name}' of the worker's result has a negative value")
     n_windows = sum(columns.get("windows", ()))
     lengths = {"item": n_items, "target": sum(columns["count"]), "window": n_windows}
     lengths |= {"layer": n_windows * n_layers, "matrix": n_windows * n_matrices}

@@ -113,7 +113,7 @@ def read_file(file: Path) -> dict[tuple[str, int], Answer]:
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CtworkerError
+from ..json_file import check_pointer
 from . import detokenize
 
 #: Joined texts of WikiText-2's test set: join -> the first digits of its sha256.
@@ -134,7 +135,7 @@ def _file_rows(path: Path, column: str, dataset: str) -> list[str]:
     if suffixes[-1:] == [".parquet"]:
         return _parquet_rows(path, column)
     text = _read(path)
-    lines = dataset == "wikitext2" and text.lstrip().startswith("{")  # as the task files of lm-eval accept them
+    lines = dataset == "wikitext2" and text.removeprefix("\ufeff").lstrip().startswith("{")  # as the task files of lm-eval accept them
     if lines or suffixes[-1:] in ([".jsonl"], [".json"], [".ndjson"]):
         return list(_json_rows(path, text, column, dataset))
     return _wikitext_rows(text) if dataset == "wikitext2" else [text]
@@ -146,17 +147,19 @@ def _read(path: Path) -> str:
     except (OSError, EOFError, zlib.error) as error:
         raise ArgumentError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ArgumentError(
             f"{path}: line {line} is not UTF-8 (byte {error.start} is 0x{data[error.start]:02x}): convert the file, for example "
             "with iconv"
         ) from error
+    check_pointer(path, text)
+    return text
 
 
 def _json_rows(path: Path, text: str, column: str, dataset: str) -> Iterator[str]:
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         if not line.strip():
             continue
         try:
