@@ -55,7 +55,8 @@ struct ctw_backend_info {
 struct ctw_backend_traits {
     bool host_memory;     /* operations read the mapped files, and only before their call returns */
     int64_t chunk_tokens; /* number of rows from which on products run at full throughput */
-    int64_t pass_tokens;  /* more tokens per pass bring no worthwhile gain */
+    int64_t pass_tokens;  /* more tokens per pass bring no worthwhile gain... */
+    int64_t mixture_pass_tokens; /* ...or, of a mixture, whose experts share a pass's tokens */
     double pass_flops;    /* about one minute of work */
     bool decodes_ahead;   /* ctw_prepare() decodes all weights that are not dense, and no operation
                              of the slot reads their bytes afterwards */

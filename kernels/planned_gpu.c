@@ -100,6 +100,7 @@ static const struct ctw_backend_ops planned_ops = {
     .traits = {.host_memory = false,
                .chunk_tokens = CTW_GPU_CHUNK,
                .pass_tokens = CTW_GPU_PASS,
+               .mixture_pass_tokens = CTW_GPU_PASS,
                .pass_flops = CTW_GPU_PASS_FLOPS,
                .decodes_ahead = true},
     .head_rows = planned_head_rows,

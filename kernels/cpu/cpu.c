@@ -385,7 +385,8 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
                .chunk_tokens = 4096, /* decoding a weight then costs under 1 % of using it */
-               .pass_tokens = 32768, /* keeps the residual small; results come out pass by pass */
+               .pass_tokens = 4096,          /* a chunk: results are final within seconds */
+               .mixture_pass_tokens = 32768, /* decodes each expert for 2048 tokens or so */
                .pass_flops = 1.2e13},
     .head_rows = cpu_head_rows,
     .count = cpu_count,

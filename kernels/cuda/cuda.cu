@@ -398,6 +398,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     {/* host_memory */ false,
      /* chunk_tokens */ CTW_GPU_CHUNK,
      /* pass_tokens */ CTW_GPU_PASS,
+     /* mixture_pass_tokens */ CTW_GPU_PASS,
      /* pass_flops */ CTW_GPU_PASS_FLOPS,
      /* decodes_ahead */ true},
     ctw_cuda_count,

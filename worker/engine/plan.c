@@ -318,9 +318,10 @@ static int64_t smaller_chunk(int64_t chunk)
  * a chunk has. */
 static int64_t enough_tokens(const struct ctw_backend_traits *traits, const struct widths *w)
 {
-    int64_t rows =
-        w->n_experts == 0 ? traits->chunk_tokens : traits->pass_tokens * w->chosen / w->n_experts;
-    return rows < traits->chunk_tokens ? 2 * traits->pass_tokens : traits->pass_tokens;
+    if (w->n_experts == 0)
+        return traits->pass_tokens;
+    int64_t pass = traits->mixture_pass_tokens, rows = pass * w->chosen / w->n_experts;
+    return rows < traits->chunk_tokens ? 2 * pass : pass;
 }
 
 /* A mixture's pass may be up to an eighth longer if that saves a short one, which would decode all
@@ -340,9 +341,10 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     int64_t pass = r->pass_tokens;
     /* A model may consist of an embedding and a head. */
     double flops = fmax(ctw_plan_layer_flops(r->model), traits->pass_flops / CTW_PLAN_PASS_MOST);
+    const int64_t enough = enough_tokens(traits, &w);
     if (pass == 0)
-        pass = max64(PASS_TOKENS_MIN,
-                     min64(enough_tokens(traits, &w), (int64_t)(traits->pass_flops / flops)));
+        pass = max64(min64(PASS_TOKENS_MIN, enough),
+                     min64(enough, (int64_t)(traits->pass_flops / flops)));
     const int64_t usual = pass;
     if (r->pass_tokens == 0)
         pass = max64(pass, r->hide_tokens);
