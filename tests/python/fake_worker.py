@@ -113,7 +113,7 @@ class Fake:
             "max_length": self.length,
             "vocab": VOCAB,
             "params": 1234,
-            "weight_bits": 4.5,
+            "weight_bits": 0.0 if "original" in self.folder else 4.5,
             "chunk_tokens": 16,
             "pass_tokens": 64,
             "memory_planned": 0,
@@ -123,7 +123,8 @@ class Fake:
     def others(self) -> list[dict]:
         """The models beside the first one."""
         return [
-            self.model() | {"name": name, "path": folder, "identity": identity_of(Path(folder))}
+            self.model() | {"name": name, "path": folder, "identity": identity_of(Path(folder)),
+                            "weight_bits": 0.0 if "original" in folder else 4.5}
             | ({"dtype": dtype, "numerics": f"{self.numerics}/{dtype}"} if dtype else {})
             for name, (folder, dtype) in list(self.models.items())[1:]
         ]  # fmt: skip
