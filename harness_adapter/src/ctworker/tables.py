@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def number(value: float | None, se: float | None = None, *, scale: float = 1.0, unit: str = "", plain: int = 5) -> str:
+def number(
+    value: float | None, se: float | None = None, *, scale: float = 1.0, unit: str = "", plain: int = 5, least: int = 0
+) -> str:
     """A value with its standard error to two significant digits, and the value to the same decimal place. Without a
-    standard error: `plain` significant digits. A standard error below the rounding of float64 counts as 0."""
+    standard error: `plain` significant digits. least: decimal places at least. A standard error below the rounding of float64
+    counts as 0."""
     if value is None or math.isnan(value):
         return "-"
     value *= scale
@@ -18,7 +21,7 @@ def number(value: float | None, se: float | None = None, *, scale: float = 1.0, 
     se *= scale
     if se <= 1e-12 * abs(value):
         return f"{value:.5g} ± 0{unit}"
-    digits = min(12, max(0, 1 - math.floor(math.log10(se))))
+    digits = min(12, max(least, 1 - math.floor(math.log10(se))))
     return f"{value:.{digits}f} ± {se:.{digits}f}{unit}"
 
 

@@ -33,8 +33,6 @@ def noise_floor(models: list[dict[str, Any]]) -> float | None:
 def _row(model: dict[str, Any], floor: float | None) -> list[str]:
     found = model["statistics"]
     bits, kl = model["model"].get("weight_bits"), found["kl"]["value"]
-    ratio = perplexity_ratio(found)
-    change = shown(ratio | {"value": ratio["value"] - 1} if ratio["value"] is not None else ratio, found, 100.0, " %")
     return [
         model["label"],
         f"{bits:.3f}" if bits and model["label"] != NOISE_FLOOR else "",
@@ -42,17 +40,20 @@ def _row(model: dict[str, Any], floor: float | None) -> list[str]:
         "" if floor is None or kl is None else multiple(kl / floor),
         shown(found["kl_percentiles"]["99.9"], found),
         shown(found["same_top"], found, 100.0, " %"),
-        change if change.startswith(("-", "0 ")) else f"+{change}",
+        perplexity_change(found),
     ]
 
 
-def perplexity_ratio(statistics: dict[str, Any]) -> dict[str, float | None]:
-    """The model's perplexity over the reference's, with the error of the ratio: both are of the same windows."""
+def perplexity_change(statistics: dict[str, Any]) -> str:
+    """How much larger the model's perplexity is than the reference's, with the error of the ratio: both are of the same
+    windows."""
     log = statistics["ln_ppl_ratio"]
     if log["value"] is None or log["value"] > 700:
-        return {"value": None, "se": None}
-    value = math.exp(log["value"])
-    return {"value": value, "se": None if log["se"] is None else value * log["se"]}
+        return "-"
+    ratio = math.exp(log["value"])
+    change = {"value": math.expm1(log["value"]), "se": None if log["se"] is None else ratio * log["se"]}
+    text = shown(change, statistics, 100.0, " %")
+    return text if text.startswith(("-", "0")) and change["value"] <= 0 else f"+{text}"
 
 
 def shown(estimate: dict[str, float | None], statistics: dict[str, Any], scale: float = 1.0, unit: str = "") -> str:

@@ -83,10 +83,11 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     group.add_argument("--hidden-limit", metavar="SIZE", help="size of that folder (default: 20GiB); the least used files go")
     group = out.add_argument_group("output")
-    group.add_argument("--full", action="store_true", help="all statistics of each model, and its worst positions, not only its headline")
-    group.add_argument("--markdown", action="store_true", help="the report as a Markdown table with its caption, for a model card")
+    group.add_argument("--full", action="store_true", help="all statistics of each model and its worst positions")
+    group.add_argument("--markdown", action="store_true", help="the report as a Markdown table with its caption")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
-    group.add_argument("--plot", metavar="FILE", help="a plot of the layers and matrices: .png, .svg or .pdf")
+    group.add_argument("--plot", metavar="FILE", help="charts as .png, .svg or .pdf: of the layers, of each model's matrices, and of the "
+        "divergence's spread; FILE is the first of them, and the others have a name behind it")
     group.add_argument("--dry-run", action="store_true", help="check everything, and print what would be compared")
     group.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return out
@@ -108,8 +109,6 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         from . import plot
 
-        if not options.layers and options.matrices is None:
-            raise ArgumentError("--plot draws layers and matrices: pass --layers, --matrices or both, too")
         plot.check(options.plot)
     asked = _models(options)
     plan = models.prepare(asked)
@@ -127,9 +126,8 @@ def run(options: argparse.Namespace) -> int:
     write = report.markdown if options.markdown else report.text
     out.finish(found, write(found, options.full))
     if options.plot is not None:
-        drawn = [model for model in found["models"] if "layers" in model or "matrices" in model]
-        if drawn:
-            plot.write(options.plot, drawn)
+        for path in plot.write(options.plot, found):
+            print(f"written: {path}", file=sys.stderr)
     return 70 if any("error" in model for model in found["models"]) else 0
 
 

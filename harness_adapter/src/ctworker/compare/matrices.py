@@ -39,11 +39,6 @@ def layer(name: str) -> int | None:
     return int(numbers[0]) if numbers else None
 
 
-def kind(name: str) -> str:
-    """"q_proj" of "model.layers.0.self_attn.q_proj"."""
-    return name.rpartition(".")[2]
-
-
 def _window_sums(part: Comparison) -> np.ndarray:
     """Of the whole model's divergence."""
     ends = np.cumsum(part.window_counts)
