@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from ..report import described
 from ..scoring import Progress
 from ..tokenizer import TextTokenizer
 from ..wire import pack
-from . import layers, matrices
+from . import kept, layers, matrices
 from .headline import NOISE_FLOOR
 from .result import describe
 from .tokenizers import difference
@@ -272,10 +273,27 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         found["layers"] = [layer.to_json() for layer in layers.summarize(results)]
     if alone is not None:
         found["matrices"] = matrices.summarize(alone)
+        if options.endpoint is None:
+            found["matrices"]["kept"] = _keep_worst(options, case, found["matrices"], texts, few, on_progress)
     _check_reference(report, other)
     if report["text"] is None:
         report["text"] = _text(plan, tokens, method, texts, rule, found)
     return {"model": model, "reference": other, **found, "notes": notes}
+
+
+def _keep_worst(
+    options: Options, case: Case, ranked: dict[str, Any], texts: Sequence[Any], rule: dict[str, Any], on_progress: Callable[..., None]
+) -> dict[str, Any]:
+    """Measures the model with its worst matrices in 16 bits, on the windows of the ranking; `error`: why it cannot be."""
+    names = kept.worst(ranked)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ctworker-kept-") as folder:
+            n_bytes = kept.write(_folder(case.model, options), _folder(options.reference, options), names, Path(folder))
+            with _client(options, replace(case, model=folder)) as client:
+                results = client.compare_windows(texts, reference="reference", **rule, on_progress=on_progress)
+    except (CtworkerError, OSError) as error:
+        return {"error": str(error)}
+    return {"names": names, "bytes": n_bytes, "kl": matrices.divergence(results)}
 
 
 def _without_rate(progress: Progress) -> Progress:
