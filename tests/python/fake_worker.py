@@ -117,7 +117,7 @@ class Fake:
             "max_length": self.length,
             "vocab": VOCAB,
             "params": 1234,
-            "weight_bits": 4.5,
+            "weight_bits": 0.0 if "original" in self.folder else 4.5,
             "chunk_tokens": 16,
             "pass_tokens": 64,
             "memory_planned": 0,
@@ -133,6 +133,7 @@ class Fake:
         return [
             self.model()
             | {"name": name, "path": folder, "identity": self.identities[folder], "weights": {"files": self.stamp(folder)}}
+            | {"weight_bits": 0.0 if "original" in folder else 4.5}
             | ({"dtype": dtype, "numerics": f"{self.numerics}/{dtype}"} if dtype else {})
             for name, (folder, dtype) in list(self.models.items())[1:]
         ]  # fmt: skip

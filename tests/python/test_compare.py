@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 import shutil
 from array import array
 from collections.abc import Callable
@@ -21,9 +23,10 @@ from ctworker.compare import models as compare_models
 from ctworker.compare.divergence import COLUMNS, Columns, summarize
 from ctworker.compare.result import places
 from ctworker.perplexity import main as ppl
+from ctworker.perplexity import methods
 from ctworker.results import Comparison
 from ctworker.sweep import main as sweep
-from ctworker.tables import number, render
+from ctworker.tables import multiple, number, render
 
 TEXT = "the quick brown fox jumps over the lazy dog, and some other animals look on. " * 4
 
@@ -44,7 +47,7 @@ def report(
 
     def use(*arguments: str, code: int = 0, faults: str = "") -> dict[str, Any]:
         fake(faults)
-        named = [str(folders.get(argument, argument)) for argument in arguments]
+        named = [re.sub(r"[^=]+$", lambda m: str(folders.get(m[0], m[0])), argument) for argument in arguments]
         file = tmp_path / "report.json"
         file.unlink(missing_ok=True)
         command = [str(folders["original"]), *named, "--text", str(folders["text"]), "--json", str(file)]
@@ -66,7 +69,7 @@ def toy(rule: dict[str, Any], effect: float = 1.0) -> tuple[list[int], dict[str,
 
 
 def test_the_report(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
-    found = report("w4", "w8", "--window", "32", "--tail", "--noise-floor", "--dtype", "bfloat16")
+    found = report("w4", "w8", "--window", "32", "--tail", "--noise-floor", "--dtype", "bfloat16", "--full")
     _, expected = toy({"window": 32, "tail": True})
     floor, *models = found["models"]
     assert [m["label"] for m in models] == ["w4", "w8"] and floor["label"] == "noise floor"
@@ -85,6 +88,90 @@ def test_the_report(report: Callable[..., dict[str, Any]], folders: dict[str, Pa
     assert "same top-1" in report.out and "standard error over 10 windows" in report.out
     assert report.out.count("the largest divergences") == 3
     assert "3 comparisons with" in report.err and "10 windows, 298 targets of text.txt through two models" in report.err
+
+
+def test_the_headline(report: Callable[..., dict[str, Any]]) -> None:
+    """One row a model; what it says is computed from the statistics."""
+    found = report("four=w4", "w8", "--window", "32", "--noise-floor", "--dtype", "bfloat16")
+    four = found["models"][1]
+    assert four["label"] == "four" and "the largest divergences" not in report.out and "correlation" not in report.out
+    lines = report.out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("model "))
+    head, floor, row = lines[start], lines[start + 2], lines[start + 3]
+    assert re.split(r"  +", head) == ["model", "bits/weight", "KL (nats)", "x floor", "99.9 % of KL", "same top-1", "perplexity"]
+    statistics = four["statistics"]
+    kl, ratio, same = (statistics[name] for name in ("kl", "ln_ppl_ratio", "same_top"))
+    change = math.exp(ratio["value"])
+    cells = re.split(r"  +", row)
+    assert cells[1:4] == ["4.500", number(kl["value"], kl["se"]), "100"]
+    assert cells[-2:] == [
+        number(same["value"], same["se"], scale=100, unit=" %"),
+        "+" + number(change - 1, change * ratio["se"], scale=100, unit=" %"),
+    ]
+    assert floor.startswith("noise floor  ") and re.split(r"  +", floor)[2] == "1.0"
+    assert "9 windows, 279 targets of 308 tokens" in report.out and "--full has all statistics" in report.out
+
+
+def test_markdown_has_its_caption(report: Callable[..., dict[str, Any]]) -> None:
+    found = report("w4", "w|8=w8", "--window", "32", "--rows", "6", "--markdown")
+    table, caption = report.out.split("\n\n")[:2]
+    lines = table.splitlines()
+    assert lines[0] == "| model | bits/weight | KL (nats) | 99.9 % of KL | same top-1 | perplexity |"
+    assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: |" and lines[3].startswith("| w\\|8 | 4.500 | ")
+    for part in (
+        "Against original, on 6 of 9 windows of text.txt", found["text"]["sha256"][:16], "186 targets",
+        "gptq-2048: windows of 32 tokens, only the first 6 windows", "±: standard error over 6 windows", "No noise floor",
+        "numerics fake-1",
+    ):  # fmt: skip
+        assert part in caption, part
+    report("w4", "--window", "32", "--markdown", "--full")
+    assert "| top-5 overlap | " in report.out and "| statistic | w4 |" in report.out
+
+
+def test_too_few_windows_have_no_error(report: Callable[..., dict[str, Any]]) -> None:
+    for rows, sentence in (("1", "1 window"), ("4", "4 windows"), ("5", "")):
+        report("w4", "--window", "32", "--rows", rows, "--full")
+        assert ("±" in report.out) is not bool(sentence)
+        assert (f"No standard errors: {sentence}, and an error needs 5" in report.out) is bool(sentence)
+
+
+def test_a_quantised_reference_is_warned_about(
+    report: Callable[..., dict[str, Any]], folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The arguments in the wrong order."""
+    shutil.copytree(folders["original"], folders["original"].parent / "swap" / "original")
+    first, second = folders["w4"], folders["original"].parent / "swap" / "original"
+    folders["original"] = first
+    found = report(str(second), "w8", "--window", "32")
+    note = f"the reference {first} is quantised (4.50 bits per weight), and {second} is not: name the original first"
+    assert note in caplog.text and f"note: {note}" in report.out
+    swapped, right = found["models"]
+    assert len(swapped["notes"]) == 1 and right["notes"] == []
+
+
+def test_labels(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
+    odd = Path(shutil.copytree(folders["w4"], folders["w4"].parent / "a=b"))
+    found = report(f"x={folders['w4']}", f"{odd}", "--window", "32")
+    assert [model["label"] for model in found["models"]] == ["x", "a=b"]
+    for arguments, message in (
+        (["x=w4", "x=w8"], "the label 'x' stands for two things"),
+        (["noise floor=w4"], "the label 'noise floor' stands for two things"),
+        (["=w4"], "=w4: expected LABEL=NAME"),
+    ):
+        named = [a.replace("w4", str(folders["w4"])).replace("w8", str(folders["w8"])) for a in arguments]
+        report(*named, "--window", "32", code=64)
+        assert message.replace("w4", str(folders["w4"])) in report.err
+
+
+def test_methods_in_words() -> None:
+    for name, given, words in (
+        ("gptq-2048", {}, "gptq-2048: windows of 2048 tokens"),
+        ("gptq-2048", {"rows": 1}, "gptq-2048: windows of 2048 tokens, only the first window"),
+        ("gptq-2048", {"window": 512, "tail": True}, "gptq-2048: windows of 512 tokens, tail yes"),
+        ("llama.cpp-512", {"bos": "none"}, "llama.cpp-512: windows of 512 tokens, bos none"),
+        ("exl3", {"rows": 20}, "exl3: windows of 2048 tokens, only the first 20 windows"),
+    ):
+        assert methods.in_words(methods.resolve(methods.choose(name, given), 4096).fields()) == words
 
 
 def test_a_model_against_itself(report: Callable[..., dict[str, Any]]) -> None:
@@ -106,7 +193,7 @@ def test_a_model_against_itself(report: Callable[..., dict[str, Any]]) -> None:
 def test_worst_positions_have_their_text(
     report: Callable[..., dict[str, Any]], arguments: list[str], rule: dict[str, Any]
 ) -> None:
-    (model,) = report("w4", "--worst", "4", *arguments)["models"]
+    (model,) = report("w4", "--worst", "4", "--full", *arguments)["models"]
     tokens = list(TEXT.encode())
     rows = [(fake_divergence.columns(tokens, p, 1.0)["kl"], -k, p) for k, p in enumerate(toy(rule)[0])]
     assert [place["token"] for place in model["worst"]] == [p for _, _, p in sorted(rows, reverse=True)[:4]]
@@ -190,7 +277,7 @@ def test_a_full_disk_is_named(
     assert compare.main([*command, "--json", "/dev/full"]) == 70
     out = capsys.readouterr()
     assert "--json /dev/full: cannot be written: No space left on device" in out.err
-    assert "same top-1" in out.out
+    assert "same top-1" in out.out and "perplexity" in out.out
 
 
 def test_equal_names_are_told_apart(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
@@ -275,7 +362,7 @@ def test_dry_run_starts_no_worker(
 ) -> None:
     assert report("w4", "--window", "32", "--dry-run") == {}
     assert not (tmp_path / "worker.json").exists() and f"compare    w4: {folders['w4']}" in report.out
-    assert "counts     1 documents, 308 tokens, 9 windows, 279 targets" in report.out
+    assert "counts     1 document, 308 tokens, 9 windows, 279 targets" in report.out
 
 
 def test_places_of_targets() -> None:
@@ -296,5 +383,7 @@ def test_numbers_and_tables() -> None:
     assert number(0.031312, 0.00042) == "0.03131 ± 0.00042"
     assert number(0.9190, 0.00071, scale=100, unit=" %") == "91.900 ± 0.071 %"
     assert number(1234.5, 56.7) == "1234 ± 57" and number(1.0, 0.0) == "1 ± 0"
+    assert number(9.908606972637, 1e-15, unit=" %") == "9.9086 ± 0 %", "an error of rounding has no digits"
+    assert [multiple(x) for x in (263.4, 2.63, 0.0263, 99.7, 12345.0, 1e7)] == ["260", "2.6", "0.026", "100", "12000", "1e+07"]
     assert number(None) == number(float("nan"), 1.0) == "-" and number(0.1234567) == "0.12346"
     assert render([["", "a"], ["x", "10"]]) == "    a\n-  --\nx  10"

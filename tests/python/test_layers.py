@@ -139,7 +139,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--plot", "x.svg"], "--plot draws layers and matrices: pass --layers, --matrices or both, too"),
         (["--layers", "--plot", "x.gif"], "expected a name that ends in .png, .svg, .pdf"),
         (["--layers", "--plot", "/no/such/x.svg"], "there is no folder /no/such"),
     ],

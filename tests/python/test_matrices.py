@@ -17,8 +17,8 @@ import pytest
 from conftest import ROOT
 from ctworker import Worker, tables
 from ctworker.compare import main as compare
-from ctworker.compare import matrices
-from ctworker.errors import ProtocolError
+from ctworker.compare import kept, matrices
+from ctworker.errors import CtworkerError, ProtocolError
 from ctworker.results import Comparison, Matrices, split
 from ctworker.wire import DIVERGENCE_COLUMNS
 from test_layers import TEXT, models, text, write_tensors  # noqa: F401
@@ -200,6 +200,38 @@ def test_what_cannot_be_exchanged_is_refused(models: dict[str, Path], real_worke
             alone(*pair, texts(), **options)
 
 
+def test_matrices_that_are_kept(models: dict[str, Path], real_worker: str, tmp_path: Path) -> None:  # noqa: F811
+    """The checkpoint with matrices in 16 bits is the quantised one, but for these: kept all, nothing is left of the divergence;
+    kept one, the others' tensors have the same bytes. Formats whose tensors are named alike in both checkpoints, too."""
+    dense, model = models["dense"], models["w2a16_g32"]
+    names = alone(model, dense, texts())[0].matrices.names
+    for n, chosen in (("all", names), ("one", names[2:3])):
+        folder = tmp_path / n
+        folder.mkdir()
+        n_bytes = kept.write(model, dense, chosen, folder)
+        found, before, originals = (reference_model.read_folder(path) for path in (folder, model, dense))
+        modules = set(chosen)
+        assert {k: v for k, v in found.items() if k.rpartition(".")[0] not in modules}.keys() == {
+            k for k in before if k.rpartition(".")[0] not in modules}  # fmt: skip
+        assert all((found[f"{name}.weight"][1] == originals[f"{name}.weight"][1]).all() for name in chosen)
+        assert n_bytes == sum(originals[f"{name}.weight"][1].nbytes for name in chosen)
+        with Worker(folder, reference=dense, device="cpu") as worker:
+            total = sum(sum(window_sums(result)) for result in worker.compare_windows(texts(), WINDOW))
+        assert (total == 0) is (n == "all")
+    with pytest.raises(CtworkerError, match="has no tensor .*gone.weight|no tensor"):
+        (tmp_path / "bad").mkdir()
+        kept.write(model, tmp_path / "bad", names[:1], tmp_path / "bad")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
+    with pytest.raises(CtworkerError, match="quant_method 'gptq' cannot be kept in 16 bits one by one: expected compressed-tensors"):
+        kept.write(tmp_path / "other", dense, names[:1], tmp_path / "bad")
+
+
+def test_the_worst_are_kept() -> None:
+    ranked = {"alone": [{"name": str(i), "kl": {"value": None if i == 0 else 1.0 / i}} for i in range(101)]}
+    assert kept.worst(ranked) == ["1", "2", "3", "4", "5"] and kept.worst({"alone": ranked["alone"][:3]}) == ["1"]
+
+
 def test_the_report_ranks_and_draws_them(
     models: dict[str, Path], text: str, real_worker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
 ) -> None:
@@ -213,8 +245,14 @@ def test_the_report_ranks_and_draws_them(
     values = [each["kl"]["value"] for each in model["matrices"]["alone"]]
     assert values == sorted(values, reverse=True) and min(values) > 0
     assert out.index(model["matrices"]["alone"][0]["name"]) < out.index(model["matrices"]["alone"][1]["name"])
-    drawing = plot.read_text()
-    assert "KL of one matrix alone" in drawing and "down_proj" in drawing and "relative error" in drawing
+    assert "relative error" in plot.read_text()
+    one = model["matrices"]["kept"]
+    assert one["names"] == [model["matrices"]["alone"][0]["name"]] and 0 < one["kl"]["value"] < model["matrices"]["kl"]["value"]
+    assert "kept in 16 bits, this matrix brings it from " in out and one["names"][0] in out.partition("kept in 16 bits")[2]
+    (drawing,) = (path.read_text() for path in plot.parent.glob("plot-matrices-*.svg"))
+    title = f"KL of each matrix of {model['label']} alone in {models['dense'].name}"
+    assert title in drawing and "down_proj" in drawing
+    assert "quartiles" in plot.with_name("plot-spread.svg").read_text() and plot.with_name("plot-cosine.svg").exists()
     tokens = array("i", list(TEXT.encode()))
     (direct,) = alone(models["w2a16_g32"], models["dense"], [tokens[: 2 * WINDOW]])
     sums = np.asarray(direct.matrices.kl).reshape(2, -1).sum(axis=0) / (2 * (WINDOW - 1))

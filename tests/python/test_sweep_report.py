@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import re
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+import yaml
 from browser import PROGRAM, Browser
 
-from ctworker.sweep import document, plots, report_html, results, tables, view
+import synthetic_sweep
+from ctworker.charts import labels
+from ctworker.sweep import captions, cards, document, plots, report_html, results, tables, view
 
 browser = pytest.mark.skipif(PROGRAM is None, reason="no chromium: apt-get install chromium")
 #: Label -> method, bits, perplexity, accuracy. One label and one error text would break a page that does not escape.
@@ -84,19 +91,86 @@ def test_tables(made: dict[str, Any]) -> None:
     text = tables.markdown(made)
     lines = text.splitlines()
     assert lines[0] == "| model | bits per weight | size | gptq-2048: perplexity ↓ | arc_easy: acc ↑ |"
-    assert "| W4 | 4.100 | 4.10 GB | 10.9000 ± 0.22 (+9.00 %) | 0.6600 ± 0.013 (-0.04) |" in lines
+    assert "| W4 | 4.100 | 4.10 GB | 10.90 ± 0.22 (+9.00 %) | 0.660 ± 0.013 (-0.04) |" in lines
     assert len({line.count("|") for line in lines[:8]}) == 1
     assert f"* W2, arc_easy failed: {ERROR}" in lines
     rows = tables.csv_text(made).splitlines()
     assert len(rows) == 13 and rows[1].startswith("bf16,Llama,,,True,16.0,16.1,16000000000,8000000000,,task,gptq-2048")
 
 
+def test_a_caption_has_all_that_a_number_depends_on() -> None:
+    made = synthetic_sweep.sweep(5)
+    jsonschema.validate(made, results.schema())
+    text = tables.markdown(made)
+    original = made["models"][0]["label"]
+    assert "* gptq-2048: perplexity: **4 of 148 windows** of wikitext2; gptq-2048: windows of 2048 tokens; dtype bfloat16; " in text
+    assert "* hellaswag: acc: **500 of 2,376 questions** of hellaswag; lm-eval 0.4.13, 0-shot; " in text
+    assert f"* KL gptq-2048: against {original}; 148 windows of wikitext2; " in text and "sha256 abababababababab" in text
+    assert "KL gptq-2048 ↓ | 99.9 % of KL | same top-1 | perplexity, paired |" in text.splitlines()[0]
+    row = next(line for line in text.splitlines() if line.startswith(f"| {made['models'][3]['label']} "))
+    assert "0.0005200 ± 0.0000062 (3.4 x the noise floor)" in row and "98.974 ± 0.070 %" in row and "+0.0364 ± 0.0016 %" in row
+    assert "(-0.0004 ± 0.0031)" in row, "a task's difference has the paired test's error"
+    assert " ± " not in row.split(" | ")[3], "four windows have no error"
+
+
+def test_a_perplexity_has_the_paired_error_of_its_difference() -> None:
+    """The ratio of two perplexities of the same windows: the windows' own spread cancels."""
+    made = synthetic_sweep.sweep(3)
+    rng = np.random.default_rng(1)
+    weights, base = [2047] * 20, rng.normal(4000, 900, 20)
+    cells = [cell for cell in made["cells"] if cell["work"] == "gptq-2048"]
+    for i, cell in enumerate(cells):
+        nll = base * (1 + 0.01 * i) + rng.normal(0, 5, 20) * bool(i)
+        cell["metrics"][0]["value"] = math.exp(nll.sum() / sum(weights))
+        cell["details"]["texts"][0] |= {"se_clusters": 20, "pieces": {"nll": nll.tolist(), "weight": weights}}
+    column = view.columns(made)[0]
+    first, other = (np.array(cell["details"]["texts"][0]["pieces"]["nll"]) / 2047 for cell in cells[:2])
+    ratio = math.exp((other - first).mean())
+    se = 100 * ratio * (other - first).std(ddof=1) / math.sqrt(20)
+    label = cells[1]["model"]
+    shown, error = column.values[label].change.removesuffix(" %").split(" ± ")
+    assert float(shown) == pytest.approx(100 * (ratio - 1), abs=se) and float(error) == pytest.approx(se, rel=0.05)
+    cells[1]["details"]["texts"][0]["pieces"]["weight"] = [2047] * 19 + [2046]
+    assert "±" not in view.columns(made)[0].values[label].change, "other windows do not pair"
+
+
+def test_a_card_is_yaml_and_a_table() -> None:
+    made = synthetic_sweep.sweep(4)
+    for model, label in zip(made["models"], ("original", 'W4: "a|b"', "w4 A/b", "W4-a-b")):
+        for cell in made["cells"]:
+            cell["model"] = label if cell["model"] == model["label"] else cell["model"]
+        model["label"] = label
+    made["paired"] = []
+    found = dict(cards.files(made))
+    assert list(found) == ["W4-a-b.md", "w4-A-b-2.md", "W4-a-b-3.md"]
+    _, head, body = next(iter(found.values())).split("---\n", 2)
+    (entry,) = yaml.safe_load(head)["model-index"]
+    assert entry["name"] == 'W4: "a|b"' and len(entry["results"]) == 4
+    for result in entry["results"]:
+        assert result["task"]["type"] and result["dataset"]["type"] and result["dataset"]["name"]
+        assert all(isinstance(metric["value"], float) and metric["type"] for metric in result["metrics"])
+    assert entry["results"][0]["dataset"]["name"] == "wikitext2, 4 of 148 windows"
+    assert [metric["type"] for metric in entry["results"][3]["metrics"]] == ["kl_divergence", "kl_99.9", "same_top"]
+    assert '| W4: "a\\|b" | 4.156 |' in body and "| original | 16.000 |" in body and "w4 A/b" not in body
+
+
+def test_amounts_of_older_results() -> None:
+    """results.json of before has no number of all windows."""
+    made = synthetic_sweep.sweep(2)
+    for cell in made["cells"]:
+        for each in [cell["method"], *cell["method"].get("texts", [])]:
+            each.pop("windows_of_text", None)
+    assert [captions.amount(column) for column in view.columns(made)] == [
+        ("4 windows", True), ("2,376 questions", False), ("500 of 2,376 questions", True), ("148 windows", False)]  # fmt: skip
+
+
 def test_plots(made: dict[str, Any]) -> None:
     found = dict(plots.files(made))
     assert sorted(found) == sorted(
-        f"{name}-{axis}.{kind}"
+        f"{name}-{axis}{theme}.{kind}"
         for name in ("gptq-2048-perplexity", "arc-easy-acc")
         for axis in ("bits-per-weight", "file-size")
+        for theme in ("", "-dark")
         for kind in ("png", "svg")
     )
     for name, content in found.items():
@@ -118,6 +192,15 @@ def test_html_is_one_file(made: dict[str, Any]) -> None:
 def page() -> Any:
     with Browser() as running:
         yield running
+
+
+OVERLAPS = """[...document.querySelectorAll('figure')].flatMap((figure) => {
+  const texts = [...figure.querySelectorAll('svg text')].map((t) => [t.textContent, t.getBoundingClientRect()]), found = [];
+  texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
+    if (p.left + 1 < q.right && q.left + 1 < p.right && p.top + 2 < q.bottom && q.top + 2 < p.bottom) found.push([a, b]);
+  }));
+  return found;
+})"""
 
 
 @browser
@@ -158,6 +241,56 @@ class TestPage:
         assert page.run("Math.max(...[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right))") <= width
         sizes = "[...document.querySelectorAll('#charts text')].map(t => t.getBoundingClientRect().height)"
         assert page.run(f"Math.min(...{sizes})") > 9, "text in plots is not scaled down"
+        self.clean(page, file)
+
+    @pytest.mark.parametrize("n", [5, 11, 30])
+    @pytest.mark.parametrize("width", [380, 1280])
+    def test_no_text_of_a_chart_covers_another(self, page: Browser, tmp_path: Path, n: int, width: int) -> None:
+        """By their boxes in the browser; and each point of each chart has its name or number."""
+        file = tmp_path / "report.html"
+        file.write_text(report_html.render(synthetic_sweep.sweep(n)))
+        page.open(file, width=width, phone=width < 500)
+        assert page.run(OVERLAPS) == []
+        counts = page.run("[...document.querySelectorAll('#charts figure')].map(f => [f.querySelectorAll('.point').length,"
+                          " f.querySelectorAll('.label').length])")  # fmt: skip
+        assert len(counts) == 4 and all(points == shown >= n - 1 for points, shown in counts), counts
+        assert page.run("document.querySelectorAll('.legend > span').length") == n
+        assert page.run("document.querySelector('#layers').textContent").count("emb.") == 1
+        assert page.run("document.documentElement.scrollWidth") <= width
+        self.clean(page, file)
+
+    def test_labels_are_placed_as_in_the_plots(self, page: Browser, file: Path) -> None:
+        """labels.js and charts/labels.py give the same places, to the last bit."""
+        page.open(file)
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            spots = [tuple(map(float, spot)) for spot in np.clip(rng.normal((200, 150), (60, 40), (20, 2)), 70, 350)]
+            sizes = [(float(width), 12.5) for width in rng.integers(10, 90, 20)]
+            bars = [(x - 3, y - 15, x + 3, y + 15) for x, y in spots[:5]]
+            for area, reach in (((60.0, 60.0, 430.0, 360.0), 1e9), ((60.0, 60.0, 430.0, 360.0), 40.0)):
+                found = labels.place(spots, sizes, area, bars, reach)
+                wanted = found and [{"box": list(one.box), "leader": one.leader and list(one.leader)} for one in found]
+                assert page.run(f"labels.place({json.dumps([spots, sizes, area, bars, reach])[1:-1]})") == wanted
+
+    def test_downloads(self, page: Browser, tmp_path: Path) -> None:
+        """Each chart can be had as a file of its own: with its title, its key, and no style of the page."""
+        file = tmp_path / "report.html"
+        file.write_text(report_html.render(synthetic_sweep.sweep(4)))
+        page.open(file)
+        page.run("window.saved = []; HTMLAnchorElement.prototype.click = function() { saved.push([this.download, this.href]); }")
+        figures = page.run("document.querySelectorAll('figure').length")
+        page.run("document.querySelectorAll('.save button').forEach(b => b.click())")
+        page.run(f"new Promise(done => {{ const wait = () => saved.length === {2 * figures} ? done() : setTimeout(wait, 50); wait(); }})")
+        saved = page.run("saved")
+        assert len({name for name, _ in saved}) == len(saved) == 2 * figures
+        for name, url in saved:
+            kind, _, data = url.partition(",")
+            if name.endswith(".png"):
+                assert kind == "data:image/png;base64" and base64.b64decode(data).startswith(b"\x89PNG")
+            else:
+                svg = urllib.parse.unquote(data)
+                assert svg.startswith("<svg") and not re.search(r"var\(|class=|style=", svg)
+                assert " windows" in svg or " questions" in svg, "the subtitle"
         self.clean(page, file)
 
     def test_table_sorts(self, page: Browser, file: Path) -> None:

@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def number(value: float | None, se: float | None = None, *, scale: float = 1.0, unit: str = "") -> str:
+def number(
+    value: float | None, se: float | None = None, *, scale: float = 1.0, unit: str = "", plain: int = 5, least: int = 0
+) -> str:
     """A value with its standard error to two significant digits, and the value to the same decimal place. Without a
-    standard error: five significant digits."""
+    standard error: `plain` significant digits. least: decimal places at least. A standard error below the rounding of float64
+    counts as 0."""
     if value is None or math.isnan(value):
         return "-"
     value *= scale
     if se is None or not math.isfinite(se):
-        return f"{value:.5g}{unit}"
+        return f"{value:.{plain}g}{unit}"
     se *= scale
-    if se == 0:
+    if se <= 1e-12 * abs(value):
         return f"{value:.5g} ± 0{unit}"
-    digits = min(12, max(0, 1 - math.floor(math.log10(se))))
+    digits = min(12, max(least, 1 - math.floor(math.log10(se))))
     return f"{value:.{digits}f} ± {se:.{digits}f}{unit}"
 
 
@@ -35,6 +38,30 @@ def column(estimates: Sequence[dict[str, Any]]) -> tuple[str, list[str]]:
         return text if se is None else f"{text} ± {se / 10.0**power:.3f}"
 
     return f"1e{power}" if power else "", [cell(each["value"], each["se"]) for each in estimates]
+
+
+def multiple(x: float) -> str:
+    """A ratio to two significant digits, without an exponent where it has fewer than six digits."""
+    if not math.isfinite(x) or not 1e-3 <= abs(x) < 1e6:
+        return f"{x:.2g}"
+    return f"{x:.{max(0, 1 - math.floor(math.log10(abs(x))))}f}" if abs(x) < 10 else f"{float(f'{x:.2g}'):.0f}"
+
+
+def counted(n: int, noun: str) -> str:
+    """"1 window", "4 windows"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def markdown(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """The first row is the head. The first `left` columns are aligned left, the others right."""
+    rule = ["---" if i < left else "---:" for i in range(len(rows[0]))]
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [cells[0], rule, *cells[1:]])
+
+
+def escaped(text: str) -> str:
+    """For a cell of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def render(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:

@@ -27,8 +27,10 @@ COLUMNS = {
     "ref_top": np.float32,
     "overlap5": np.uint8,
 }
-KL_PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+KL_PERCENTILES = (25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 DELTA_P_PERCENTILES = (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
+#: Windows from which a standard error is shown: with fewer, the error itself is known to no more than a factor of two.
+FEWEST_CLUSTERS = 5
 #: Limits of the buckets: probability of the reference's most probable token.
 CONFIDENCE = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
 

@@ -30,7 +30,8 @@ methods: {', '.join(name for name, method in methods.PRESETS.items() if method.c
 examples:
   ctworker-compare ORIGINAL W4A16 NVFP4
   ctworker-compare ORIGINAL W4A16 --method llama.cpp-512 --dataset wikitext2=wiki.test.raw --json report.json
-  ctworker-compare ORIGINAL W4A16 --noise-floor
+  ctworker-compare ORIGINAL W4A16 --noise-floor --full
+  ctworker-compare bf16=ORIGINAL gptq=out/W4A16 --markdown
   ctworker-compare ORIGINAL W4A16 NVFP4 --layers --plot layers.svg
   ctworker-compare --samples results/original results/w4a16
 
@@ -47,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     out.add_argument(
         "reference", nargs="?", metavar="REFERENCE",
-        help="folder or hub name of the original model; with --endpoint, the name of one of the worker's models",
+        help="folder or hub name of the original model; with --endpoint, the name of one of the worker's models; LABEL=NAME gives it "
+        "another name in the report",
     )  # fmt: skip
     out.add_argument("models", nargs="*", metavar="MODEL", help="the models to compare with it, likewise")
     out.add_argument(
@@ -55,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         help="also compare the reference's own 16-bit run with its float32 run: what rounding alone does",
     )  # fmt: skip
     out.add_argument("--reference-dtype", metavar="DTYPE", help="dtype of the reference's activations (default: --dtype)")
-    out.add_argument("--worst", type=int, default=5, metavar="N", help="show the N positions with the largest KL (default: 5)")
+    out.add_argument("--worst", type=int, default=5, metavar="N", help="with --full, the N positions with the largest KL (default: 5)")
     out.add_argument(
         "--layers", action="store_true",
         help="also compare the models' hidden states after each layer: where the quantisation hurts",
@@ -81,8 +83,11 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     group.add_argument("--hidden-limit", metavar="SIZE", help="size of that folder (default: 20GiB); the least used files go")
     group = out.add_argument_group("output")
+    group.add_argument("--full", action="store_true", help="all statistics of each model and its worst positions")
+    group.add_argument("--markdown", action="store_true", help="the report as a Markdown table with its caption")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
-    group.add_argument("--plot", metavar="FILE", help="a plot of the layers and matrices: .png, .svg or .pdf")
+    group.add_argument("--plot", metavar="FILE", help="charts as .png, .svg or .pdf: of the layers, of each model's matrices, and of the "
+        "divergence's spread; FILE is the first of them, and the others have a name behind it")
     group.add_argument("--dry-run", action="store_true", help="check everything, and print what would be compared")
     group.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return out
@@ -104,8 +109,6 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         from . import plot
 
-        if not options.layers and options.matrices is None:
-            raise ArgumentError("--plot draws layers and matrices: pass --layers, --matrices or both, too")
         plot.check(options.plot)
     asked = _models(options)
     plan = models.prepare(asked)
@@ -120,11 +123,11 @@ def run(options: argparse.Namespace) -> int:
         found = models.compare(plan, progress.case, out.keep)
     finally:
         progress.close()
-    out.finish(found, report.text(found))
+    write = report.markdown if options.markdown else report.text
+    out.finish(found, write(found, options.full))
     if options.plot is not None:
-        drawn = [model for model in found["models"] if "layers" in model or "matrices" in model]
-        if drawn:
-            plot.write(options.plot, drawn)
+        for path in plot.write(options.plot, found):
+            print(f"written: {path}", file=sys.stderr)
     return 70 if any("error" in model for model in found["models"]) else 0
 
 
@@ -154,13 +157,24 @@ def _models(options: argparse.Namespace) -> Any:
         raise ArgumentError(f"--matrices {options.matrices}: expected a number of windows, 1 or more")
     method = methods.choose(options.method, given_fields(options))
     (text,) = load_texts(options, method)
+    (reference_label, reference), *named = (_named(each) for each in (options.reference, *options.models))
     kept = {name: value for name in ("hidden", "hidden_limit") if (value := getattr(options, name)) is not None}
     return Options(
-        options.reference, options.models, text, method, worker_arguments(options) | kept, endpoint=options.endpoint,
+        reference, [name for _, name in named], text, method, worker_arguments(options) | kept, endpoint=options.endpoint,
         token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
         noise_floor=options.noise_floor, worst=max(0, options.worst), layers=options.layers,
-        matrices=options.matrices,
+        matrices=options.matrices, reference_label=reference_label, labels=[label for label, _ in named],
     )  # fmt: skip
+
+
+def _named(argument: str) -> tuple[str | None, str]:
+    """(label, name) of `LABEL=NAME`; a folder whose own name has a = stands for itself."""
+    label, sign, name = argument.partition("=")
+    if not sign or "/" in label or Path(argument).expanduser().exists():
+        return None, argument
+    if not label or not name:
+        raise ArgumentError(f"{argument}: expected LABEL=NAME, with a folder or hub name behind the =")
+    return label, name
 
 
 def require_numpy() -> None:

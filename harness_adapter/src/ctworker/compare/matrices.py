@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..results import Comparison
-from ..tables import column, number, render
+from ..tables import column, counted, number, render
 from .divergence import Estimate
 from .layers import ratio
 
+_NAMED = 10  # kept matrices in the sentence
 _SHOWN = 20  # of a table; the JSON has all
 
 
@@ -27,21 +28,21 @@ def summarize(results: Sequence[Comparison]) -> dict[str, Any]:
     names = parts[0].matrices.names
     counts = np.concatenate([np.asarray(part.window_counts, np.float64) for part in parts])
     sums = np.concatenate([np.asarray(part.matrices.kl).reshape(-1, len(names)) for part in parts])
-    whole = _mean(np.concatenate([_window_sums(part) for part in parts]), counts)
     alone = [{"name": name, "layer": layer(name), "kl": _mean(sums[:, i], counts).to_json()} for i, name in enumerate(names)]
     alone.sort(key=lambda each: -(each["kl"]["value"] if each["kl"]["value"] is not None else float("inf")))
-    return {"windows": len(counts), "targets": int(counts.sum()), "kl": whole.to_json(), "alone": alone}
+    return {"windows": len(counts), "targets": int(counts.sum()), "kl": divergence(parts), "alone": alone}
+
+
+def divergence(parts: Sequence[Comparison]) -> dict[str, float | None]:
+    """The whole model's KL, over the windows of the texts."""
+    counts = np.concatenate([np.asarray(part.window_counts, np.float64) for part in parts])
+    return _mean(np.concatenate([_window_sums(part) for part in parts]), counts).to_json()
 
 
 def layer(name: str) -> int | None:
     """The decoder layer in a matrix's name; None: it is in no layer."""
     numbers = re.findall(r"\.(\d+)\.", name)
     return int(numbers[0]) if numbers else None
-
-
-def kind(name: str) -> str:
-    """"q_proj" of "model.layers.0.self_attn.q_proj"."""
-    return name.rpartition(".")[2]
 
 
 def _window_sums(part: Comparison) -> np.ndarray:
@@ -52,6 +53,20 @@ def _window_sums(part: Comparison) -> np.ndarray:
 
 def _mean(sums: np.ndarray, counts: np.ndarray) -> Estimate:
     return ratio(sums, counts) if np.isfinite(sums).all() else Estimate(float("nan"), None)
+
+
+def kept_sentence(matrices: dict[str, Any]) -> str:
+    """What keeping the worst matrices in 16 bits brings, as it was measured."""
+    kept = matrices["kept"]
+    if "error" in kept:
+        return f"what keeping the worst matrices in 16 bits brings was not measured: {kept['error']}"
+    n, names = len(kept["names"]), ", ".join(kept["names"][:_NAMED])
+    more = f" and {n - _NAMED} more" if n > _NAMED else ""
+    these = "this matrix brings" if n == 1 else f"these {n} matrices bring"
+    return (
+        f"kept in 16 bits, {these} it from {number(**matrices['kl'])} to {number(**kept['kl'])} (measured on the same windows; "
+        f"{kept['bytes'] / 1e6:.3g} MB in 16 bits): {names}{more}"
+    )
 
 
 def table(matrices: dict[str, Any]) -> str:
@@ -69,5 +84,7 @@ def table(matrices: dict[str, Any]) -> str:
     lines = [render(rows)]
     if len(shown) < len(matrices["alone"]):
         lines.append(f"and {len(matrices['alone']) - len(shown)} more (--json has all)")
-    lines.append(f"whole model on the same {matrices['windows']} windows: KL {number(**matrices['kl'])}")
+    lines.append(f"whole model on the same {counted(matrices['windows'], 'window')}: KL {number(**matrices['kl'])}")
+    if "kept" in matrices:
+        lines.append(kept_sentence(matrices))
     return "\n".join(lines)

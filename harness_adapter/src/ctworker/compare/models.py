@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,20 +27,21 @@ from ..report import described
 from ..scoring import Progress
 from ..tokenizer import TextTokenizer
 from ..wire import pack
-from . import layers, matrices
+from . import kept, layers, matrices
+from .headline import NOISE_FLOOR
 from .result import describe
 from .tokenizers import difference
 
 log = logging.getLogger("lm_eval.ctworker")
 
 SCHEMA = "ctworker-compare-1"
-NOISE_FLOOR = "noise floor"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 @dataclass(frozen=True)
 class Options:
-    """reference, models: folders or hub names; with an endpoint, names of the worker's models. worker: arguments of Worker
+    """reference, models: folders or hub names; with an endpoint, names of the worker's models. labels: of the reference and
+    of each model in the report; None: the last part of its name. worker: arguments of Worker
     or Client that hold for all models. reference_dtype: None: the models'. worst: number of positions to report. layers:
     hidden states are compared after each layer, too. matrices: windows of each document on which each quantised matrix is
     put into the reference alone; None: not asked."""
@@ -57,6 +59,8 @@ class Options:
     worst: int = 10
     layers: bool = False
     matrices: int | None = None
+    reference_label: str | None = None
+    labels: Sequence[str | None] = ()
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,13 @@ def compare(plan: Plan, show: Show, keep: Callable[[dict[str, Any]], None] = lam
     """The report. A model that fails has an `error` in it, and the others go on. keep: called with the report so far after
     each model. Raises CtworkerError."""
     n = len(plan.cases)
-    report: dict[str, Any] = {"schema": SCHEMA, "version": __version__, "text": None, "models": []}
+    report: dict[str, Any] = {
+        "schema": SCHEMA, "version": __version__, "reference": plan.options.reference_label or _short(plan.options.reference),
+        "text": None, "models": [],
+    }  # fmt: skip
     for i, case in enumerate(plan.cases):
         start = time.monotonic()
-        head = {"label": case.label, "name": case.model, "notes": list(case.notes)}
+        head: dict[str, Any] = {"label": case.label, "name": case.model, "notes": list(case.notes)}
         try:
             found = _run(plan, case, report, lambda now, i=i, case=case: show(i, n, case.label, now))
         except CtworkerError as error:
@@ -119,6 +126,7 @@ def compare(plan: Plan, show: Show, keep: Callable[[dict[str, Any]], None] = lam
                 raise
             log.error("%s: %s", case.label, error)
             found = {"error": str(error)}
+        head["notes"] += found.pop("notes", [])
         report["models"].append(head | found | {"seconds": round(time.monotonic() - start, 3)})
         keep(report)
     return report
@@ -141,14 +149,22 @@ def _check(options: Options) -> None:
 
 
 def _cases(options: Options) -> Sequence[Case]:
-    """Each model under a short name: the last part of its path, unless two are equal."""
-    short = [name.rstrip("/").rpartition("/")[2] or name for name in options.models]
+    """Each model under its label, else under a short name: the last part of its path, unless two are equal."""
+    labels = options.labels or [None] * len(options.models)
+    short = [label or _short(name) for label, name in zip(labels, options.models, strict=True)]
+    for label in filter(None, labels):
+        if short.count(label) > 1 or label == NOISE_FLOOR:
+            raise ArgumentError(f"the label {label!r} stands for two things: choose another one before the =")
     cases = [
         Case(last if short.count(last) == 1 and last != NOISE_FLOOR else name, name, options.reference_dtype)
         for name, last in zip(options.models, short)
     ]
     floor = [Case(NOISE_FLOOR, options.reference, "float32")] if options.noise_floor else []
     return [*floor, *cases]
+
+
+def _short(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2] or name
 
 
 # ---- before any work ----
@@ -239,6 +255,11 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
     with _client(options, case) as client:
         if case.label == NOISE_FLOOR and client.model["dtype"] == "float32":
             raise CtworkerError(f"{case.model} computes in float32 already, so there is no noise floor")
+        sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
+        model, other = sides[0], sides[1] | {"name": options.reference}
+        notes = _swapped(case, model, other)
+        for note in notes:
+            log.warning("%s: %s", case.label, note)
         most = min(client.max_length, client.describe(reference)["max_length"])
         tokens = measure.check(plan.tokens, methods.resolve(options.method, most))
         method = measure.limited(methods.resolve(options.method, most), tokens)
@@ -247,18 +268,50 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         alone = None
         if options.matrices is not None and case.label != NOISE_FLOOR:
             few = rule | {"rows": min(rule["rows"] or options.matrices, options.matrices)}
-            alone = client.compare_windows(texts, reference=reference, **few, matrices=True, on_progress=on_progress)
-        sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
+            alone = client.compare_windows(
+                texts, reference=reference, **few, matrices=True, on_progress=lambda now: on_progress(_without_rate(now))
+            )
     found = describe(results, texts, rule, plan.tokenizer, options.worst)
     if options.layers:
         found["layers"] = [layer.to_json() for layer in layers.summarize(results)]
     if alone is not None:
         found["matrices"] = matrices.summarize(alone)
-    model, other = sides[0], sides[1] | {"name": options.reference}
+        if options.endpoint is None:
+            found["matrices"]["kept"] = _keep_worst(options, case, found["matrices"], texts, few, on_progress)
     _check_reference(report, other)
     if report["text"] is None:
-        report["text"] = _text(plan, tokens.text, method, texts, rule, found)
-    return {"model": model, "reference": other, **found}
+        report["text"] = _text(plan, tokens, method, texts, rule, found)
+    return {"model": model, "reference": other, **found, "notes": notes}
+
+
+def _keep_worst(
+    options: Options, case: Case, ranked: dict[str, Any], texts: Sequence[Any], rule: dict[str, Any], on_progress: Callable[..., None]
+) -> dict[str, Any]:
+    """Measures the model with its worst matrices in 16 bits, on the windows of the ranking; `error`: why it cannot be."""
+    names = kept.worst(ranked)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ctworker-kept-") as folder:
+            n_bytes = kept.write(_folder(case.model, options), _folder(options.reference, options), names, Path(folder))
+            with _client(options, replace(case, model=folder)) as client:
+                results = client.compare_windows(texts, reference="reference", **rule, on_progress=on_progress)
+    except (CtworkerError, OSError) as error:
+        return {"error": str(error)}
+    return {"names": names, "bytes": n_bytes, "kl": matrices.divergence(results)}
+
+
+def _without_rate(progress: Progress) -> Progress:
+    """Of matrices: a window is computed once for each matrix, so its tokens give no rate that means anything."""
+    return replace(progress, tokens_per_s=None)
+
+
+def _swapped(case: Case, model: dict[str, Any], reference: dict[str, Any]) -> list[str]:
+    """A warning if the reference is quantised and the model is not."""
+    if not reference.get("weight_bits") or model.get("weight_bits"):
+        return []
+    return [
+        f"the reference {reference['name']} is quantised ({reference['weight_bits']:.2f} bits per weight), and {case.model} is "
+        "not: name the original first if the two are swapped"
+    ]
 
 
 def _check_reference(report: dict[str, Any], reference: dict[str, Any]) -> None:
@@ -280,18 +333,20 @@ def _client(options: Options, case: Case) -> Client:
 
 
 def _text(
-    plan: Plan, text: Text, method: Method, texts: Sequence[Any], rule: dict[str, Any], found: dict[str, Any]
+    plan: Plan, tokens: Tokens, method: Method, texts: Sequence[Any], rule: dict[str, Any], found: dict[str, Any]
 ) -> dict[str, Any]:
     """What was compared, and how it was cut: everything that the numbers depend on besides the models."""
     digest = hashlib.sha256()
+    text = tokens.text
     notes = list(text.notes)
     if method.vocabulary != "model":
         notes.append(f"method {method.name} is over the tokenizer's tokens; divergences are over all ids that both models have")
-    for tokens in texts:
-        digest.update(pack(tokens))
+    for each in texts:
+        digest.update(pack(each))
     return {
         "name": text.name, "source": text.source, "join": text.join, "sha256": text.sha256, "bytes": text.n_bytes,
         "documents": len(texts), "notes": notes, "tokens": sum(map(len, texts)), "tokens_sha256": digest.hexdigest(),
         "tokenizer": {"name": plan.tokenizer.name_or_path, "sha256": plan.tokenizer.fingerprint},
         "method": method.fields(), "rule": rule, "windows": found["windows"], "targets": found["statistics"]["targets"],
+        "windows_of_text": methods.total(replace(method, rows=0), tokens.sizes).windows,
     }  # fmt: skip

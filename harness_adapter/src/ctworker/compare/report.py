@@ -1,4 +1,5 @@
-"""The report of `ctworker-compare` for a terminal: statistics as rows, models as columns."""
+"""The report of `ctworker-compare`, for a terminal and as Markdown: headlines, and all statistics (rows) of all models
+(columns)."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import tables
+from ..perplexity import methods
 from ..report import about_activations
-from ..tables import number, render
-from . import layers, matrices
+from ..tables import counted, render
+from . import headline, layers, matrices
 
 Statistics = dict[str, Any]  # Divergence.to_json()
 #: (name of the row, key of the statistic, factor, unit)
@@ -51,23 +54,23 @@ def _width(rows: list[list[str]], names: list[str], start: int, n: int) -> int:
 
 def _rows(statistics: list[Statistics]) -> Iterator[tuple[str, Callable[[Statistics], str]]]:
     for label, key, scale, unit in _ESTIMATES:
-        yield label, lambda s, key=key, scale=scale, unit=unit: _number(s[key], scale, unit)
+        yield label, lambda s, key=key, scale=scale, unit=unit: _number(s, s[key], scale, unit)
         if key == "kl":
             for percent in statistics[0]["kl_percentiles"]:
                 yield (
                     f"  {_percent(percent)}",
-                    lambda s, percent=percent: _number(s["kl_percentiles"][percent], 1.0, ""),
+                    lambda s, percent=percent: _number(s, s["kl_percentiles"][percent]),
                 )
         if key == "delta_p":
             for percent in _DELTA_P:
                 yield (
                     f"  {_percent(percent)}",
-                    lambda s, percent=percent: _number(s["delta_p_percentiles"][percent], 100.0, " %"),
+                    lambda s, percent=percent: _number(s, s["delta_p_percentiles"][percent], 100.0, " %"),
                 )
     for i, bucket in enumerate(statistics[0]["buckets"]):
         span = f"reference's top p in [{bucket['low']:g}, {bucket['high']:g}{']' if bucket['high'] == 1 else ')'}"
-        yield f"{span}: KL", lambda s, i=i: _number(s["buckets"][i]["kl"], 1.0, "")
-        yield "  same top-1", lambda s, i=i: _number(s["buckets"][i]["same_top"], 100.0, " %")
+        yield f"{span}: KL", lambda s, i=i: _number(s, s["buckets"][i]["kl"])
+        yield "  same top-1", lambda s, i=i: _number(s, s["buckets"][i]["same_top"], 100.0, " %")
         yield "  share of targets", lambda s, i=i: f"{100 * s['buckets'][i]['count'] / s['targets']:.2f} %"
 
 
@@ -75,8 +78,8 @@ def _percent(percent: str) -> str:
     return {"50": "median", "max": "maximum", "min": "minimum"}.get(percent, f"percentile {percent}")
 
 
-def _number(estimate: dict[str, float | None] | None, scale: float, unit: str) -> str:
-    return "-" if estimate is None else number(estimate["value"], estimate["se"], scale=scale, unit=unit)
+def _number(statistics: Statistics, estimate: dict[str, float | None] | None, scale: float = 1.0, unit: str = "") -> str:
+    return "-" if estimate is None else headline.shown(estimate, statistics, scale, unit)
 
 
 def worst(positions: list[dict[str, Any]]) -> str:
@@ -102,15 +105,17 @@ def _shown(text: str) -> str:
     return repr(text)[1:-1]
 
 
-def text(report: dict[str, Any]) -> str:
-    """The whole report for a terminal."""
-    done = [model for model in report["models"] if "statistics" in model]
+def text(report: dict[str, Any], full: bool = False) -> str:
+    """The report for a terminal. full: with all statistics and the worst positions."""
+    done = _done(report)
     parts = []
     if done:
-        parts += [_about(report, done), "", table([m["label"] for m in done], [m["statistics"] for m in done]), ""]
-        first = done[0]["statistics"]
-        parts.append(f"+-: standard error over {first['clusters']} {first['errors_over']}.")
-    for model in done:
+        parts += [_about(report, done), "", render(headline.rows(done)), "", *headline.caption(report, done)[1:]]
+        if full:
+            parts += ["", table([m["label"] for m in done], [m["statistics"] for m in done])]
+        else:
+            parts.append("--full has all statistics and the positions with the largest divergence.")
+    for model in done if full else ():
         if model["worst"]:
             parts += ["", f"{model['label']}: the largest divergences", worst(model["worst"])]
     for model in done:
@@ -120,10 +125,35 @@ def text(report: dict[str, Any]) -> str:
         if "matrices" in model:
             title = f"{model['label']}: each quantised matrix alone in the reference"
             parts += ["", title, matrices.table(model["matrices"])]
+    return "\n".join([*parts, *_remarks(report)])
+
+
+def markdown(report: dict[str, Any], full: bool = False) -> str:
+    """The headline as a Markdown table with a caption that has all that its numbers depend on. full: also all statistics."""
+    done = _done(report)
+    if not done:
+        return "\n".join(_remarks(report)).lstrip("\n")
+    parts = [tables.markdown(headline.rows(done)), "", " ".join(headline.caption(report, done)), _source(report, done)]
+    if full:
+        rows = [[label, *(cell(m["statistics"]) for m in done)] for label, cell in _rows([m["statistics"] for m in done])]
+        parts += ["", tables.markdown([["statistic", *(m["label"] for m in done)], *rows])]
+    return "\n".join([*parts, *_remarks(report)])
+
+
+def _done(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [model for model in report["models"] if "statistics" in model]
+
+
+def _source(report: dict[str, Any], done: list[dict[str, Any]]) -> str:
+    """The sentence about what computed the numbers."""
+    numerics = sorted({side["numerics"] for model in done for side in (model["model"], model["reference"])})
+    return f"Computed with ctworker {report['version']}, numerics {', '.join(numerics)}."
+
+
+def _remarks(report: dict[str, Any]) -> list[str]:
     notes = [*(report["text"] or {}).get("notes", []), *(note for model in report["models"] for note in _notes(model))]
-    parts += ["", *(f"note: {note}" for note in dict.fromkeys(notes))] if notes else []
-    parts += [f"failed: {model['label']}: {model['error']}" for model in report["models"] if "error" in model]
-    return "\n".join(parts)
+    failed = [f"failed: {model['label']}: {model['error']}" for model in report["models"] if "error" in model]
+    return [*([""] if notes else []), *(f"note: {note}" for note in dict.fromkeys(notes)), *failed]
 
 
 def _about(report: dict[str, Any], done: list[dict[str, Any]]) -> str:
@@ -132,8 +162,8 @@ def _about(report: dict[str, Any], done: list[dict[str, Any]]) -> str:
         ("reference", _model(done[-1]["reference"])),
         *((model["label"], _model(model["model"])) for model in done),
         ("text", f"{source['name']}: {source['source']}, {source['bytes']} bytes, sha256 {source['sha256']}"),
-        ("method", ", ".join(f"{name} {value}" for name, value in method.items() if name not in ("mean", "error", "name"))),
-        ("counts", f"{source['tokens']} tokens, {source['windows']} windows, {source['targets']} targets"),
+        ("method", methods.in_words(method)),
+        ("counts", f"{headline.windows(source)}, {source['targets']:,} targets of {source['tokens']:,} tokens"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
@@ -151,23 +181,23 @@ def _notes(model: dict[str, Any]) -> list[str]:
 def summary(plan: Any) -> str:
     """One line before the work. plan: models.Plan."""
     counts = plan.counts()
-    work = f"{counts['windows']} windows, {counts['targets']} targets" if "windows" in counts else f"{counts['tokens']} tokens"
-    n = len(plan.cases)
-    with_it = f"{n} comparison{'s' if n > 1 else ''} with {plan.options.reference}"
+    work = counted(counts["tokens"], "token")
+    if "windows" in counts:
+        work = f"{counted(counts['windows'], 'window')}, {counted(counts['targets'], 'target')}"
+    with_it = f"{counted(len(plan.cases), 'comparison')} with {plan.options.reference}"
     return f"{with_it}: {work} of {plan.options.text.name} through two models"
 
 
 def plan(plan: Any) -> str:
     """What --dry-run prints."""
     text = plan.options.text
-    counts = ", ".join(f"{value} {name}" for name, value in plan.counts().items())
-    fields = ", ".join(f"{name} {value}" for name, value in plan.options.method.fields().items())
+    counts = ", ".join(counted(value, name.removesuffix("s")) for name, value in plan.counts().items())
     return "\n".join(
         [
             f"reference  {plan.options.reference}",
             *(f"compare    {case.label}: {case.model}" for case in plan.cases),
             f"text       {text.name}: {text.source}, {text.n_bytes} bytes, sha256 {text.sha256}",
             f"counts     {counts}",
-            f"method     {fields}",
+            f"method     {methods.in_words(plan.options.method.fields())}",
         ]
     )

@@ -82,7 +82,8 @@ class Estimate:
 class Result:
     """The numbers of one text. nll_sum: over all scored tokens. n_bytes, n_words: of the scored tokens, counted as often as
     they are scored (lm-eval: of the original documents). method: with the values that were used. vocabulary: probabilities
-    are over so many ids."""
+    are over so many ids. pieces: negative log-probability and weight of each piece of text (window, block or document): their
+    ratio is the mean, and two models' pieces pair."""
 
     tokens: Tokens
     method: Method
@@ -94,6 +95,7 @@ class Result:
     n_bytes: int
     n_words: int
     vocabulary: int
+    pieces: tuple[list[float], list[int]] = ([], [])
 
     @property
     def source(self) -> dict[str, str]:
@@ -326,23 +328,29 @@ def _blocks(spans: Sequence[Span], scores: Sequence[Score], length: int) -> tupl
     return list(sums.values()), list(counts.values())
 
 
-def _estimate(method: Method, scores: Sequence[Score], spans: Sequence[Span], words: Sequence[int]) -> Estimate:
-    if method.mean == "word":
-        return ratio([-score.sum for score in scores], words, "documents")
+def _estimate(method: Method, scores: Sequence[Score], pieces: tuple[list[float], list[int], str]) -> Estimate:
     if method.error == "tokens" and method.mean == "token":
         return _by_tokens(scores)
+    return ratio(*pieces)
+
+
+def _pieces(
+    method: Method, scores: Sequence[Score], spans: Sequence[Span], words: Sequence[int]
+) -> tuple[list[float], list[int], str]:
+    """(sums, weights, what they are over): pieces of the text that share no scored token."""
+    if method.mean == "word":
+        return [-score.sum for score in scores], list(words), "documents"
     if method.error == "documents" or method.cut == "lm-eval":
-        return ratio([-score.sum for score in scores], [score.count for score in scores], "documents")
+        return [-score.sum for score in scores], [score.count for score in scores], "documents"
     window, stride = int(method.window), int(method.stride or method.window)
     if not method.new and stride < window - int(method.first):
-        return ratio(*_blocks(spans, scores, window), f"blocks of {window} tokens")
+        return *_blocks(spans, scores, window), f"blocks of {window} tokens"
     sums = [-value for score in scores for value in score.window_sums or ()]
     counts = [span.end - span.begin for span in spans]
     if method.mean == "huggingface":
         weights = [n - (span.window > 0) for n, span in zip(counts, spans, strict=True)]
-        sums = [s / n * w for s, n, w in zip(sums, counts, weights, strict=True)]
-        return ratio(sums, weights, "windows")
-    return ratio(sums, counts, "windows")
+        return [s / n * w for s, n, w in zip(sums, counts, weights, strict=True)], weights, "windows"
+    return sums, counts, "windows"
 
 
 def _result(
@@ -356,8 +364,9 @@ def _result(
         document = tokens.documents[span.document]
         n_bytes += document.n_bytes[span.end] - document.n_bytes[span.begin]
         words[span.document] += document.n_words[span.end] - document.n_words[span.begin]
+    sums, weights, over = _pieces(method, scores, spans, words)
     return Result(
-        tokens, method, scores, spans, _estimate(method, scores, spans, words),
+        tokens, method, scores, spans, _estimate(method, scores, (sums, weights, over)),
         nll_sum=-math.fsum(score.sum for score in scores), n_scored=sum(score.count for score in scores),
-        n_bytes=n_bytes, n_words=sum(words), vocabulary=vocabulary,
+        n_bytes=n_bytes, n_words=sum(words), vocabulary=vocabulary, pieces=(sums, weights),
     )  # fmt: skip

@@ -108,6 +108,31 @@ _PRESETS = [
 PRESETS = {method.name: method for method in _PRESETS}
 DEFAULT = "gptq-2048"
 
+
+
+def in_words(fields: dict[str, Any]) -> str:
+    """A method in one phrase, from its fields(): the preset's name, its windows, and each field that differs from the preset."""
+    preset = PRESETS.get(fields["name"])
+    usual = preset.fields() if preset is not None else {}
+    if preset is not None and preset.cut == "rule":
+        try:
+            usual = resolve(preset, 1 << 20 if preset.needs_model else 1 << 31).fields()
+        except ArgumentError:
+            pass
+    others = {key: value for key, value in fields.items() if key not in ("name", "window") and value != usual.get(key)}
+    if fields.get("stride") == fields["window"]:
+        others.pop("stride", None)
+    rows = others.pop("rows", None)
+    found = [f"windows of {fields['window']} tokens", *(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in others.items())]
+    if rows:
+        found.append(f"only the first {rows} windows" if rows > 1 else "only the first window")
+    return f"{fields['name']}: {', '.join(found)}"
+
+
+def _plain(value: Any) -> str:
+    return {True: "yes", False: "no", None: "none"}[value] if value is None or isinstance(value, bool) else str(value)
+
+
 _CHOICES = {
     "join": JOINS, "bos": BOS, "cut": CUTS, "vocabulary": VOCABULARIES, "mean": MEANS, "error": ERRORS,
 }  # fmt: skip

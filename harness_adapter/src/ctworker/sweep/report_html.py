@@ -11,11 +11,14 @@ import jinja2
 from markupsafe import Markup
 
 from .. import __version__
-from . import view
+from ..charts import heat, look
+from ..compare import headline
+from . import captions, view
 from .progress import size
 from .view import Axis, Column, Value
 
 
+_PERCENTILES = {"25": "quartile", "50": "median", "75": "upper quartile", "99": "99 %", "99.9": "99.9 %"}
 _MATRICES = 20  # shown of each model; results.json has all
 
 
@@ -27,21 +30,27 @@ def render(document: dict[str, Any]) -> str:
     template = environment.from_string(web.joinpath("report.html.j2").read_text(encoding="utf-8"))
     columns, axes = view.columns(document), view.axes(document)
     charts = [_chart(column, axes, document) for column in columns]
+    numbers = view.numbers(document)
     data = {
         "axes": [{"id": axis.id, "label": axis.label} for axis in axes],
-        "series": list(dict.fromkeys(view.series(document).values())),
+        "models": [_model(model, numbers[model["label"]]) for model in document["models"]],
         "charts": [chart for chart in charts if chart["points"]],
-        "layers": [plot for column in columns for plot in _layers(column)],
+        "spread": [plot for column in columns for plot in _spread(column, numbers)],
+        "layers": [plot for column in columns for plot in _layers(column, numbers)],
+        "heat": [plot for column in columns for plot in _heat(column)],
     }
     return template.render(
         title=document["sweep"]["name"],
         summary=_summary(document),
         version=__version__,
+        palette=Markup(look.css()),
+        labels=Markup(web.joinpath("labels.js").read_text(encoding="utf-8")),
         css=Markup(web.joinpath("report.css").read_text(encoding="utf-8")),
         js=Markup(web.joinpath("report.js").read_text(encoding="utf-8")),
         data=Markup(json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")),
         axes=axes,
         charts=data["charts"],
+        spread=data["spread"],
         layers=data["layers"],
         matrices=[table for column in columns for table in _matrices(column)],
         paired_heads=view.PAIRED_HEADS,
@@ -51,12 +60,13 @@ def render(document: dict[str, Any]) -> str:
         rows=_rows(columns, document),
         failures=[cell for cell in document["cells"] if cell["state"] == "failed"],
         methods=[
-            {"title": column.title, "fields": view.method_fields(column)} for column in columns
+            {"title": column.title, "part": _part(column), "fields": captions.method_fields(column)}
+            for column in columns
         ],
         models=[
             {
                 "label": model["label"],
-                "fields": view.model_fields(model, _identity(document, model)),
+                "fields": captions.model_fields(model, _identity(document, model)),
             }
             for model in document["models"]
         ],
@@ -86,18 +96,33 @@ def _identity(document: dict[str, Any], model: dict[str, Any]) -> str:
 # -- charts ------------------------------------------------------------------------------------------------
 
 
+def _model(model: dict[str, Any], number: int) -> dict[str, Any]:
+    colour, mark = look.place(number)
+    return {"label": model["label"], "original": model["original"], "colour": colour, "mark": look.MARKS[mark].path}
+
+
+def _part(column: Column) -> str:
+    """"4 of 148 windows" where the column's numbers are of a part of the data."""
+    text, partial = captions.amount(column)
+    return text if partial else ""
+
+
+def _head(column: Column, title: str) -> dict[str, Any]:
+    return {"title": title, "sub": captions.subtitle(column), "part": _part(column)}
+
+
 def _chart(column: Column, axes: list[Axis], document: dict[str, Any]) -> dict[str, Any]:
-    names = view.series(document)
-    order = list(dict.fromkeys(names.values()))
-    return {
-        "title": column.title,
-        "sub": {True: "higher is better", False: "lower is better", None: ""}[column.higher],
+    numbers = view.numbers(document)
+    better = {True: " (higher is better)", False: " (lower is better)", None: ""}[column.higher]
+    return _head(column, column.title + better) | {
+        "full": captions.title(column, document["sweep"]["name"]),
         "higher": column.higher,
         "log": column.logarithmic,
+        "floor": column.noise_floor,
         "points": [
             {
                 "label": label,
-                "series": order.index(names[label]),
+                "series": numbers[label],
                 "original": value.model["original"],
                 "v": value.value,
                 "se": value.stderr,
@@ -106,28 +131,43 @@ def _chart(column: Column, axes: list[Axis], document: dict[str, Any]) -> dict[s
                 "facts": view.facts(value, column),
             }
             for label, value in column.values.items()
-            if value.value is not None
+            if value.value is not None and not value.floor
         ],
     }
 
 
-def _layers(column: Column) -> Iterator[dict[str, Any]]:
-    lines = view.parts(column, "layers")
-    if lines:
-        yield {
-            "title": "Relative error of the hidden states",
-            "sub": column.name,
-            "axis": "after layer (0: the embedding)",
-            "log": True,
+def _layers(column: Column, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+    found = [(label, layers) for label, layers in view.parts(column, "layers") if not column.values[label].floor]
+    if found:
+        yield _head(column, "Relative error of the hidden states") | {
+            "axis": "after layer",
             "lines": [
-                {
-                    "label": label,
-                    "series": n,
-                    "values": [layer["relative_error"]["value"] for layer in found],
-                }
-                for n, (label, found) in enumerate(lines)
+                {"label": label, "series": numbers[label], "values": [layer["relative_error"]["value"] for layer in layers]}
+                for label, layers in found
             ],
         }
+
+
+def _spread(column: Column, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """The best model first."""
+    rows = []
+    for label, found in view.spreads(column):
+        known = {name: estimate["value"] for name, estimate in found["kl_percentiles"].items()}
+        facts = [("mean", headline.shown(found["kl"], found))]
+        facts += [(names, view.number(known[name])) for name, names in _PERCENTILES.items() if known.get(name) is not None]
+        row = {"label": label, "series": numbers[label], "mean": found["kl"]["value"], "facts": facts}
+        rows.append(row | {key: known.get(name) for key, name in (("low", "25"), ("median", "50"), ("high", "75"), ("tail", "99.9"))})
+    if rows:
+        rows.sort(key=lambda row: (row["mean"], row["series"]))
+        title = f"KL from {column.method.get('reference', 'the original')}"
+        yield _head(column, title) | {"rows": rows, "floor": column.noise_floor or 0}
+
+
+def _heat(column: Column) -> Iterator[dict[str, Any]]:
+    for label, found in view.parts(column, "matrices"):
+        kinds, values, _ = heat.grid(found["alone"])
+        if any(value for row in values for value in row if value):
+            yield _head(column, f"{label}: KL of each matrix alone") | {"kinds": kinds, "values": values, "whole": found["kl"]["value"]}
 
 
 def _matrices(column: Column) -> Iterator[dict[str, Any]]:
@@ -168,7 +208,8 @@ def _heads(columns: list[Column], document: dict[str, Any]) -> list[dict[str, An
     ]
     for column in columns:
         sub = f"{column.unit} {column.arrow}".strip()
-        heads.append({"name": column.name, "sub": sub, "style": "number", "hint": column.title})
+        heads.append({"name": column.name, "sub": sub, "style": "number", "hint": column.title, "part": _part(column)})
+        heads += [{"name": name, "sub": column.name, "style": "number wide", "hint": name} for name in column.more]
     return heads
 
 
@@ -198,7 +239,13 @@ def _row(model: dict[str, Any], columns: list[Column], document: dict[str, Any])
     yield _cell("" if bits is None else f"{bits:.3f}", bits)
     yield _cell(_size(model), n_bytes, style="wide")
     for column in columns:
-        yield _number(column.values.get(model["label"]), column)
+        value = column.values.get(model["label"])
+        yield _number(value, column)
+        for name in column.more:
+            text = value.more.get(name, "") if value is not None else ""
+            main, _, error = text.partition(" ± ")
+            unit = " %" if error.endswith(" %") else ""
+            yield _cell(main + unit, _sort(main), small=f"± {error.removesuffix(' %')}" if error else "", style="wide")
 
 
 def _number(value: Value | None, column: Column) -> dict[str, Any]:
@@ -207,9 +254,16 @@ def _number(value: Value | None, column: Column) -> dict[str, Any]:
     if value.value is None:
         return _cell(value.state, None, style=value.state, hint=value.error)
     main, _, error = value.text.partition(" ± ")
-    small = " · ".join(filter(None, [f"± {error}" if error else "", value.change]))
+    small = "\n".join(filter(None, [f"± {error}" if error else "", value.change]))
     best = "best" if value.value == column.best() else ""
     return _cell(main, value.value, small=small, style=best, hint=repr(value.value))
+
+
+def _sort(text: str) -> float | None:
+    try:
+        return float(text.removesuffix(" %"))
+    except ValueError:
+        return None
 
 
 def _cell(

@@ -1,4 +1,4 @@
-"""results.csv (every number) and results.md (one table to paste into a model card)."""
+"""results.csv (every number) and results.md (one table with its caption)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import csv
 import io
 from typing import Any
 
-from . import view
+from .. import tables
+from ..compare.divergence import FEWEST_CLUSTERS
+from ..tables import escaped
+from . import captions, view
 from .progress import size
-from .view import Value
+from .view import Column, Value
 
 _COLUMNS = (
     "model", "group", "method", "bits", "original", "bits_per_weight", "bits_per_parameter", "bytes", "params", "options",
@@ -34,28 +37,29 @@ def csv_text(document: dict[str, Any]) -> str:
 
 
 def markdown(document: dict[str, Any]) -> str:
+    """One table of all models, and a caption with all that its numbers depend on."""
     columns = view.columns(document)
-    heads = ["model", "bits per weight", "size", *(f"{c.title} {c.arrow}".strip() for c in columns)]
-    lines = [
-        "| " + " | ".join(_escape(head) for head in heads) + " |",
-        "| --- | ---: | ---: |" + " ---: |" * len(columns),
-    ]
-    for model in document["models"]:
-        bits = f"{model['bits_per_weight']:.3f}" if "bits_per_weight" in model else ""
-        row = [_escape(model["label"]), bits, size(model["bytes"]) if "bytes" in model else ""]
-        row += [_value(column.values.get(model["label"])) for column in columns]
-        lines.append("| " + " | ".join(row) + " |")
-    return "\n".join([*lines, "", *_notes(document), *_paired(document)]) + "\n"
-
-
-def _paired(document: dict[str, Any]) -> list[str]:
+    parts = [models_table(document["models"], columns), "", *captions_of(columns), *_failures(document)]
     rows = view.paired(document)
-    if not rows:
-        return []
-    lines = [f"| {' | '.join(view.PAIRED_HEADS)} |", "| --- | --- | --- |" + " ---: |" * (len(view.PAIRED_HEADS) - 3)]
-    lines += [f"| {' | '.join(map(_escape, row))} |" for row in rows]
-    about = "Paired with the original question by question. Lost: right before, wrong now; intervals: paired bootstrap."
-    return ["", *lines, "", about]
+    if rows:
+        about = "Paired with the original question by question. Lost: right before, wrong now; intervals: paired bootstrap."
+        parts += ["", tables.markdown([view.PAIRED_HEADS, *rows], left=3), "", about]
+    return "\n".join(parts) + "\n"
+
+
+def models_table(models: list[dict[str, Any]], columns: list[Column]) -> str:
+    heads = ["model", "bits per weight", "size"]
+    for column in columns:
+        heads += [f"{column.title} {column.arrow}".strip(), *column.more]
+    rows = []
+    for model in models:
+        bits = f"{model['bits_per_weight']:.3f}" if "bits_per_weight" in model else ""
+        row = [model["label"], bits, size(model["bytes"]) if "bytes" in model else ""]
+        for column in columns:
+            value = column.values.get(model["label"])
+            row += [_value(value), *("" if value is None else value.more.get(name, "") for name in column.more)]
+        rows.append(row)
+    return tables.markdown([heads, *rows])
 
 
 def _value(value: Value | None) -> str:
@@ -64,24 +68,24 @@ def _value(value: Value | None) -> str:
     return f"{value.text} ({value.change})" if value.change else value.text
 
 
-def _notes(document: dict[str, Any]) -> list[str]:
-    """What the numbers depend on, and the failures."""
-    numerics = sorted(
-        {cell["source"]["numerics"] for cell in document["cells"] if "source" in cell}
-    )
+def captions_of(columns: list[Column]) -> list[str]:
     lines = [
-        "± is one standard error; in brackets, the difference from the original. Bits per weight: of the quantised weights, "
-        "with scales and zero points."
+        "\u00b1: one standard error; in brackets, the difference from the original, with the error of the difference where it is "
+        f"known. Fewer than {FEWEST_CLUSTERS} windows have no error. Bits per weight: of the quantised weights, with scales and "
+        "zero points."
     ]
-    if numerics:
-        lines.append(f"Scored with ctworker, numerics {'; '.join(numerics)}.")
-    lines += [
-        f"* {_escape(cell['model'])}, {_escape(cell['work'])} failed: {_escape(cell['error'])}"
+    for column in columns:
+        if column.method:
+            text = captions.caption(column)
+            part, partial = captions.amount(column)
+            lines.append("* " + (text.replace(part, f"**{part}**") if partial else text))
+    versions = sorted({cell["versions"]["ctworker"] for column in columns for cell in column.cells if "versions" in cell})
+    return [*lines, *([f"Scored with ctworker {', '.join(versions)}."] if versions else [])]
+
+
+def _failures(document: dict[str, Any]) -> list[str]:
+    return [
+        f"* {escaped(cell['model'])}, {escaped(cell['work'])} failed: {escaped(cell['error'])}"
         for cell in document["cells"]
         if cell["state"] == "failed"
     ]
-    return lines
-
-
-def _escape(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

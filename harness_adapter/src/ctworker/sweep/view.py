@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import tables
+from ..compare import headline
+from ..compare.divergence import FEWEST_CLUSTERS
+from . import changes
 from .progress import size
 
 _LOG_FROM = (
     5.0  # a perplexity or a divergence is drawn on a logarithmic axis if it varies by this factor
 )
-#: Metrics whose difference from the original is a ratio.
-_RATIO = ("perplexity",)
 _NAMES = {"kl": "KL (nats)"}
+NOISE_FLOOR = headline.NOISE_FLOOR
 
 
 def number(value: float, stderr: float | None = None) -> str:
-    """A value for tables. Four decimals also where the standard error is larger: it is common to all models of a text."""
-    text = f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
-    if abs(value) < 0.01 and value != 0:
-        text = f"{value:.3e}"
-    return f"{text} ± {stderr:.2g}" if stderr is not None else text
+    """A value for tables: with its error to two digits, and at least two decimal places from 1 on; without one, four decimal places."""
+    if stderr is None and 1 <= abs(value) < 1000:
+        return f"{value:.4f}"
+    return tables.number(value, stderr, least=2 if 1 <= abs(value) < 1000 else 0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Axis:
 
 @dataclass
 class Value:
-    """A headline number of one model. change: from the original of its group, as text."""
+    """A headline number of one model. change: from the original of its group, as text; more: further numbers of the cell that
+    tables show, by name."""
 
     model: dict[str, Any]
     state: str
@@ -48,6 +50,12 @@ class Value:
     value: float | None = None
     stderr: float | None = None
     change: str = ""
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def floor(self) -> bool:
+        """Whether the number is the noise floor: the original's 16-bit run against its float32 run."""
+        return self.change == NOISE_FLOOR
 
     @property
     def text(self) -> str:
@@ -99,8 +107,17 @@ class Column:
             and max(known) > _LOG_FROM * min(known)
         )
 
+    @property
+    def more(self) -> list[str]:
+        """The names of further numbers that any model has."""
+        return list(dict.fromkeys(name for value in self.values.values() for name in value.more))
+
+    @property
+    def noise_floor(self) -> float | None:
+        return next((value.value for value in self.values.values() if value.floor), None)
+
     def best(self) -> float | None:
-        known = [value.value for value in self.values.values() if value.value is not None]
+        known = [value.value for value in self.values.values() if value.value is not None and not value.floor]
         if self.higher is None or len(known) < 2:
             return None
         return max(known) if self.higher else min(known)
@@ -118,14 +135,9 @@ def axes(document: dict[str, Any]) -> list[Axis]:
     ]
 
 
-def series(document: dict[str, Any]) -> dict[str, str]:
-    """What a model's colour means, by its label: its method, else its group."""
-    methods = any(model["method"] for model in document["models"])
-    found = {}
-    for model in document["models"]:
-        name = model["method"] if methods else model["group"]
-        found[model["label"]] = name or ("original" if model["original"] else "models")
-    return found
+def numbers(document: dict[str, Any]) -> dict[str, int]:
+    """The number of each model, by its label: its colour and mark in all charts."""
+    return {model["label"]: i for i, model in enumerate(document["models"])}
 
 
 def columns(document: dict[str, Any]) -> list[Column]:
@@ -138,32 +150,44 @@ def columns(document: dict[str, Any]) -> list[Column]:
         best = next((metric for metric in cell.get("metrics", []) if metric.get("headline")), None)
         value = Value(models[cell["model"]], cell["state"], cell.get("error", ""))
         if best is not None:
-            value.value, value.stderr = best["value"], best["stderr"]
+            value.value, value.stderr = best["value"], best["stderr"] if _enough(cell) else None
             column.metric, column.higher = best["metric"], best["higher_is_better"]
             column.method = column.method or cell["method"]
         column.cells.append(cell)
         column.values[cell["model"]] = value
     for column in found.values():
-        _changes(column)
+        if column.kind == "comparison":
+            _compared(column)
+        else:
+            changes.fill(column, document)
     return list(found.values())
 
 
-def _changes(column: Column) -> None:
-    """The difference of each value from its group's original. A comparison is a difference already; its value for the original
-    is the noise floor."""
-    if column.kind == "comparison":
-        for value in column.values.values():
-            value.change = "noise floor" if value.model["original"] and value.value is not None else ""
-        return
-    originals = {v.model["group"]: v.value for v in column.values.values() if v.model["original"]}
+def _enough(cell: dict[str, Any]) -> bool:
+    """Whether a cell has enough windows for an error to be shown. Of a task, lm-eval decides."""
+    details = cell["details"]
+    counts = [text["se_clusters"] for text in details.get("texts", []) if "se_clusters" in text]
+    counts += [details["statistics"]["clusters"]] if "clusters" in details.get("statistics", {}) else []
+    return all(count >= FEWEST_CLUSTERS for count in counts)
+
+
+def _compared(column: Column) -> None:
+    """A comparison is a difference already: its change is the multiple of the noise floor, which is the original's value."""
+    cells = {cell["model"]: cell for cell in column.cells if cell["state"] == "done"}
+    for label, value in column.values.items():
+        found = cells[label]["details"].get("statistics", {}) if label in cells else {}
+        if "kl_percentiles" in found:
+            value.more = {
+                "99.9 % of KL": headline.shown(found["kl_percentiles"]["99.9"], found),
+                "same top-1": headline.shown(found["same_top"], found, 100.0, " %"),
+                "perplexity, paired": headline.perplexity_change(found),
+            }
+        if value.model["original"] and value.value is not None:
+            value.change = NOISE_FLOOR
+    floor = column.noise_floor
     for value in column.values.values():
-        origin = originals.get(value.model["group"])
-        if origin is None or value.value is None or value.model["original"]:
-            continue
-        if any(word in column.metric for word in _RATIO) and origin > 0:
-            value.change = f"{value.value / origin - 1:+.2%}".replace("%", " %")
-        else:
-            value.change = f"{value.value - origin:+.4g}"
+        if floor and value.value is not None and not value.floor:
+            value.change = f"{tables.multiple(value.value / floor)} x the noise floor"
 
 
 def facts(value: Value, column: Column) -> list[tuple[str, str]]:
@@ -175,6 +199,7 @@ def facts(value: Value, column: Column) -> list[tuple[str, str]]:
         found.append(("standard error", repr(value.stderr)))
     if value.change:
         found.append(("against the original", value.change))
+    found += list(value.more.items())
     if "bytes" in model:
         found += [
             ("bits per weight", f"{model['bits_per_weight']:.4f}"),
@@ -193,6 +218,12 @@ def parts(column: Column, name: str) -> list[tuple[str, Any]]:
         for cell in column.cells
         if cell["state"] == "done" and cell["details"].get(name)
     ]
+
+
+def spreads(column: Column) -> list[tuple[str, dict[str, Any]]]:
+    """The divergence's statistics of each model, but not of the noise floor."""
+    found = [(label, each) for label, each in parts(column, "statistics") if not column.values[label].floor]
+    return [(label, each) for label, each in found if each.get("kl_percentiles") and each["kl"]["value"]]
 
 
 PAIRED_HEADS = ("model", "task", "metric", "questions", "difference", "95 % interval", "lost", "gained", "McNemar p")
@@ -228,49 +259,3 @@ def front(points: list[tuple[float, float]], higher: bool) -> list[tuple[float, 
         return a[0] <= b[0] and better and a != b
 
     return sorted({b for b in points if not any(beats(a, b) for a in points)})
-
-
-def method_fields(column: Column) -> list[tuple[str, str]]:
-    """What a reader needs to repeat the numbers of a column."""
-    done = [cell for cell in column.cells if cell["state"] == "done"]
-    found = [(_words(name), _plain(value)) for name, value in column.method.items()]
-    found += [
-        (_words(name), _plain(value))
-        for name, value in (done[0]["option_values"] if done else {}).items()
-    ]
-    for name in ("numerics", "dtype", "max_length_used", "add_bos_token", "prefix_token_id"):
-        values = {_plain(cell["source"][name]) for cell in done if name in cell["source"]}
-        if values:
-            found.append((_words(name), "; ".join(sorted(values))))
-    versions = sorted({f"{k} {v}" for cell in done for k, v in cell["versions"].items()})
-    return [*found, ("versions", ", ".join(versions))] if versions else found
-
-
-def model_fields(model: dict[str, Any], identity: str) -> list[tuple[str, str]]:
-    found = [("path", model["path"])]
-    for name in ("commit", "group", "method", "bits", "architecture", "activations", "error"):
-        if model.get(name):
-            found.append((_words(name), str(model[name])))
-    if "params" in model:
-        found += [
-            ("parameters", f"{model['params']:,}"),
-            ("file size", f"{model['bytes']:,} bytes"),
-        ]
-        rows = [
-            f"{row['format']}: {row['bits']:.3f} bits x {row['params']:,}"
-            for row in model["formats"]
-        ]
-        found.append(("formats", "; ".join(rows)))
-    return [*found, ("identity", identity)] if identity else found
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{_words(name)}: {_plain(inner)}" for name, inner in value.items())
-    if isinstance(value, list):
-        return "; ".join(_plain(inner) for inner in value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

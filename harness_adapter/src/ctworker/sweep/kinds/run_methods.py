@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ from .shared import environment
 
 if TYPE_CHECKING:
     from ..cell_process import Place
+
+_MOST_PIECES = 5000
+
 
 def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     """Loads and tokenises the texts. Raises ArgumentError for a text that is missing or too short."""
@@ -59,7 +63,10 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
         "source": source | {"tokenizer": tokenizer_of(place).fingerprint},
         "method": _method(method, results, reports),
         "details": {
-            "texts": [{k: v for k, v in report.items() if k != "method"} for report in reports]
+            "texts": [
+                {k: v for k, v in report.items() if k != "method"} | _pieces(result)
+                for result, report in zip(results, reports)
+            ]
         },
         "n_tokens": sum(methods.total(r.method, r.tokens.sizes).inputs for r in results),
     }
@@ -144,6 +151,12 @@ def _metric(
     return found | {"headline": True} if headline else found
 
 
+def _pieces(result: Result) -> dict[str, Any]:
+    """What a paired error needs of a text, unless it has too many pieces to keep."""
+    sums, weights = result.pieces
+    return {"pieces": {"nll": sums, "weight": weights}} if len(sums) <= _MOST_PIECES else {}
+
+
 def _method(
     method: methods.Method, results: list[Result], reports: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -152,7 +165,10 @@ def _method(
         "text", "source", "sha256", "bytes", "documents", "tokens", "windows", "scored_tokens", "vocabulary", "se_over",
     )  # fmt: skip
     texts = [
-        {name: report[name] for name in names} | {"join": result.tokens.text.join, "rows": result.method.rows}
+        {name: report[name] for name in names} | {
+            "join": result.tokens.text.join, "rows": result.method.rows,
+            "windows_of_text": methods.total(replace(result.method, rows=0), result.tokens.sizes).windows,
+        }
         for result, report in zip(results, reports)
     ]
     notes = [note for report in reports for note in report["notes"]]
