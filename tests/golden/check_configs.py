@@ -62,7 +62,7 @@ def shrink(config, n_layers):
         head = first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
     sizes = [(("vocab_size", "padded_vocab_size", "embedding_size"), VOCAB), (HEAD_KEYS, HEADS), (HIDDEN_KEYS, HEADS * head),
              (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), n_layers)]
-    optional = [(KV_KEYS, HEADS if n_kv == n_head else 1),
+    optional = [(("vocab_size_per_layer_input",), VOCAB), (KV_KEYS, HEADS if n_kv == n_head else 1),
                 (("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"), INNER)]
     small = dict(config)
     for keys, value in sizes + optional:
@@ -73,6 +73,8 @@ def shrink(config, n_layers):
     for key in ("layer_types", "no_rope_layers", "block_configs"):
         if small.get(key):  # with the last, which Gemma 4 has rules for
             small[key] = [*small[key][:n_layers - 1], small[key][-1]]
+    if (small.get("num_kv_shared_layers") or 0) >= n_layers:  # no layer would be left to share with
+        small["num_kv_shared_layers"] = 0
     for block in small.get("block_configs", ()):
         if block["attention"]["n_heads_in_group"]:
             block["attention"]["n_heads_in_group"] = HEADS

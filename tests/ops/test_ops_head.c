@@ -16,7 +16,7 @@ static void problem_open(struct problem *p, int64_t n_rows, int64_t n, int64_t n
     enum weight_kind kind;
     do
         kind = (enum weight_kind)rng_below(N_WEIGHT_KINDS);
-    while (!weight_possible(kind, k));
+    while (!weight_possible(kind, k) || (kind == W_AWQ && n % 8 != 0)); /* whole words */
     weight_open(&p->w, kind, n, k, (int)rng_below(2));
     p->x = buf_random(dtype, n_rows * k, 3.0f / sqrtf((float)k), 2 * (size_t)rng_below(9));
     p->targets = buf_open((size_t)n_rows * sizeof(int32_t), 0);

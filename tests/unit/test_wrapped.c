@@ -470,7 +470,7 @@ static void stacks_of_either_order(void **state)
     assert_int_equal(w->format->id, CTW_FORMAT_pack_quantized);
     ctw_model_close(m);
     find(c, VL_LAYER "mlp.experts.gate_up_proj_packed")->shape = "2, 32, 8";
-    expect_refusal(c, "experts.gate_up_proj: weight_packed: found I32 [32, 8], expected I32");
+    expect_refusal(c, "experts.gate_up_proj: _packed: found I32 [32, 8], expected I32");
 }
 
 static void out_of_memory_is_an_error(void **state)
