@@ -38,7 +38,7 @@ E2E = [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/e2e"]
 # Unit tests whose subject is a time of the server: any process of a busy machine may stand still for seconds.
 TIMED = "^test_(server|bounds)$"
 # Of the build and of Python programs: the same in a build with a sanitizer.
-NOT_OURS = [f"--ignore=tests/e2e/{name}.py" for name in ("test_contract", "test_gpu_tools")]
+NOT_OURS = [f"--ignore=tests/e2e/{name}.py" for name in ("test_contract", "test_cuda_decision", "test_gpu_tools")]
 
 
 @dataclass
