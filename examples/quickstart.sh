@@ -82,8 +82,8 @@ mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers)' tests/req
 ctw_setup_python "$DIR/venv" "${requirements[@]}"
 
 step "Building the worker into the adapter package"
-"$PY" -m pip install -q --disable-pip-version-check --config-settings="cmake.define.$(ctw_gpu_option)" \
-  './harness_adapter[lm-eval]' >&2
+ctw_gpu_options
+"$PY" -m pip install -q --disable-pip-version-check "${gpu_options[@]}" '.[lm-eval]' >&2
 
 step "Model and text"
 hub=0

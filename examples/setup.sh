@@ -2,7 +2,8 @@
 #
 #   ctw_setup_system [more probes]   compiler, CMake and libraries; installs only missing packages
 #   ctw_setup_python DIR REQUIREMENTS...   a virtual environment with these packages
-#   ctw_gpu_option   a CMake option of the wheel: compiles the GPU backend for this machine's GPU, or not at all
+#   ctw_debian_mirror   prints the mirror of Debian that apt uses here, else Debian's own; DEBIAN_MIRROR is another
+#   ctw_gpu_options   sets gpu_options, pip's options that compile the GPU backend for this machine's GPU; none without a GPU
 #
 # Needs root or sudo only if a system package is missing.
 
@@ -91,14 +92,22 @@ ctw_setup_python() {
   printf '%s\n' "$stamp" >"$dir/requirements.stamp"
 }
 
+ctw_debian_mirror() {
+  local found
+  found=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\([^ ]*\) .* main.*/\2/p' \
+    /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep '/debian/\?$' | head -n 1) || true
+  echo "${DEBIAN_MIRROR:-${found:-http://deb.debian.org/debian}}"
+}
+
 # Compiling for every GPU takes 5 minutes of processor time. (90a: the option always needs it.)
-ctw_gpu_option() {
-  local capability
+ctw_gpu_options() {
+  local capability define=--config-settings=cmake.define
+  gpu_options=()
   capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .) || true
+  [ -n "$capability" ] || return 0
+  gpu_options=("$define.CTW_CUDA=AUTO") # if there is a toolkit
   case $capability in
-    "") echo CTW_CUDA=OFF ;;
-    90) echo CTW_CUDA_ARCHITECTURES=90a ;;
-    80 | 86 | 89 | 100 | 120) echo "CTW_CUDA_ARCHITECTURES=$capability;90a" ;;
-    *) echo CTW_CUDA=AUTO ;;
+    90) gpu_options+=("$define.CTW_CUDA_ARCHITECTURES=90a") ;;
+    80 | 86 | 89 | 100 | 120) gpu_options+=("$define.CTW_CUDA_ARCHITECTURES=$capability;90a") ;;
   esac
 }

@@ -22,8 +22,8 @@ PY=$DIR/venv/bin/python
 ctw_setup_system
 mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers|huggingface-hub)' tests/requirements.txt)
 ctw_setup_python "$DIR/venv" "${requirements[@]}"
-"$PY" -m pip install -q --disable-pip-version-check --config-settings="cmake.define.$(ctw_gpu_option)" \
-  './harness_adapter[sweep]' >&2
+ctw_gpu_options
+"$PY" -m pip install -q --disable-pip-version-check "${gpu_options[@]}" '.[sweep]' >&2
 
 hub=0
 if ctw_hub_answers "$PY"; then hub=1; fi

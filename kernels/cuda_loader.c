@@ -32,8 +32,10 @@ static enum ctw_status open_library(void **lib, char *path, size_t cap, struct c
     const char *asked = getenv("CTWORKER_CUDA_LIBRARY");
     if (asked != NULL && asked[0] == '\0')
         asked = NULL;
-    /* installed: next to the program or in ../lib; in a build folder: ../kernels/cuda */
-    static const char *const places[] = {"", CTW_LIB_FROM_BIN, "../lib/", "../kernels/cuda/"};
+    /* installed: next to the program, in ../lib, or in a Python package beside the program's; in a
+     * build folder: ../kernels/cuda */
+    static const char *const places[] = {"", CTW_LIB_FROM_BIN, "../lib/", "../kernels/cuda/",
+                                         "../../ctworker_cuda13/"};
     for (size_t i = 0; i < (asked != NULL ? 1 : CTW_COUNT(places)); i++) {
         if (asked != NULL)
             snprintf(path, cap, "%s", asked);
@@ -46,10 +48,10 @@ static enum ctw_status open_library(void **lib, char *path, size_t cap, struct c
             return CTW_OK;
         return ctw_fail(err, CTW_EUNSUP, "no GPU: %s", dlerror());
     }
-    return ctw_fail(
-        err, CTW_EUNSUP,
-        "no GPU: %s is neither next to the program nor in its %s (a build without CUDA?)", LIBRARY,
-        CTW_LIB_FROM_BIN);
+    return ctw_fail(err, CTW_EUNSUP,
+                    "no GPU: this installation has no %s (install the wheel ctworker-cuda13, or "
+                    "build with CUDA)",
+                    LIBRARY);
 }
 
 /* *ops: the table of an open library, if the library was compiled with this program's contract. */
@@ -63,8 +65,9 @@ static enum ctw_status ask_library(void *lib, const char *path, const struct ctw
     const char *found = contract == NULL || get == NULL ? NULL : contract();
     if (found == NULL || strcmp(found, CTW_CONTRACT) != 0)
         return ctw_fail(err, CTW_EUNSUP,
-                        "no GPU: %s has %s%s, this program has %s: build both from one source tree "
-                        "and install them together",
+                        "no GPU: %s has %s%s, this program has %s: install ctworker and "
+                        "ctworker-cuda13 of one version, or build both from one source tree and "
+                        "install them together",
                         path, found == NULL ? "no contract" : "the contract ",
                         found == NULL ? "" : found, CTW_CONTRACT);
     *ops = get();

@@ -72,10 +72,11 @@ class Library(unittest.TestCase):
         library, found = self.build()
         own = contract_in(BUILD / "generated/kernels/contract.h")
         self.assertNotEqual(found, own)
-        why = f"no GPU: {library} has the contract {found}, this program has {own}: build both from one source"
+        why = f"no GPU: {library} has the contract {found}, this program has {own}: "
         done = self.score(library, "cuda")
         self.assertEqual((done.returncode, done.stdout), (65, ""), done.stderr)
-        self.assertIn(why + " tree and install them together (--backend cpu needs no GPU)", done.stderr)
+        self.assertIn(why + "install ctworker and ctworker-cuda13 of one version, or build both from one source "
+                      "tree and install them together (--backend cpu needs no GPU)", done.stderr)
         done = self.score(library, "auto")  # uses the CPU, and says why
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, "cpu-.*" + re.escape(why))

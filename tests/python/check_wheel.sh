@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the wheel, installs it with lm-eval in an empty virtual environment outside the tree, and runs
-# plain `lm_eval` and the package's commands there. Usage: check_wheel.sh [WORK_FOLDER]; prints
-# "N passed, N failed" last. PYTHON: the interpreter (default python3). CUDA_LIBRARY: the GPU backend
-# that another build has compiled; if there is no such file, it is compiled. KEEP=1 keeps the folder.
+# Builds the published wheels, installs them with lm-eval in an empty virtual environment outside the tree, and
+# runs plain `lm_eval` and the package's commands there; then in a bare root, if this machine can make it.
+# Usage: check_wheel.sh [WORK_FOLDER]; prints "N passed, N failed" last. PYTHON: the interpreter (default
+# python3). FAKE_DEVICE: the tests' fake GPU backend, which is packed as the GPU backend's wheel. KEEP=1 keeps
+# the folder.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=${1:-$(mktemp -d "${TMPDIR:-/tmp}/ctworker-wheel.XXXXXX")}
@@ -29,12 +30,14 @@ unset PYTHONPATH CTWORKER_BIN CTWORKER
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 step "empty environment" "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
-cuda=CTW_CUDA_ARCHITECTURES=90a # one architecture only: the stage cuda compiles more
-[ ! -e "${CUDA_LIBRARY:-}" ] || cuda=CTW_CUDA_LIBRARY=$(realpath "$CUDA_LIBRARY")
-step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" \
-  --config-settings="cmake.define.$cuda" "$root/harness_adapter"
+step "archive of the sources, and the wheel from it" "$root/tests/tools/wheel" "$work/dist"
 wheel=$(ls "$work"/dist/ctworker-*.whl)
+step "its tag: $(basename "$wheel")" sh -c "case '$wheel' in *-py3-none-manylinux*_x86_64.whl) ;; *) exit 1 ;; esac"
+size=$(stat -c %s "$wheel")
+step "its size: $((size / 1024)) KiB of 5 MiB" test "$size" -le $((5 << 20))
 step "install" "$bin/pip" install -q "$wheel"
+size=$(du -sk "$work"/venv/lib/python3*/site-packages/ctworker | cut -f1)
+step "installed: $size KiB of 15 MiB" test "$size" -le $((15 << 10))
 golden=${CTWORKER_GOLDEN:-$root/../shared/data/golden}
 if [ -d "$golden" ]; then
   golden=$(cd "$golden" && pwd)
@@ -52,7 +55,7 @@ with Worker(sys.argv[1]) as worker:
     (score,) = worker.score([[1, 5, 9]])
     assert score.count == 2 and score.identity
 PY
-step "install with lm-eval" "$bin/pip" install -q "$wheel[lm-eval]" "lm-eval==0.4.13"
+step "install with lm-eval" "$bin/pip" install -q "${wheel}[lm-eval]" "lm-eval==0.4.13"
 step "the sweep's files" "$bin/python" -c "
 import importlib.resources as r
 from ctworker.sweep.results import schema
@@ -84,10 +87,16 @@ assert not odd, odd
 assert {"ctworker.pth", "ctworker/py.typed", "ctworker/bin/ctworker"} <= set(files), files
 PY
 
-if [ -e "$(dirname "$program")/../lib/libctworker_cuda.so" ]; then
-  # The backend is found and loads; this test does not need a GPU.
-  step "carries the GPU backend" sh -c "'$program' score --backend cuda --model '$model' </dev/null 2>said ||
-    ! grep -E 'libctworker_cuda|contract' said"
+sum=$(sha256sum <"$program")
+if [ -e "${FAKE_DEVICE:-}" ]; then
+  cp "$FAKE_DEVICE" "$work/libctworker_cuda.so"
+  step "the GPU backend's wheel" env CUDA_LIBRARY="$work/libctworker_cuda.so" "$root/tests/tools/wheel" --cuda "$work/dist"
+  step "without the wheel, a remedy" sh -c "! '$program' score --backend cuda --model '$model' </dev/null 2>said &&
+    grep 'install the wheel ctworker-cuda13' said"
+  step "installs" "$bin/pip" install -q --no-deps "$work"/dist/ctworker_cuda13-*.whl
+  echo '{"id": 0, "tokens": [1, 5, 9]}' >tokens
+  step "the program finds it" sh -c "'$bin/ctworker' score --backend cuda --model '$model' <tokens 2>said && grep 'fake GPU' said"
+  step "uninstalls" "$bin/pip" uninstall -q -y ctworker-cuda13
 fi
 step "tasks" "$bin/python" - "$root/tests/python" <<'PY'
 import sys
@@ -104,7 +113,7 @@ seq -s " " 1 700 >numbers.txt
 method="--method gptq-2048 --window 64 --stride 64 --rows 5 --text numbers.txt --quiet"
 step "ctworker-ppl" "$bin/ctworker-ppl" "$model" $method --json ppl.json
 step "ctworker-compare asks for numpy only" "$bin/ctworker-compare" "$original" "$model" $method --json compare.json
-step "install for sweeps" "$bin/pip" install -q "$wheel[sweep]"
+step "install for sweeps" "$bin/pip" install -q "${wheel}[sweep]"
 cat >sweep.yaml <<YAML
 models: [{path: $original, label: original, original: true}, {path: $model, label: model}]
 include_path: tasks
@@ -123,6 +132,7 @@ assert found["model", "perplexity"] == json.loads(Path("ppl.json").read_text())[
 assert found["model", "comparison"] == compared["statistics"]["kl"]["value"] > 0, found
 assert len(found) == 5 and Path("sweep-results/report.html").read_text().rstrip().endswith("</html>")
 PY
+step "extras do not change the program" test "$(sha256sum <"$program")" = "$sum"
 step "lm_eval ls knows the others" "$bin/python" -c "
 import lm_eval.models
 from lm_eval.api.registry import get_model, model_registry
@@ -130,4 +140,11 @@ assert 'hf' in model_registry and get_model('ctworker').__module__ == 'ctworker.
 step "uninstall leaves nothing" sh -c "'$bin/pip' uninstall -q -y ctworker &&
   '$bin/python' -c 'import lm_eval' &&
   ! ls '$work'/venv/lib/python3*/site-packages | grep -i ctworker"
-echo "$passed passed, 0 failed"
+
+# The whole of README's first lines, in a root of this machine's distribution that has Python alone.
+suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+"$root/tests/tools/bare_root" "$suite" "$wheel" "$model" >"$work/bare" && code=0 || code=$?
+cat "$work/bare"
+read -r bare_passed _ bare_failed _ <<<"$(tail -n 1 "$work/bare")"
+echo "$((passed + bare_passed)) passed, ${bare_failed:-1} failed"
+exit "$code"

@@ -301,7 +301,7 @@ from ctworker.lm import CTWorkerLM
 
 
 def test_the_entry_point_is_declared() -> None:
-    text = (SRC.parent / "pyproject.toml").read_text()
+    text = (SRC.parents[1] / "pyproject.toml").read_text()
     assert '[project.entry-points."lm_eval.models"]\nctworker = "ctworker.lm:CTWorkerLM"' in text
     root = (HERE.parents[1] / "CMakeLists.txt").read_text()
     version = (

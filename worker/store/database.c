@@ -36,10 +36,14 @@ static const char *const texts[CTW_STORE_N_STATEMENTS] = {
     [CTW_STORE_COMMIT] = "COMMIT",
     [CTW_STORE_ROLLBACK] = "ROLLBACK",
     [CTW_STORE_FIND] = "SELECT value FROM results WHERE key = ?",
-    [CTW_STORE_SOURCE] =
+    [CTW_STORE_PUT_SOURCE] =
         "INSERT INTO sources(identity, numerics, ref_identity, ref_numerics, outline, ref_outline, "
         "changed_s) VALUES(?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT DO UPDATE SET changed_s = excluded.changed_s RETURNING id",
+        "ON CONFLICT(identity, numerics, ref_identity, ref_numerics) "
+        "DO UPDATE SET changed_s = excluded.changed_s",
+    /* SQLite before 3.35 has no RETURNING. */
+    [CTW_STORE_SOURCE] = "SELECT id FROM sources WHERE identity = ? AND numerics = ? "
+                         "AND ref_identity = ? AND ref_numerics = ?",
     [CTW_STORE_OUTLINE] = "SELECT count(*) FROM sources WHERE numerics = ? AND ref_numerics = ? "
                           "AND outline = ? AND ref_outline = ?",
     /* A record of this key whose value differs is damaged: the new one replaces it. */
@@ -198,11 +202,11 @@ static enum ctw_status open_database(struct ctw_store *s, bool may_create, struc
 {
     bool is_new;
     int64_t page_bytes = 0;
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE |
-                (may_create ? SQLITE_OPEN_CREATE : 0);
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (may_create ? SQLITE_OPEN_CREATE : 0);
     int rc = sqlite3_open_v2(s->path, &s->db, flags, NULL);
     if (rc != SQLITE_OK)
-        return ctw_store_fail(s, rc, "cannot open it", err);
+        return ctw_store_fail(s, sqlite3_extended_errcode(s->db), "cannot open it", err);
+    sqlite3_extended_result_codes(s->db, 1); /* SQLite before 3.37 has no flag for this */
     s->files = ctw_store_files_open(s->db);
     if (s->files == NULL)
         return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for the store", s->dir);

@@ -191,20 +191,31 @@ static int put_one(struct ctw_store *s, int64_t source, const struct ctw_sha256 
     return ctw_store_run(s, CTW_STORE_PUT, NULL);
 }
 
+/* Writes the source's row, or the time of the row that is there. id[0]: the row. */
+static int put_source(struct ctw_store *s, const struct ctw_store_source *source, int64_t id[2])
+{
+    enum { KEYS = 4 };
+    sqlite3_stmt *put = s->statements[CTW_STORE_PUT_SOURCE],
+                 *find = s->statements[CTW_STORE_SOURCE];
+    const char *const texts[] = {source->model.identity,     source->model.numerics,
+                                 source->reference.identity, source->reference.numerics,
+                                 source->model.outline,      source->reference.outline};
+    for (size_t i = 0; i < CTW_COUNT(texts); i++)
+        sqlite3_bind_text(put, (int)i + 1, texts[i], -1, SQLITE_STATIC);
+    sqlite3_bind_int64(put, (int)CTW_COUNT(texts) + 1, (int64_t)time(NULL));
+    int rc = ctw_store_run(s, CTW_STORE_PUT_SOURCE, NULL);
+    for (int i = 0; i < KEYS; i++)
+        sqlite3_bind_text(find, i + 1, texts[i], -1, SQLITE_STATIC);
+    return rc == SQLITE_OK ? ctw_store_run(s, CTW_STORE_SOURCE, id) : rc;
+}
+
 static int put_all(struct ctw_store *s, const struct ctw_store_source *source,
                    const struct ctw_store_record *records, int64_t n)
 {
     enum { LEAST_STEP = 64 };
     int64_t id[2] = {0};
-    sqlite3_stmt *q = s->statements[CTW_STORE_SOURCE];
-    const char *const texts[] = {source->model.identity,     source->model.numerics,
-                                 source->reference.identity, source->reference.numerics,
-                                 source->model.outline,      source->reference.outline};
     const struct ctw_sha256 hash = hash_of(source);
-    for (size_t i = 0; i < CTW_COUNT(texts); i++)
-        sqlite3_bind_text(q, (int)i + 1, texts[i], -1, SQLITE_STATIC);
-    sqlite3_bind_int64(q, (int)CTW_COUNT(texts) + 1, (int64_t)time(NULL));
-    int rc = ctw_store_run(s, CTW_STORE_SOURCE, id);
+    int rc = put_source(s, source, id);
     for (int64_t i = 0; rc == SQLITE_OK && i < n; i++)
         rc = put_one(s, id[0], &hash, &records[i]);
     if (rc == SQLITE_OK)

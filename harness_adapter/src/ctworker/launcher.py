@@ -65,8 +65,8 @@ def find_binary() -> Path:
         if _is_program(candidate):
             return candidate
     raise ArgumentError(
-        "no ctworker program was found in this installation or on PATH: install the package with "
-        "`pip install ./harness_adapter`, or set CTWORKER_BIN to a built worker"
+        "no ctworker program was found in this installation or on PATH: install the wheel "
+        "(docs/INSTALL.md), or set CTWORKER_BIN to a built worker"
     )
 
 
