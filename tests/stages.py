@@ -158,7 +158,7 @@ def stages(all_architectures=False):
         # Not the operations: one by one they take minutes, and the scores of this stage run all of them. What test_exchange and
         # test_compare_layers add to the threads of test_compare are numbers.
         sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers)$"], {
-            "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}),
+            "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"}),
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),

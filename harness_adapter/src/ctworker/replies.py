@@ -13,7 +13,9 @@ Fields = dict[str, Any]
 
 ERROR: Fields = {"code?": str, "message?": str, "retry_ms?": int, "item?": int, "layer?": int}
 _STATE: Fields = {"state": str, "message?": str}
-_MODEL: Fields = _STATE | {"name": str, "path?": str, "model_type?": str, "numerics?": str, "identity?": str}
+_MODEL: Fields = _STATE | {
+    "name": str, "path?": str, "model_type?": str, "numerics?": str, "identity?": str, "weights?": {"files?": str},
+}  # fmt: skip
 _READY: Fields = {
     "max_length": int, "vocab": int, "numerics": str, "identity": str, "backend": str, "variant": str, "device": str,
     "dtype": str, "architecture?": str, "reason?": str, "products?": str, "activations?": str, "activations_mode?": str,
