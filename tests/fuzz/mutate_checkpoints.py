@@ -242,7 +242,7 @@ def main():
         counts[outcome] += 1
         if outcome == "scored" and not is_unread(change[1], unread[source]):
             scored.append((same, change))
-        elif outcome != "refused":
+        elif outcome not in ("scored", "refused"):
             print(f"FAIL mutant {number} of {source.name}: {outcome}: {change}\n{detail}", flush=True)
         if out:
             out.write(json.dumps({"n": number, "of": source.name, "change": change, "outcome": outcome, "same": same,
