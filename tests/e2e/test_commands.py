@@ -60,14 +60,14 @@ class Commands(unittest.TestCase):
     def test_two_workers_must_be_named(self):
         with w.Worker("--name", "x") as a, w.Worker("--name", "y", env=None) as b:
             env = b.env | {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
-            extra = subprocess.Popen([str(w.FAKE), "serve", "--model", str(b.dir), "--name", "z"],
+            extra = subprocess.Popen([str(w.FAKE), "serve", "--model", str(b.dir), "--name", "z-third"],
                                      env=env, stderr=subprocess.DEVNULL)
             try:
-                until(lambda: "z" in a.command("ps").stdout)
+                until(lambda: "z-third" in a.command("ps").stdout)
                 out = a.command("info")
                 self.assertEqual(out.returncode, 64)
-                self.assertIn("2 workers run here (x, z)", out.stderr)
-                self.assertEqual(a.command("stop", "z").returncode, 0)
+                self.assertIn("2 workers run here (x, z-third)", out.stderr)
+                self.assertEqual(a.command("stop", "z-third").returncode, 0)
                 self.assertEqual(extra.wait(20), 0)
                 self.assertEqual(a.command("info").returncode, 0)
             finally:
