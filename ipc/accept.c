@@ -60,11 +60,12 @@ static bool join_holder(struct ctw_connection *c)
 
 /*
  * Drops the oldest connection that has sent no admitted request, of the host that has most of them,
- * so that strangers cannot keep clients out by doing nothing. `of`: only of this host; NULL: of
- * any. Is there one?
+ * so that strangers cannot keep clients out by doing nothing. The newcomer takes over its place.
+ * `of`: only of this host; NULL: of any. Is there one?
  */
-static bool drop_stranger(struct ctw_server *s, const struct ctw_holder *of)
+static bool drop_stranger(struct ctw_connection *newcomer, const struct ctw_holder *of)
 {
+    struct ctw_server *s = newcomer->server;
     struct ctw_connection *oldest = NULL;
     for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
         if (c->admitted || c->closing || (of != NULL && c->holder != of))
@@ -74,6 +75,7 @@ static bool drop_stranger(struct ctw_server *s, const struct ctw_holder *of)
     }
     if (oldest == NULL)
         return false;
+    newcomer->kept = oldest->kept;
     int64_t now = ctw_now_ms();
     ctw_connection_drop(
         oldest, now < s->refused_ms ? NULL : "it sent no token, and a new client needs its place");
@@ -98,7 +100,7 @@ static bool is_within_bound(struct ctw_connection *c)
     struct ctw_server *s = c->server;
     const struct ctw_holder *h = c->holder;
     char why[CTW_NOTE_BYTES];
-    if (h->n <= ctw_holder_most_connections(s) || drop_stranger(s, h) ||
+    if (h->n <= ctw_holder_most_connections(s) || drop_stranger(c, h) ||
         ctw_holder_close_one(c, true))
         return true;
     snprintf(why, sizeof(why), "%s has %d connections, the maximum for one client", h->name,
@@ -111,10 +113,11 @@ static bool find_place(struct ctw_connection *c)
 {
     struct ctw_server *s = c->server;
     char why[CTW_NOTE_BYTES];
+    c->kept = false;
     if (s->n_connections < s->max_connections)
         return true;
     if (s->n_connections < s->max_connections + CTW_KEPT_CONNECTIONS + CTW_SPARE_CONNECTIONS &&
-        (drop_stranger(s, NULL) || ctw_holder_close_one(c, false)))
+        (drop_stranger(c, NULL) || ctw_holder_close_one(c, false)))
         return true;
     if (take_kept_place(c))
         return true;

@@ -91,10 +91,13 @@ static bool is_idle(const struct ctw_connection *c)
            c->waits_in == NULL && c->receiving == NULL && c->got == 0;
 }
 
+/* The newcomer takes over the place, which is of use to anyone only if it is not a kept one. */
 static bool is_better(const struct ctw_connection *c, const struct ctw_connection *than)
 {
-    if (than == NULL || c->holder->n != than->holder->n)
-        return than == NULL || c->holder->n > than->holder->n;
+    if (than == NULL || c->kept != than->kept)
+        return than == NULL || than->kept;
+    if (c->holder->n != than->holder->n)
+        return c->holder->n > than->holder->n;
     return c->active_ms < than->active_ms;
 }
 
@@ -138,6 +141,7 @@ bool ctw_holder_close_one(struct ctw_connection *newcomer, bool own)
         c = find_busy(newcomer);
     if (c == NULL)
         return false;
+    newcomer->kept = c->kept;
     snprintf(why, sizeof(why),
              "a new client needs its place; it was last active %d s ago, and %s holds %d of %d "
              "connections",

@@ -218,9 +218,9 @@ void ctw_holder_give_back(struct ctw_server *s, struct ctw_holder *h, int room, 
 int ctw_holder_most_connections(const struct ctw_server *s); /* that one may hold */
 /* The holder of the most connections; NULL: there is none. */
 const struct ctw_holder *ctw_holder_of_most(const struct ctw_server *s);
-/* Closes a connection to make room for the newcomer: an idle one of the largest holder or idle for
- * long, else a busy one of a holder of very many. `own`: of the same holder, idle for long. Is
- * there one? */
+/* Closes a connection to make room for the newcomer, which takes over its place: an idle one of the
+ * largest holder or idle for long, else a busy one of a holder of very many. `own`: of the same
+ * holder, idle for long. Is there one? */
 bool ctw_holder_close_one(struct ctw_connection *newcomer, bool own) CTW_MUST_CHECK;
 
 /* ---- dispatch.c ---- */

@@ -85,6 +85,25 @@ class Starting(unittest.TestCase):
                         listen="tcp://127.0.0.1:0")
 
 
+def connect(worker):
+    """A socket on which nng's handshake is done."""
+    host, port = worker.url.removeprefix("tcp://").rsplit(":", 1)
+    s = socket.create_connection((host, int(port)), timeout=10 * w.PATIENCE)
+    s.sendall(b"\0SP\0\0\x30\0\0")
+    s.recv(8)
+    return s
+
+
+def ask(s, **fields):
+    request = w.msgpack.packb({"v": 1, "op": "health", "id": 1, **fields})
+    s.sendall(struct.pack(">QI", len(request) + 4, 0x80000001) + request)
+
+
+def reply(s):
+    n, _ = struct.unpack(">QI", s.recv(12, socket.MSG_WAITALL))
+    return w.msgpack.unpackb(s.recv(n - 4, socket.MSG_WAITALL))
+
+
 class Asking(unittest.TestCase):
     def refused(self, call, *args, code="refused", **kw):
         with self.assertRaises(w.Refused) as e:
@@ -94,20 +113,6 @@ class Asking(unittest.TestCase):
 
     def test_strangers_keep_nobody_out(self):
         """More connections than the worker accepts: the oldest of those without a token give way."""
-        def connect():
-            s = socket.create_connection((host, int(port)), timeout=10 * w.PATIENCE)
-            s.sendall(b"\0SP\0\0\x30\0\0")
-            s.recv(8)
-            return s
-
-        def ask(s, **fields):
-            request = w.msgpack.packb({"v": 1, "op": "health", "id": 1, **fields})
-            s.sendall(struct.pack(">QI", len(request) + 4, 0x80000001) + request)
-
-        def reply(s):
-            n, _ = struct.unpack(">QI", s.recv(12, socket.MSG_WAITALL))
-            return w.msgpack.unpackb(s.recv(n - 4, socket.MSG_WAITALL))
-
         def answers(s):
             try:
                 ask(s, token=ALICE)
@@ -116,16 +121,15 @@ class Asking(unittest.TestCase):
                 return False
 
         with Files() as f, worker(f) as a, contextlib.ExitStack() as opened:
-            host, port = a.url.removeprefix("tcp://").rsplit(":", 1)
-            old = opened.enter_context(connect())
+            old = opened.enter_context(connect(a))
             ask(old, token=ALICE)
             self.assertTrue(reply(old)["ok"])
             with TokenClient(a.url, ALICE) as c:
                 most = c.call("info")["limits"]["connections"]
-            strangers = [opened.enter_context(connect())]
+            strangers = [opened.enter_context(connect(a))]
             ask(strangers[0])  # refused, so it stays a stranger
             self.assertEqual(reply(strangers[0])["error"]["code"], "refused")
-            strangers += [opened.enter_context(connect()) for _ in range(most + 20)]
+            strangers += [opened.enter_context(connect(a)) for _ in range(most + 20)]
             with TokenClient(a.url, BOB) as new:
                 new.call("health")
             ask(old, token=ALICE)
@@ -133,6 +137,38 @@ class Asking(unittest.TestCase):
             for s in strangers[:2]:
                 self.assertFalse(answers(s))
             self.assertTrue(answers(strangers[most // 2]))
+
+    def test_one_token_leaves_connections_for_others(self):
+        """A token at its bound gets no further connection, and the log names it; another token and an admin get in, an
+        admin beyond the bound, too."""
+        most, bound = 200, 150  # with 400 open files
+
+        def answered(s, token):
+            ask(s, token=token)
+            try:
+                return reply(s)["ok"]
+            except (ConnectionError, struct.error):  # closed
+                return False
+
+        with Files() as f, contextlib.ExitStack() as opened:
+            few = Path(f.folder.name, "few")
+            few.write_text(f'#!/bin/sh\nulimit -n {2 * most}\nexec {w.FAKE} "$@"\n')
+            few.chmod(0o700)
+            for token, name in ((ALICE, "alice"), (ROOT, "root")):
+                with worker(f, program=few) as a, TokenClient(a.url, BOB) as bob:
+                    self.assertEqual(bob.call("info")["limits"]["connections"], most)
+                    held = [opened.enter_context(connect(a)) for _ in range(bound)]
+                    for s in held:
+                        self.assertTrue(answered(s, token))
+                    self.assertEqual(answered(opened.enter_context(connect(a)), token), token == ROOT)
+                    full = f"token {name} has {bound} connections, the maximum for one client"
+                    if token != ROOT:
+                        until(lambda: full in a.text())
+                    self.assertEqual(full in a.text(), token != ROOT)
+                    for other in (BOB, ROOT):
+                        self.assertTrue(answered(opened.enter_context(connect(a)), other))
+                    for s in held:
+                        self.assertTrue(answered(s, token))
 
     def test_one_token_leaves_slots_for_others(self):
         with Files() as f, worker(f) as a, TokenClient(a.url, ALICE) as alice, TokenClient(a.url, BOB) as bob:

@@ -124,13 +124,18 @@ class Crowd(unittest.TestCase):
 
     def test_busy_connections_make_room(self):
         """The same if each of them has begun a request, so that none is idle."""
-        with w.Worker() as a:
-            with a.client() as c:
-                most = c.call("info")["limits"]["connections"]
+        with w.Worker() as a, a.client() as first:
+            most = first.call("info")["limits"]["connections"]
             begin = HOLD.replace("# begin", 's.sendall(b"\\1\\0\\0")')
-            with self.holding(a, most - most // 4, begin), self.holding(a, most // 4, begin):
+            with self.holding(a, most - most // 4, begin) as larger, self.holding(a, most // 4 - 1, begin):
                 command = subprocess.run([w.FAKE, "health", a.url], env=a.env, capture_output=True)
                 self.assertEqual((command.returncode, command.stdout.split(b",")[0]), (0, b"ready"))
+                others = [a.client() for _ in range(20)]
+                for c in others:
+                    c.call("health")
+                until(lambda: f"process {larger} holds {most - most // 4} of {most} connections" in a.text())
+                for c in others:
+                    c.sock.close()
 
     def test_a_silent_connection_keeps_its_place(self):
         """A process that opens ever more connections is refused: those that it has are not given away."""

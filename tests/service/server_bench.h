@@ -91,14 +91,17 @@ static void peer_gone(void *arg, uint32_t pipe)
 
 static const char *bench_token = "a token"; /* that send_submit() sends */
 
+enum { ADMIN = 'A' };
+static char bench_names[128][8]; /* the tokens by their first letter: "A token", ... */
+
 static bool admits(void *arg, struct ctw_peer *peer, const struct ctw_request *request)
 {
-    static const char *const known[] = {"a token", "b token"};
     (void)arg;
-    for (size_t i = 0; i < CTW_COUNT(known); i++) {
-        if (ctw_slice_is(request->token, known[i]))
-            peer->token = known[i];
+    for (int letter = ADMIN; letter <= 'z'; letter++) {
+        if (ctw_slice_is(request->token, bench_names[letter]))
+            peer->token = bench_names[letter];
     }
+    peer->admin = peer->token == bench_names[ADMIN];
     return peer->token != NULL;
 }
 
@@ -128,7 +131,7 @@ BENCH void open_bench(struct bench *b, int stall_ms)
     open_server(b, stall_ms, false);
 }
 
-/* The server asks for a token, which only send_submit() sends. */
+/* The server asks for a token, which send_submit() and ask_as() send. */
 BENCH void open_asking_bench(struct bench *b)
 {
     open_server(b, 0, true);
@@ -156,8 +159,9 @@ BENCH int connect_to(const struct bench *b)
     return fd;
 }
 
-/* Sends n requests of this operation in one go; returns when all are in the socket. */
-BENCH void ask(int fd, enum ctw_op op, int n)
+/* Sends n requests of this operation in one go; returns when all are in the socket. token: NULL:
+ * none. */
+BENCH void ask_as(int fd, const char *token, enum ctw_op op, int n)
 {
     unsigned char bytes[64 * 1024];
     size_t at = 0;
@@ -166,6 +170,8 @@ BENCH void ask(int fd, enum ctw_op op, int n)
     struct ctw_err err;
     if (op != CTW_OP_HEALTH) /* all other requests here begin with the job */
         request.body.fetch.job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
+    if (token != NULL)
+        request.token = ctw_slice_of(token);
     if (op == CTW_OP_POLL) {
         request.body.poll.has = 1u << CTW_POLL_WAIT_MS;
         request.body.poll.wait_ms = 60000;
@@ -192,6 +198,11 @@ BENCH void ask(int fd, enum ctw_op op, int n)
     }
     ctw_writer_fini(&w);
     assert_int_equal(write(fd, bytes, at), (ssize_t)at);
+}
+
+BENCH void ask(int fd, enum ctw_op op, int n)
+{
+    ask_as(fd, NULL, op, n);
 }
 
 /* Reads and drops one reply; false: no reply in time, or the connection is closed. */
@@ -281,6 +292,8 @@ BENCH void init_bench(void)
     if (patience != NULL && atoi(patience) > 1)
         patience_ms *= atoi(patience);
     (void)signal(SIGPIPE, SIG_IGN);
+    for (int letter = ADMIN; letter <= 'z'; letter++)
+        snprintf(bench_names[letter], sizeof(bench_names[letter]), "%c token", letter);
     ctw_log_set_level(CTW_LOG_ERROR);
 }
 

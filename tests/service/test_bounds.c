@@ -1,5 +1,7 @@
-/* What a connection may take of the server: memory for requests, requests per second. */
+/* What a connection may take of the server: a place, memory for requests, requests per second. */
 #include "server_bench.h"
+
+#include <sys/resource.h>
 
 #include "base/mem.h"
 
@@ -212,6 +214,154 @@ static void a_new_connection_brings_no_new_burst(void **state)
     close_bench(&b);
 }
 
+/* ---- places ---- */
+
+/*
+ * Connections that together take all places. Most have a poll that waits, so that they are not
+ * idle. As fewer polls may wait, the rest are idle connections of tokens that have no others, which
+ * give way to nobody within the test.
+ */
+struct crowd {
+    struct bench b;
+    int fds[CTW_IPC_CONNECTIONS + 64], n, n_wait;
+    char single; /* the first letter of the next token without other connections */
+};
+
+/* False: this process cannot open both ends of so many connections. */
+static bool open_crowd(struct crowd *c)
+{
+    struct rlimit files;
+    enum { NEEDED = 2 * CTW_COUNT(c->fds) + 100 };
+    memset(c, 0, sizeof(*c));
+    c->single = ADMIN + 1;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    if (files.rlim_max < NEEDED)
+        return false;
+    files.rlim_cur = files.rlim_cur < NEEDED ? NEEDED : files.rlim_cur;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(ctw_server_max_connections(), CTW_IPC_CONNECTIONS);
+    open_asking_bench(&c->b);
+    return true;
+}
+
+static void close_crowd(struct crowd *c)
+{
+    for (int i = 0; i < c->n; i++)
+        close(c->fds[i]);
+    close_bench(&c->b);
+}
+
+/* Is the first request of a new connection with this token answered? The connection stays open. */
+static bool gets_in(struct crowd *c, const char *token)
+{
+    int fd = c->fds[c->n++] = connect_to(&c->b);
+    ask_as(fd, token, CTW_OP_HEALTH, 1);
+    return take_reply(fd, 8 * patience_ms);
+}
+
+/* Adds n connections of the token, each with a poll that waits. */
+static void wait_as(struct crowd *c, const char *token, int n)
+{
+    for (int i = 0; i < n; i++) {
+        c->fds[c->n] = connect_to(&c->b);
+        ask_as(c->fds[c->n++], token, CTW_OP_POLL, 1);
+    }
+    c->n_wait += n;
+    while (atomic_load(&c->b.n_waiting) < c->n_wait)
+        sleep_ms(1);
+}
+
+static void take_the_rest(struct crowd *c)
+{
+    while (c->n < CTW_IPC_CONNECTIONS)
+        assert_true(gets_in(c, bench_names[(int)c->single++]));
+    assert_true(c->single <= 'a');
+    assert_int_equal(atomic_load(&c->b.n_lost), 0);
+}
+
+/* How many of these connections has the server closed? */
+static int n_closed(const int *fds, int n)
+{
+    int closed = 0;
+    char byte;
+    for (int i = 0; i < n; i++)
+        closed += recv(fds[i], &byte, 1, MSG_DONTWAIT) == 0;
+    return closed;
+}
+
+/* A token has three quarters of all connections: its next one is closed. Everybody else gets in,
+ * and so does an administrator with as many. */
+static void a_token_keeps_within_its_bound(void **state)
+{
+    (void)state;
+    static struct crowd c;
+    enum { BOUND = CTW_IPC_CONNECTIONS - CTW_IPC_CONNECTIONS / 4 };
+    if (!open_crowd(&c))
+        skip();
+    wait_as(&c, "a token", BOUND);
+    assert_false(gets_in(&c, "a token"));
+    assert_true(gets_in(&c, "b token"));
+    assert_true(gets_in(&c, "A token"));
+    assert_int_equal(n_closed(c.fds, BOUND), 0);
+    close_crowd(&c);
+    assert_true(open_crowd(&c));
+    wait_as(&c, "A token", BOUND);
+    assert_true(gets_in(&c, "A token"));
+    assert_int_equal(n_closed(c.fds, BOUND), 0);
+    close_crowd(&c);
+}
+
+/* All places are taken and busy: newcomers take those of the holder of most. */
+static void the_holder_of_most_makes_room(void **state)
+{
+    (void)state;
+    static struct crowd c;
+    enum { B = CTW_IPC_WAITING / 4, A = CTW_IPC_WAITING - B, NEW = 20 };
+    if (!open_crowd(&c))
+        skip();
+    wait_as(&c, "a token", A);
+    wait_as(&c, "b token", B);
+    take_the_rest(&c);
+    for (int i = 0; i < NEW; i++)
+        assert_true(gets_in(&c, bench_names['c' + i]));
+    assert_int_equal(n_closed(c.fds, A), NEW);
+    assert_int_equal(n_closed(c.fds + A, c.n - A), 0);
+    close_crowd(&c);
+}
+
+static void wait_until_lost(const struct crowd *c, int n)
+{
+    while (atomic_load(&c->b.n_lost) < n)
+        sleep_ms(1);
+}
+
+/* All places are taken and busy, and nobody has more than an eighth of them: a newcomer is turned
+ * away, but an administrator gets in. Both also if a stranger has one of the kept places, which a
+ * newcomer takes over. */
+static void an_administrator_gets_in(void **state)
+{
+    (void)state;
+    static struct crowd c;
+    enum { HOLDERS = 8, EACH = CTW_IPC_WAITING / HOLDERS };
+    if (!open_crowd(&c))
+        skip();
+    for (int i = 0; i < HOLDERS; i++)
+        wait_as(&c, bench_names['a' + i], EACH);
+    take_the_rest(&c);
+    int n_lost = 0;
+    for (int with_stranger = 0; with_stranger < 2; with_stranger++) {
+        for (int admin = 0; admin < 2; admin++) {
+            if (with_stranger)
+                c.fds[c.n++] = connect_to(&c.b);
+            assert_int_equal(gets_in(&c, bench_names[admin ? ADMIN : 'i']), admin);
+            n_lost += with_stranger + !admin;
+            wait_until_lost(&c, n_lost);
+        }
+    }
+    assert_int_equal(n_closed(c.fds, CTW_IPC_CONNECTIONS), 0);
+    close_crowd(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +369,9 @@ int main(void)
         cmocka_unit_test(slow_uploads_cost_their_token_only),
         cmocka_unit_test(strangers_leave_memory_to_clients),
         cmocka_unit_test(out_of_memory_between_two_requests),
+        cmocka_unit_test(a_token_keeps_within_its_bound),
+        cmocka_unit_test(the_holder_of_most_makes_room),
+        cmocka_unit_test(an_administrator_gets_in),
         cmocka_unit_test(requests_a_second_are_bounded),
         cmocka_unit_test(a_new_connection_brings_no_new_burst),
     };
