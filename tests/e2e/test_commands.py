@@ -27,12 +27,14 @@ class Commands(unittest.TestCase):
 
             thread = threading.Thread(target=turn_away)
             thread.start()
-            for command in ("info", "health", "stop"):
-                out = a.command(command, f"ipc://{d}/s", *(() if command == "stop" else ("--timeout", "1")))
-                self.assertEqual(out.returncode, 75, out.stderr)
-                self.assertIn("closes new connections at once: all its connections are in use", out.stderr)
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            try:
+                for command in ("info", "health", "stop"):
+                    out = a.command(command, f"ipc://{d}/s", *(() if command == "stop" else ("--timeout", "1")))
+                    self.assertEqual(out.returncode, 75, out.stderr)
+                    self.assertIn("closes new connections at once: all its connections are in use", out.stderr)
+            finally:
+                listener.shutdown(socket.SHUT_RDWR)
+                thread.join()
 
     def test_info_ps_stop(self):
         with w.Worker("--name", "first") as a:
