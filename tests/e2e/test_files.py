@@ -331,6 +331,94 @@ class Written(unittest.TestCase):
                 self.assertEqual(c.run_pairs(PAIRS), want)
 
 
+class Replaced(unittest.TestCase):
+    """The folder of a running worker becomes another checkpoint. A result stays that of the files that were loaded and carries
+    their identity, or the job fails; nothing of it is stored under the new identity, or the other way round."""
+
+    def replace_and_look(self, change, new):
+        """Makes the folder of checkpoint `new` from a served copy of "tied" while jobs run. Returns the states of the jobs
+        that the worker had afterwards."""
+        wanted = {}
+        for folder in (model("tied"), new):
+            with server(folder) as a, a.client() as c:
+                wanted[identity(folder)] = c.run_pairs(PAIRS)
+        self.assertEqual(len(wanted), 2)
+        old, other = wanted
+        self.assertNotEqual(wanted[old], wanted[other])
+        states = []
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            store = ("--store", f"{d}/store")
+            shutil.copytree(model("tied"), f"{d}/m")
+            with server(f"{d}/m", *store) as a, a.client() as c:
+                c.run_pairs(PAIRS[:2])
+                change(new, f"{d}/m")
+                self.assertEqual(identity(f"{d}/m"), other)
+                for _ in range(2):
+                    try:
+                        job = c.pairs(PAIRS)
+                    except w.Refused as e:
+                        self.assertIn(f"{SINGLE}: the file changed while it was in use", e.message)
+                        states.append("refused")
+                        continue
+                    r = c.wait(job)
+                    states.append(r["state"])
+                    if r["state"] == "done":
+                        self.assertEqual(c.call("fetch", job=job, first=0)["identity"], old)
+                        self.assertEqual(c.fetch(job), wanted[old])
+                    else:
+                        self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
+                        self.assertEqual({i: x for i, x in c.fetch(job).items() if x != wanted[old][i]}, {})
+                self.assertIn(c.call("info")["models"][0].get("identity"), (old,) if states[-1] == "done" else (old, None))
+            for folder, which, hits in ((f"{d}/m", other, 0), (model("tied"), old, len(PAIRS) if "done" in states else 2)):
+                with server(folder, *store) as a, a.client() as c:
+                    self.assertEqual(c.run_pairs(PAIRS), wanted[which])
+                    self.assertEqual(c.call("info")["store"]["hits"], hits)
+                    self.assertEqual(c.call("info")["models"][0]["identity"], which)
+        return states
+
+    def changed(self, d, name):
+        """A copy of "tied" whose file of this name has the same size and other contents."""
+        shutil.copytree(model("tied"), f"{d}/new")
+        if name == SINGLE:
+            at = checkpoint_io.Checkpoint(model("tied")).records["model.layers.1.mlp.down_proj.weight"][3]
+            overwrite(f"{d}/new", at, b"\1\2\3\4")
+        else:
+            path = Path(d, "new", name)
+            config = json.loads(path.read_text())
+            path.write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+        return f"{d}/new"
+
+    def test_weights(self):
+        def rename(new, folder):
+            shutil.copy(f"{new}/{SINGLE}", f"{folder}/next")
+            os.replace(f"{folder}/next", f"{folder}/{SINGLE}")
+
+        def write(new, folder):
+            with open(f"{folder}/{SINGLE}", "r+b") as f:
+                f.write(Path(new, SINGLE).read_bytes())
+
+        def copy(new, folder):
+            shutil.copy(f"{new}/{SINGLE}", f"{folder}/{SINGLE}")
+
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            new = self.changed(d, SINGLE)
+            self.assertEqual(self.replace_and_look(rename, new), ["done", "done"])
+            for change in (write, copy):
+                self.assertEqual(self.replace_and_look(change, new), ["failed", "refused"])
+
+    def test_config(self):
+        def rename(new, folder):
+            os.replace(shutil.copy(f"{new}/config.json", f"{folder}/next"), f"{folder}/config.json")
+
+        def copy(new, folder):
+            shutil.copy(f"{new}/config.json", f"{folder}/config.json")
+
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            new = self.changed(d, "config.json")
+            for change in (rename, copy):
+                self.assertEqual(self.replace_and_look(change, new), ["done", "done"])
+
+
 class Identity(unittest.TestCase):
     def test_every_byte_counts(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:

@@ -113,6 +113,48 @@ def test_the_real_worker_vouches_as_the_protocol_says(real_worker: str, checkpoi
         assert stamp == ""
 
 
+def rename(new: Path, target: Path) -> None:
+    shutil.copy(new, target.with_name("next")).replace(target)
+
+
+def write_over(new: Path, target: Path) -> None:
+    with target.open("r+b") as file:
+        file.write(new.read_bytes())
+
+
+@pytest.mark.parametrize("change", [rename, write_over])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_real_worker_whose_folder_changes(
+    real_worker: str, copies: dict[str, Path], name: str, change: Callable[[Path, Path], None]
+) -> None:
+    """Its number is not reported under the name of its folder, nor for a copy of the new files; a copy of the old files
+    is the checkpoint that it has loaded."""
+    served, old, new = copies["same"], copies["bare"].with_name("old"), copies["other"]
+    shutil.copytree(served, old)
+    if name == "model.safetensors":
+        shutil.copy(old / "config.json", new / "config.json")
+        data = bytearray((new / name).read_bytes())
+        data[-1] ^= 1
+        (new / name).write_bytes(data)
+    for folder in (served, old, new):  # so that nothing of the old text remains
+        (folder / "config.json").write_text((folder / "config.json").read_text().ljust(4096))
+    assert (new / name).stat().st_size == (old / name).stat().st_size
+    with Worker(served, device="cpu") as worker:
+        ways = ({"pretrained": str(served)}, {})  # without pretrained=, the worker's folder has the tokenizer
+        for arguments in ways:
+            CTWorkerLM(endpoint=worker.endpoint, **arguments).close()
+        theirs = worker.identity
+        change(new / name, served / name)
+        ours = LocalIdentity(new).get()[0]
+        assert theirs == LocalIdentity(old).get()[0] != ours == LocalIdentity(served).get()[0]
+        for arguments in ways:
+            with pytest.raises(ArgumentError, match=f"same has changed since .*{ours}.*{theirs}: load the model again"):
+                CTWorkerLM(endpoint=worker.endpoint, **arguments)
+        with pytest.raises(ArgumentError, match=f"other is the checkpoint {ours}.*which is {theirs}"):
+            CTWorkerLM(endpoint=worker.endpoint, pretrained=str(new))
+        CTWorkerLM(endpoint=worker.endpoint, pretrained=str(old)).close()
+
+
 def test_the_identity_of_streamed_weights_is_known_before_anything_is_scored(real_worker: str, checkpoint: Path) -> None:
     """They are read in passes only, so that nobody must wait for a pass that nobody asks for."""
     with Worker(checkpoint, device="cpu", weights_limit="900KiB") as worker:
