@@ -15,6 +15,7 @@
  * A worker on tcp requires a token: set CTW_TOKEN.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <msgpack.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -26,6 +27,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 /* All numbers in `bin` fields are little-endian; this client copies them without conversion. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -344,6 +346,8 @@ static void fetch_and_print(struct client *c, uint32_t n_items)
         puts(lines[i]);
         free(lines[i]);
     }
+    if (fflush(stdout) != 0 || ferror(stdout))
+        die("standard output", strerror(errno));
 }
 
 /* Tells the worker to forget the job. */
@@ -357,6 +361,21 @@ static void release(struct client *c)
 }
 
 /* ---- program ---- */
+
+/*
+ * Opens those of descriptors 0 to 2 that are closed, for reading only. Without this, the worker's
+ * socket gets such a number, and what is printed is sent to the worker.
+ */
+static void open_standard_fds(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd < 0)
+        die("/dev/null", strerror(errno));
+    close(fd);
+}
 
 /* Parses "1,15,27" and appends the tokens; returns their number. */
 static int32_t read_tokens(const char *text, struct items *items)
@@ -399,6 +418,7 @@ int main(int argc, char **argv)
 {
     static struct items items;
     struct client c = {0};
+    open_standard_fds();
     if (argc < 4 || argc % 2 != 0 || argc / 2 - 1 > MAX_PAIRS) {
         fputs("usage: client URL CONTEXT CONTINUATION [CONTEXT CONTINUATION ...]\n"
               "CONTEXT and CONTINUATION are lists of token ids, for example 1,15,27\n",

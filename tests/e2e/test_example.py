@@ -38,6 +38,21 @@ class Example(unittest.TestCase):
             out = client(a.url, ([1], [2]))
             self.assertEqual(out.returncode, 0, out.stderr)
 
+    def test_closed_streams(self):
+        """The worker's socket does not become standard output or standard error; a lost result is an error."""
+        with w.Worker(engine={"us_per_token": 60000}) as a:  # so long that progress is printed to standard error
+            whole = client(a.url, ([1] * 20, [2]))
+            self.assertRegex(whole.stderr, "0 of 1 items")
+            for closed in ([0], [1], [2], [0, 2], [0, 1, 2]):
+                with self.subTest(closed=closed):
+                    streams = " ".join(f"{fd}>&-" for fd in closed)
+                    p = subprocess.run(["sh", "-c", f'exec "$0" "$@" {streams}', CLIENT, a.url, ",".join(["1"] * 20), "2"],
+                                       capture_output=True, text=True, timeout=60 * w.PATIENCE)
+                    self.assertEqual((p.returncode, p.stdout), (1, "") if 1 in closed else (0, whole.stdout), p.stderr)
+                    if 1 in closed and 2 not in closed:
+                        self.assertIn("client: standard output: Bad file descriptor", p.stderr)
+            self.assertNotIn("warn", a.text())
+
     def test_says_what_the_worker_says(self):
         with w.Worker() as a:
             out = client(a.url, ([1], [1000]))
