@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -22,7 +23,7 @@ import pytest
 from ctworker.batches import Job
 from ctworker.client import Connection
 from ctworker.clock import Clock
-from ctworker.errors import ConnectionLost
+from ctworker.errors import ConnectionLost, TurnedAway
 from ctworker.scoring import Item, Score, Scorer
 
 import fake_worker
@@ -136,6 +137,37 @@ def first_note(caplog: pytest.LogCaptureFixture) -> tuple[str, int]:
     left = re.search(r"times out in (\d+) s", notes[0])
     assert left is not None, notes
     return notes[0], int(left[1])
+
+
+@pytest.mark.parametrize(
+    ("greeting", "what"),
+    [(b"", "closes new connections at once: all its connections are in use"), (b"\0SP\0\0\x31\0\0", "without an answer: too many")],
+)
+def test_a_full_worker(tmp_path: Path, caplog: pytest.LogCaptureFixture, greeting: bytes, what: str) -> None:
+    """A worker without a place closes the connection, before its greeting or after the token; it is running."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "full.sock"))
+        server.listen()
+
+        def turn_away() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.sendall(greeting)
+                        while greeting and len(connection.recv(4096)) <= 8:
+                            pass
+
+        thread = threading.Thread(target=turn_away)
+        thread.start()
+        try:
+            with pytest.raises(TurnedAway) as raised:
+                Connection(f"ipc://{tmp_path}/full.sock", timeout=3).info()
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert f"{tmp_path}/full.sock: the worker closes" in str(raised.value) and what in str(raised.value)
+    assert "who holds them: end programs that hold connections" in str(raised.value)
+    assert what in first_note(caplog)[0] and "is the worker running" not in str(raised.value)
 
 
 def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import replies
 from .clock import Clock
-from .errors import ConnectionLost, ProtocolError, WorkerError
+from .errors import ConnectionLost, ProtocolError, TurnedAway, WorkerError
 from .transport import ReqSocket
 from .wire import decode_reply, encode_request
 
@@ -82,6 +82,8 @@ class Connection:
             except ConnectionLost as error:
                 self._socket.close()
                 self._check_alive()
+                if last and isinstance(error, TurnedAway):
+                    raise TurnedAway(f"{error}: end programs that hold connections, or close them, then try again") from error
                 if last:
                     raise ConnectionLost(
                         f"{error}; is the worker running? (try: ctworker health {self.url})"

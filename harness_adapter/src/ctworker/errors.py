@@ -38,5 +38,9 @@ class ConnectionLost(CtworkerError):
     """The worker did not answer; the request may be repeated."""
 
 
+class TurnedAway(ConnectionLost):
+    """The worker closed the connection before it answered: it has no place for this client."""
+
+
 class ProtocolError(CtworkerError):
     """The worker's answer violates the protocol; repeating the request would not help."""

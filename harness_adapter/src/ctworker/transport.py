@@ -22,7 +22,7 @@ import struct
 from collections.abc import Callable
 
 from .clock import SLICE_S, Clock
-from .errors import ArgumentError, ConnectionLost, ProtocolError
+from .errors import ArgumentError, ConnectionLost, ProtocolError, TurnedAway
 from .wire import MESSAGE_BYTES
 
 _REQ, _REP = 0x30, 0x31
@@ -74,6 +74,7 @@ class ReqSocket:
         self._while_waiting: Callable[[], None] | None = None
         self._socket: socket.socket | None = None
         self._next_id = random.getrandbits(31)
+        self._answered = False  # over this connection
 
     def connect(self, timeout: float) -> None:
         """Connects and exchanges the handshake. Raises ConnectionLost."""
@@ -89,6 +90,11 @@ class ReqSocket:
         except OSError as error:
             if sock is not None:
                 sock.close()
+                if isinstance(error, ConnectionResetError):
+                    raise TurnedAway(
+                        f"{self.url}: the worker closes new connections at once: all its connections are in use, or it "
+                        "belongs to another user; its log says which, and who holds them"
+                    ) from error
             raise ConnectionLost(f"cannot connect to {self.url}: {_reason(error)}") from error
         except BaseException:
             if sock is not None:
@@ -100,7 +106,7 @@ class ReqSocket:
                 f"the program that listens on {self.url} is not a ctworker (its greeting is {magic!r}, {protocol:#x}): "
                 "correct the endpoint (ctworker ps lists the running workers)"
             )
-        self._socket = sock
+        self._socket, self._answered = sock, False
 
     def request(
         self, body: bytes, timeout: float, while_waiting: Callable[[], None] | None = None
@@ -127,9 +133,15 @@ class ReqSocket:
             while True:
                 reply = self._receive(sock, deadline)
                 if reply[:4] == header:
+                    self._answered = True
                     return reply[4:]
         except OSError as error:
             self.close()
+            if isinstance(error, (ConnectionResetError, BrokenPipeError)) and not self._answered:
+                raise TurnedAway(
+                    f"{self.url}: the worker closes connections without an answer: too many of its connections are in use; "
+                    "its log says who holds them"
+                ) from error
             raise ConnectionLost(f"no answer from {self.url}: {_reason(error)}") from error
         except BaseException:  # also KeyboardInterrupt: the state of the stream is unknown now
             self.close()
