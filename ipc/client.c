@@ -76,11 +76,14 @@ void ctw_client_close(struct ctw_client *c)
     ctw_free(c);
 }
 
-/* Did a worker close a connection without a word, as it does if it has no place for one? nng's own
- * socket dials again and again, and does not say. */
-static bool is_turned_away(const struct ctw_client *c)
+enum listener { NOBODY, CLOSES, GREETS };
+
+/* What does a new connection meet? A worker closes it without a word if it has no place for one;
+ * nng's own socket dials again and again, and does not say. */
+static enum listener probe(const struct ctw_client *c)
 {
     enum { PROBE_MS = 500 };
+    enum listener found = NOBODY;
     nng_stream_dialer *dialer = NULL;
     nng_stream *stream = NULL;
     nng_aio *aio = NULL;
@@ -95,30 +98,38 @@ static bool is_turned_away(const struct ctw_client *c)
         nng_aio_wait(aio);
         rc = nng_aio_result(aio);
     }
-    bool closed = false;
     if (rc == 0) {
         stream = nng_aio_get_output(aio, 0);
         (void)nng_aio_set_iov(aio, 1, &iov);
         nng_stream_recv(stream, aio);
         nng_aio_wait(aio);
         rc = nng_aio_result(aio);
-        closed = rc == NNG_ECONNSHUT || rc == NNG_ECONNRESET || rc == NNG_ECLOSED;
+        if (rc == NNG_ECONNSHUT || rc == NNG_ECONNRESET || rc == NNG_ECLOSED)
+            found = CLOSES;
+        else if (rc == 0)
+            found = GREETS;
     }
     nng_stream_free(stream);
     nng_stream_dialer_free(dialer);
     nng_aio_free(aio);
-    return closed;
+    return found;
 }
 
 static enum ctw_status call_failed(const struct ctw_client *c, int rc, int timeout_ms,
                                    struct ctw_err *err)
 {
-    if (rc == NNG_ETIMEDOUT && is_turned_away(c))
+    enum listener found = rc == NNG_ETIMEDOUT || rc == NNG_ECONNRESET ? probe(c) : NOBODY;
+    if (found == CLOSES)
         return ctw_fail(
             err, CTW_EBUSY,
             "%s: the worker closes new connections at once: all its connections are in "
             "use, or it belongs to another user; its log says which, and who holds them",
             c->endpoint.url);
+    if (found == GREETS && rc == NNG_ECONNRESET) /* it runs, and has seen the token */
+        return ctw_fail(err, CTW_EBUSY,
+                        "%s: the worker closes connections without an answer: too many of its "
+                        "connections are in use; its log says who holds them",
+                        c->endpoint.url);
     if (rc == NNG_ETIMEDOUT) /* no connection, or no reply */
         return ctw_fail(err, CTW_EIO,
                         "%s: no answer within %d ms: check that a ctworker runs there",

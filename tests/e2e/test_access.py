@@ -165,6 +165,10 @@ class Asking(unittest.TestCase):
                     if token != ROOT:
                         until(lambda: full in a.text())
                     self.assertEqual(full in a.text(), token != ROOT)
+                    out = a.command("health", a.url, "--timeout", "3", "--token-file", f.file(token + "\n", name="mine"))
+                    self.assertEqual(out.returncode, 0 if token == ROOT else 75, out.stderr)
+                    if token != ROOT:
+                        self.assertIn("too many of its connections are in use; its log says who holds them", out.stderr)
                     for other in (BOB, ROOT):
                         self.assertTrue(answered(opened.enter_context(connect(a)), other))
                     for s in held:
