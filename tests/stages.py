@@ -37,7 +37,9 @@ E2E = [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/e2e"]
 # Unit tests whose subject is a time of the server: any process of a busy machine may stand still for seconds.
 TIMED = "^test_(server|bounds)$"
 # Of the build and of Python programs: the same in a build with a sanitizer.
-NOT_OURS = [f"--ignore=tests/e2e/{name}.py" for name in ("test_contract", "test_cuda_decision", "test_gpu_tools")]
+NOT_OURS = ["test_contract", "test_cuda_decision", "test_gpu_tools"]
+# Of commands and plans, which have one thread.
+ONE_THREAD = ["test_planning", "test_edges", "test_commands", "test_example"]
 
 
 @dataclass
@@ -75,14 +77,14 @@ def build_steps(preset, targets=()):
     return [configure, Step(build), *(Step([*build, "--target", t]) for t in targets)]
 
 
-def sanitizer_stage(name, about, ctest_options, environment):
-    """The unit tests, the protocol tests and a few scores in a build with a sanitizer."""
+def sanitizer_stage(name, about, ctest_options, left_out, environment):
+    """The unit tests, the protocol tests and a few scores in a build with a sanitizer. `left_out`: files of tests/e2e."""
     worker, fake = BUILD / name / "worker/ctworker", BUILD / name / "tests/fake_worker"
     env = environment | {"CTW_FAKE_WORKER": str(fake), "CTW_TEST_PATIENCE": "3"}
     return Stage(name, about, [
         *build_steps(name, ["invariance"]),
         Step(["ctest", "--preset", name, "-j", JOBS, *ctest_options], "ctest", env),
-        Step([*E2E, *NOT_OURS], "pytest", env),
+        Step([*E2E, *(f"--ignore=tests/e2e/{x}.py" for x in left_out)], "pytest", env),
         Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", "qwen3", "--worker",
               worker], "lines", env),
         Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
@@ -157,9 +159,9 @@ def stages(all_architectures=False):
         cuda_stage(all_architectures),
         # Not the operations: one by one they take minutes, and the scores of this stage run all of them. What test_exchange and
         # test_compare_layers add to the threads of test_compare are numbers.
-        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers)$"], {
+        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers)$"], NOT_OURS + ONE_THREAD, {
             "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"}),
-        sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], {
+        sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], NOT_OURS, {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),
         Stage("wheel", "the wheels in an empty environment, outside the source tree, and in a bare root", [
