@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import interrupt
 from ..errors import ArgumentError, CtworkerError
 from ..output import Parser, ProgressLine, ReportFile, duration, exit_code, say
 from ..perplexity import methods
@@ -211,4 +212,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    interrupt.install("ctworker-compare")
     sys.exit(main())
