@@ -99,6 +99,7 @@ def life(command, env, store, life_s):
 
 
 def kills(args):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would hand SIG_IGN on
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         arguments = f"pretrained={args.model},device=cpu,max_length={WINDOW},store={store}"

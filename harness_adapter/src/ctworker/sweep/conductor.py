@@ -17,10 +17,11 @@ from ..errors import ArgumentError
 from . import document, output, paired
 from .definition import Sweep, with_folder
 from .models import Files, check_store, look, stamp_of, trial
-from .plan import Cell, Timing, blocks_of, cells_of, selected
+from .plan import Cell, blocks_of, cells_of, selected
 from .progress import Display, duration, show_plan
 from .results import Results
 from .runner import CellProcess, Runner
+from .timing import Timing
 from .view import number
 
 _WATCH_S = (
