@@ -1,7 +1,7 @@
 """Registers `lm_eval --model ctworker` in lm-eval releases that do not look for plug-ins.
 
 A .pth file imports this module whenever Python starts, so the module does almost nothing: it puts one
-finder first in sys.meta_path. The finder acts on two lm_eval modules and ignores all others. This module
+finder first in sys.meta_path. The finder acts on lm_eval and two of its modules, and ignores all others. This module
 uses only the standard library, and imports nothing from ctworker before lm_eval asks for the model.
 """
 
@@ -13,6 +13,8 @@ class _Finder:
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
+        if name == "lm_eval":
+            _handle_ctrl_c()
         if name not in ("lm_eval.models", "lm_eval.evaluator"):
             return None
         for finder in sys.meta_path:
@@ -36,6 +38,15 @@ class _Finder:
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def _handle_ctrl_c():
+    """On lm_eval's command line with our model: from here on, Ctrl-C ends in one line."""
+    if any(word == "ctworker" or word.endswith("=ctworker") for word in sys.orig_argv):
+        from ctworker import command_line, interrupt
+
+        if command_line.is_lm_eval():
+            interrupt.install("ctworker")
 
 
 def _register(module):

@@ -300,7 +300,8 @@ class Ends(Score):
             p.send_signal(number)
             self.assertEqual(p.wait(20 * w.PATIENCE), 128 + number)
             n = self.check(self.out.read_text())
-            self.assertIn(f"interrupted after {n} items", p.stderr.read())
+            last = p.stderr.read().splitlines()[-1]
+            self.assertRegex(last, f"interrupted after {n} items: {self.out} keeps them; to go on, .* from item {n + 1} on")
             self.assertEqual(json.loads(self.meta.read_text())["items"], n)
 
     def test_a_signal_ends_the_wait_for_input(self):

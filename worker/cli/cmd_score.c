@@ -193,9 +193,6 @@ static enum ctw_status close_writer(struct score *s, enum ctw_status st, struct 
         *err = write_err;
         return written;
     }
-    if (st == CTW_ECANCELED)
-        return ctw_fail(err, CTW_ECANCELED, "interrupted after %lld items",
-                        (long long)s->counts.items);
     return st;
 }
 
@@ -225,12 +222,12 @@ static enum ctw_status run(struct score *s, const struct ctw_engine_options *opt
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     struct ctw_err late;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     enum ctw_status st = ctw_score_files_open(&s->files, paths, err);
     if (st == CTW_OK && pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
         st = ctw_fail(err, CTW_EIO, "cannot open a pipe: %s", strerror(errno));
     if (st == CTW_OK) {
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
         st = ctw_engine_open(&s->engine, opt, err);
         if (st != CTW_OK)
             (void)ctw_fail_prefix(err, "%s", opt->model_dir);
@@ -253,6 +250,24 @@ static enum ctw_status run(struct score *s, const struct ctw_engine_options *opt
     if (s->begun)
         ctw_info("numerics %s, identity %s", s->info.numerics, ctw_engine_identity(s->engine));
     return st;
+}
+
+/* What is kept, and how to go on. */
+static void report_interruption(const struct score *s)
+{
+    long long n = s->counts.items;
+    const char *out = s->files.out.path;
+    if (!s->begun)
+        ctw_error("score: interrupted before the first item: nothing was written; the same command "
+                  "starts again");
+    else if (out != NULL && strcmp(out, "-") != 0)
+        ctw_error("score: interrupted after %lld items: %s keeps them; to go on, run the same "
+                  "command on the input from item %lld on, with another --out",
+                  n, out, n + 1);
+    else
+        ctw_error("score: interrupted after %lld items, which were written; to go on, run the same "
+                  "command on the input from item %lld on",
+                  n, n + 1);
 }
 
 int ctw_cmd_score(int argc, char **argv)
@@ -301,7 +316,9 @@ int ctw_cmd_score(int argc, char **argv)
     struct score s = {0};
     struct ctw_err err = {0};
     enum ctw_status st = run(&s, &opt, &paths, &err);
-    if (st != CTW_OK)
+    if (interrupted != 0 && st == CTW_ECANCELED)
+        report_interruption(&s);
+    else if (st != CTW_OK)
         ctw_error("score: %s", err.msg);
     ctw_engine_close(s.engine);
     return interrupted != 0 ? 128 + interrupted : ctw_status_exit_code(st);

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from .errors import CtworkerError
-from .launcher import find_binary
+from . import interrupt
 
 
 def main() -> int:
+    interrupt.install("ctworker", stores=False)  # until the program takes this process over
+    from .errors import CtworkerError
+    from .launcher import find_binary
+
     try:
         binary = find_binary()
     except CtworkerError as error:

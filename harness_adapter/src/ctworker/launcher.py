@@ -28,6 +28,7 @@ from .errors import ArgumentError, ConnectionLost, CtworkerError, WorkerDied
 
 log = logging.getLogger("lm_eval.ctworker")
 
+_live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()  # for end_all()
 _LOADING_NOTE_S = 15.0
 _LOG_TAIL_BYTES = 16384
 _STOP_S = 10.0
@@ -172,9 +173,11 @@ class WorkerProcess:
             raise CtworkerError(
                 f"cannot start {binary} with its log in {self.log_path}: {error.strerror}"
             ) from error
+        self._folder = folder
         self._finalizer = weakref.finalize(
             self, _stop, self._process, folder, self.url, os.getpid(), lock
         )
+        _live.add(self)
 
     @property
     def pid(self) -> int:
@@ -270,6 +273,30 @@ class WorkerProcess:
     def close(self) -> None:
         """Stops the worker. Idempotent."""
         self._finalizer()
+
+    def signal(self, number: int) -> bool:
+        """Sends a signal; whether the worker still runs. Takes no lock, so that a signal handler can call it."""
+        if self._process.returncode is not None:
+            return False
+        try:
+            if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                os.kill(self.pid, number)
+                return True
+        except OSError:  # ended, and waited for
+            pass
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return False
+
+
+def end_all(number: int, seconds: float) -> None:
+    """Ends all workers of this process by a signal, and by SIGKILL those that take longer. Only before the process ends at once:
+    Python does not learn that they have ended."""
+    workers = [worker for worker in _live if worker.signal(number)]
+    deadline = time.monotonic() + seconds
+    while workers:
+        time.sleep(0.01)
+        late = time.monotonic() > deadline
+        workers = [worker for worker in workers if worker.signal(signal.SIGKILL if late else 0)]
 
 
 def _make_folder() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import interrupt
 from .batches import Batches, Item, Job
 from .client import Connection, describe
 from .errors import CtworkerError, ProtocolError, WorkerDied, WorkerError
@@ -299,6 +300,7 @@ class Scorer:
             self._n_done += 1
             self.on_score(i, result)
         job.fetched += n
+        interrupt.count(n)
 
     def _check_source(self, reply: dict[str, Any]) -> None:
         """Every result of a run must come from the same checkpoint under the same numerics."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import interrupt
 from .arguments import Settings
 from .auth import client_token
 from .batches import Item
@@ -104,11 +105,20 @@ class Session:
                 info, self.model = self._wait_loaded(client, settings, checkpoint)
             self.version: str = info.get("version", "")
             self.limits: dict[str, int] = info.get("limits", {})
+            interrupt.keep(self._kept_by(info))
             if self._worker is None:
                 self._check_running(settings, checkpoint)
         except BaseException:
             self.close()
             raise
+
+    def _kept_by(self, info: dict[str, Any]) -> str:
+        """What keeps the results of this worker; "": nothing."""
+        if not info.get("store"):
+            return ""
+        if self._worker is not None:
+            return f"store={self._settings.store}"
+        return f"the store of the worker at {self.url}"
 
     def _start(self) -> None:
         assert self._checkpoint is not None

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import interrupt
 from ..errors import ArgumentError, CtworkerError
 from ..output import Parser, ProgressLine, ReportFile, duration, exit_code, say
+from ..pace import Pace
 from ..perplexity import methods
 from ..perplexity.options import (
     add_method,
@@ -187,21 +189,19 @@ def require_numpy() -> None:
 
 
 class _Progress(ProgressLine):
-    """Estimates the time of all models from that of the present one."""
+    """Estimates the time of all models from the present pace."""
 
     def __init__(self, quiet: bool) -> None:
         super().__init__("")
-        self._quiet, self._case, self._case_start = quiet, 0, time.monotonic()
+        self._quiet, self._pace = quiet, Pace()
 
     def case(self, i: int, n: int, label: str, progress: Progress) -> None:
-        if i != self._case:
-            self._case, self._case_start = i, time.monotonic()
         if self._quiet:
             return
-        more = ""
-        if progress.seconds_left is not None and i + 1 < n:
-            one = time.monotonic() - self._case_start + progress.seconds_left
-            more = f", about {duration(progress.seconds_left + (n - i - 1) * one)} for all"
+        self._pace.add(time.monotonic(), i + progress.fraction)
+        more, rate = "", self._pace.per_s()
+        if rate is not None and i + 1 < n:
+            more = f", about {duration((n - i - progress.fraction) / rate)} for all"
         self.show(f"{label} ({i + 1} of {n})", progress, more)
 
 
@@ -211,4 +211,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    interrupt.install("ctworker-compare")
     sys.exit(main())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from typing import Any
 
-from .. import __version__, arguments, hub
+from .. import __version__, arguments, hub, interrupt
 from ..api import Client, Worker
 from ..errors import ArgumentError
 from ..output import Parser, ProgressLine, ReportFile, exit_code, say
@@ -267,4 +267,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    interrupt.install("ctworker-ppl")
     sys.exit(main())

@@ -12,15 +12,16 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import api, arguments, hub
+from .. import api, arguments, command_line, hub, interrupt
 from ..errors import ArgumentError
 from . import document, output, paired
 from .definition import Sweep, with_folder
 from .models import Files, check_store, look, stamp_of, trial
-from .plan import Cell, Timing, blocks_of, cells_of, selected
+from .plan import Cell, blocks_of, cells_of, selected
 from .progress import Display, duration, show_plan
 from .results import Results
 from .runner import CellProcess, Runner
+from .timing import Timing
 from .view import number
 
 _WATCH_S = (
@@ -209,25 +210,26 @@ class Conductor:
         self.results.lock()
         self._write()
         log_file = self.sweep.output / "logs" / "prepare.log"
-        try:
-            self.prepare(log_file)
-            self._record_refused()
-            self._run_todo()
-            while watch is not None:
-                self._wait_for(watch)
-                self._write()
+        with interrupt.unwinding():
+            try:
                 self.prepare(log_file)
                 self._record_refused()
                 self._run_todo()
-        except KeyboardInterrupt:
-            self._finish()
-            n = sum(self._state(cell) == "done" for cell in self.cells)
-            self._console.print(
-                f"interrupted: {n} of {len(self.cells)} cells are finished; the same command goes on",
-                highlight=False,
-            )
-            return 130
-        return self._finish()
+                while watch is not None:
+                    self._wait_for(watch)
+                    self._write()
+                    self.prepare(log_file)
+                    self._record_refused()
+                    self._run_todo()
+                return self._finish()
+            except KeyboardInterrupt:
+                n = sum(self._state(cell) == "done" for cell in self.cells)
+                kept = f"{n} of {len(self.cells)} cells are finished and kept in {self.sweep.output}"
+                if self.sweep.store is not None:
+                    kept += f", and what the others have scored in {self.sweep.store}"
+                interrupt.say(f"{kept}; the same command goes on: {command_line.typed()}")
+                self._report()
+                return interrupt.STATUS
 
     def _run_todo(self) -> None:
         events: queue.Queue[tuple[Any, ...]] = queue.Queue()

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__
+from .. import __version__, interrupt
 from ..errors import ArgumentError, CtworkerError
 from ..output import Parser, open_closed_streams, replace_unknown_letters
 
@@ -86,9 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     replace_unknown_letters()
     arguments = parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C: workers stop, results stay
+    signal.signal(signal.SIGTERM, interrupt.handler())  # as Ctrl-C: workers stop, results stay
     try:
         _check_libraries()
         from .definition import load
@@ -129,4 +127,5 @@ def _run(sweep: Sweep, arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    interrupt.install("ctworker-sweep", stores=False)
     sys.exit(main())

@@ -1,9 +1,9 @@
-"""The cells of a sweep (model x options x work), their order, and how long they take."""
+"""The cells of a sweep (model x options x work), and their order."""
 
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,9 +19,6 @@ WORKER_OPTIONS = (
     "dtype", "activations", "max_length", "threads", "device_memory_limit", "memory_limit", "weights_limit",
     "host_memory_limit", "placement", "cpu_variant",
 )  # fmt: skip
-
-#: The part of a cell after which its own speed says something.
-_KNOWN_FROM = 0.03
 
 
 @dataclass(eq=False)
@@ -141,46 +138,3 @@ def blocks_of(cells: list[Cell]) -> list[list[Cell]]:
     for block in blocks.values():
         block.sort(key=lambda cell: cell.beside or ("", ""))
     return sorted(blocks.values(), key=lambda block: groups.index(block[0].model.group))
-
-
-@dataclass
-class Timing:
-    """Seconds of cells, learned from those that ran (before the first one has finished, from one that runs)."""
-
-    seconds: float = 0.0
-    units: float = 0.0
-    tokens: dict[str, int] = field(default_factory=dict)  # by work name, as scored
-    finished: bool = False
-
-    def learn(self, cell: Cell, run: dict[str, Any]) -> None:
-        """run: of the cell's record, with `seconds` and `n_tokens`."""
-        if run.get("n_tokens"):
-            if not self.finished:
-                self.seconds, self.units, self.finished = 0.0, 0.0, True
-            self.tokens[cell.work.name] = run["n_tokens"]
-            self.units += run["n_tokens"] * cell.params
-            self.seconds += run["seconds"]
-
-    def watch(self, cell: Cell, seconds: float, fraction: float) -> None:
-        """A cell that runs since `seconds`."""
-        if not self.finished and fraction > _KNOWN_FROM:
-            self.seconds, self.units = seconds, cell.units * fraction
-
-    def measured(self, tokens_per_s: float, params: int) -> None:
-        """A rate that was measured apart."""
-        self.seconds, self.units = 1.0, tokens_per_s * params
-
-    def of(self, cell: Cell) -> float | None:
-        """Seconds that the whole cell takes; None: unknown."""
-        if not self.seconds or not self.units or not cell.params:
-            return None
-        tokens = self.tokens.get(cell.work.name, cell.tokens)
-        return tokens * cell.params * self.seconds / self.units
-
-    def left(self, cells: list[Cell], fractions: dict[Cell, float], n_devices: int) -> float | None:
-        """Seconds until all cells are finished; fractions: of those that run."""
-        times = [self.of(cell) for cell in cells]
-        if any(seconds is None for seconds in times):
-            return None
-        left = [seconds * (1 - fractions.get(cell, 0.0)) for cell, seconds in zip(cells, times)]
-        return max(sum(left) / max(1, n_devices), max(left, default=0.0))

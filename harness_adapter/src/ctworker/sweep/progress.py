@@ -11,7 +11,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from .plan import Cell, Timing
+from .plan import Cell
+from .timing import Timing
 
 _LINE_S = 30.0  # without a terminal: between lines of progress
 
@@ -74,6 +75,7 @@ class Display:
     def finish(self, cell: Cell, text: str, seconds: float | None) -> None:
         """Prints the cell's line."""
         self._running.pop(cell, None)
+        self._timing.drop(cell)
         self._todo.remove(cell)
         self._finished.append(cell)
         self._n_done += 1
