@@ -20,6 +20,9 @@ static const char about[] =
     "and their bits per weight, size, keys of config.json that are not read, and the memory\n"
     "that scoring needs in addition to the mapped weights.\n"
     "\n"
+    "With the Python package, DIR may also be a name on the Hugging Face hub, ORG/NAME or\n"
+    "ORG/NAME@REVISION: only the configuration and the headers of the weights' files are fetched.\n"
+    "\n"
     "--hashes prints one line per linear layer instead, including a tied lm_head and quantised\n"
     "embeddings: NAME  N  K  DTYPE  SHA-256. The hash covers the decoded values, row by row, in\n"
     "the checkpoint's dtype: equal lines mean equal weights.\n"
@@ -141,10 +144,11 @@ static void print_model(const struct ctw_model *m)
     printf("\n");
     printf("dtype         %s\n", ctw_dtype_long_name(m->dtype));
     printf("parameters    %" PRId64 "\n", m->n_params);
-    printf("size on disk  %s in %d file%s\n",
+    printf("size on disk  %s in %d file%s%s\n",
            ctw_format_bytes(size, sizeof(size), (double)ctw_container_bytes(m->container)),
-           ctw_container_n_files(m->container),
-           ctw_container_n_files(m->container) == 1 ? "" : "s");
+           ctw_container_n_files(m->container), ctw_container_n_files(m->container) == 1 ? "" : "s",
+           ctw_container_is_headers_alone(m->container) ? ", of which only the headers are here"
+                                                        : "");
     if (m->n_apart > 0)
         printf("not text      %s in %" PRId64 " tensors, which scores do not need\n",
                ctw_format_bytes(size, sizeof(size), (double)m->apart_bytes), m->n_apart);
@@ -158,7 +162,9 @@ static void print_model(const struct ctw_model *m)
         printf("activations   %s declared in the checkpoint: %s\n", m->activations,
                m->quantises_activations ? "simulated (--activations=checkpoint)"
                                         : "not simulated, only weights are quantised");
-    if (m->n_rotations > 0)
+    if (m->n_rotations > 0 && ctw_container_is_headers_alone(m->container))
+        printf("rotations     of activations\n");
+    else if (m->n_rotations > 0)
         printf("rotations     of activations, by %d %s\n", m->n_rotations,
                m->n_rotations == 1 ? "matrix" : "different matrices");
 }
@@ -220,6 +226,8 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, const struc
     struct ctw_model *m = NULL;
     const struct ctw_model_options model_opt = ctw_engine_model_options(opt);
     enum ctw_status st = ctw_model_open(&m, opt->model_dir, &model_opt, err);
+    if (st == CTW_OK && (flags->identity || flags->hashes))
+        st = ctw_container_check_weights(m->container, err);
     if (st == CTW_OK && flags->identity)
         st = ctw_identity_read(m->identity, m->container, opt->n_threads, NULL, err);
     if (st != CTW_OK) {

@@ -53,6 +53,8 @@ static void write_object(struct ctw_json_writer *w, const struct ctw_model *m)
     write_int(w, "bytes_not_text", m->apart_bytes);
     write_int(w, "scales_not_used", m->n_scales);
     write_int(w, "files", ctw_container_n_files(m->container));
+    ctw_json_write_key(w, "headers_alone"); /* true: the weights are not here */
+    ctw_json_write_bool(w, ctw_container_is_headers_alone(m->container));
     ctw_json_write_key(w, "weight_bits"); /* as in the protocol: 0 if nothing is quantised */
     ctw_json_write_double(w, m->weight_bits);
     write_pair(w, "activations", m->activations != NULL ? m->activations : "");

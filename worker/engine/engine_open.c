@@ -223,6 +223,8 @@ static enum ctw_status open_model(struct ctw_engine *e, const struct ctw_engine_
     e->model = opt->model;
     if (e->model == NULL)
         st = ctw_model_open(&e->model, opt->model_dir, &model_opt, err);
+    if (st == CTW_OK && !opt->plan_only)
+        st = ctw_container_check_weights(e->model->container, err);
     if (st == CTW_OK)
         st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
     return st == CTW_OK ? set_max_length(e, opt->max_length, err) : st;
