@@ -139,6 +139,8 @@ static void print_model(const struct ctw_model *m)
     print_windows(m);
     printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");
     printf("max length    %" PRId64, m->max_length);
+    if (m->own_length > m->max_length)
+        printf(", with its scaled RoPE %" PRId64, m->own_length);
     if (m->length_limit != 0)
         printf(", a hard limit (%s)", m->limited_by);
     printf("\n");

@@ -47,6 +47,7 @@ static void write_object(struct ctw_json_writer *w, const struct ctw_model *m)
     ctw_json_write_key(w, "tied");
     ctw_json_write_bool(w, m->tied);
     write_int(w, "max_length", m->max_length);
+    write_int(w, "own_length", m->own_length); /* as in the protocol; 0: none */
     write_pair(w, "dtype", ctw_dtype_long_name(m->dtype));
     write_int(w, "params", m->n_params);
     write_int(w, "bytes", (int64_t)ctw_container_bytes(m->container));

@@ -23,7 +23,7 @@ from ..perplexity import measure, methods
 from ..perplexity.measure import Tokens
 from ..perplexity.methods import Method
 from ..perplexity.texts import Text
-from ..report import described
+from ..report import about_length, described
 from ..scoring import Progress
 from ..tokenizer import TextTokenizer
 from ..wire import pack
@@ -258,11 +258,13 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
         model, other = sides[0], sides[1] | {"name": options.reference}
         notes = _swapped(case, model, other)
-        for note in notes:
-            log.warning("%s: %s", case.label, note)
         most = min(client.max_length, client.describe(reference)["max_length"])
         tokens = measure.check(plan.tokens, methods.resolve(options.method, most))
         method = measure.limited(methods.resolve(options.method, most), tokens)
+        for side in (model, other):
+            notes += [f"{side['name']}: {note}" for note in about_length(side, int(method.window))]
+        for note in notes:
+            log.warning("%s: %s", case.label, note)
         rule, texts = measure.rule(method, tokens), measure.inputs(method, tokens)
         results = client.compare_windows(texts, reference=reference, **rule, layers=options.layers, on_progress=on_progress)
         alone = None
