@@ -149,7 +149,7 @@ class Run:
             notes.append("the tokenizer adds no BOS, so no window begins with one, as in llama.cpp")
         notes += [*about_activations(model), *about_length(model, int(method.window)), *self.notes]
         keys = (
-            "identity", "numerics", "dtype", "activations_mode", "backend", "architecture", "weight_bits", "params",
+            "identity", "numerics", "dtype", "activations_mode", "backend", "device", "architecture", "weight_bits", "params",
             "max_length", "vocab",
         )  # fmt: skip
         return {
@@ -203,7 +203,7 @@ def text_of(report: dict[str, Any]) -> str:
     parts.append(_lines([("method", f"{method['name']} ({method['about']})")]))
     parts.append(_lines([(f"  {key}", _shown(value)) for key, value in fields.items()]))
     about = {
-        "model": model["name"], "identity": model["identity"], "numerics": model["numerics"],
+        "model": model["name"], "identity": model["identity"], "numerics": model["numerics"], "device": model["device"],
         "tokenizer": report["tokenizer"]["sha256"], "ctworker": report["version"],
     }  # fmt: skip
     parts.append(_lines(list(about.items())))
