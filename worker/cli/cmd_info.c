@@ -91,7 +91,7 @@ static void print_model(const struct ctw_model_map *m)
     printf("  family      %.*s (%.*s)\n", TEXT(m->architecture), TEXT(m->model_type));
     printf("  parameters  %" PRIu64, m->params);
     if (m->weight_bits > 0)
-        printf(", %.2f bits per quantised weight", m->weight_bits);
+        printf(", %.3f bits per weight", m->weight_bits);
     putchar('\n');
     if (m->activations.n > 0)
         printf("  activations %.*s declared in the checkpoint, %s\n", TEXT(m->activations),

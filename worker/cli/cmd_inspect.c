@@ -32,7 +32,7 @@ static const char about[] =
     "48GiB` says where the weights would be, what a pass would cost, and what bounds it.\n"
     "\n"
     "--json prints one JSON object instead: path, architecture, params, bytes (of all files),\n"
-    "weight_bits (mean bits per quantised weight, scales included; 0: nothing is quantised),\n"
+    "weight_bits (bits per weight of the quantised matrices, with scales; 0: none is quantised),\n"
     "formats (format, matrices, params, bytes, bits), identity (with --identity), and more.\n"
     "\n"
     "Exit codes: 0 success; 64 wrong command line; 65 damaged or unsupported checkpoint (one\n"
@@ -50,7 +50,7 @@ static void print_formats(const struct ctw_model *m)
                kinds[i].n_params, 8.0 * kinds[i].bytes / (double)kinds[i].n_params,
                ctw_format_bytes(size, sizeof(size), kinds[i].bytes));
     if (m->weight_bits > 0)
-        printf("bits per quantised weight, scales and zero points included: %.3f\n",
+        printf("bits per weight of the quantised matrices, scales and zero points included: %.3f\n",
                m->weight_bits);
 }
 

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from . import __version__
+from . import __version__, tables
 from .arguments import Settings
 from .hub import Checkpoint
 from .json_file import read_object
@@ -49,7 +49,7 @@ def about_activations(model: dict[str, Any]) -> list[str]:
 def announce(session: Session, settings: Settings, max_length: int) -> None:
     """Logs the model, its dtype, its device, the window, and the notes."""
     model = session.model
-    bits = f", {model['weight_bits']:.2f} bits per weight" if model.get("weight_bits") else ""
+    bits = f", {tables.bits(model['weight_bits'])} bits per weight" if model.get("weight_bits") else ""
     log.info(
         "%s: %s%s on %s %s (%s), max_length %d%s", model["name"], model["dtype"], bits,
         model["backend"], model["variant"], model["device"], max_length,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, arguments, hub
+from .. import __version__, arguments, hub, tables
 from ..api import Client, Worker
 from ..errors import ArgumentError, CtworkerError
 from ..launcher import environment, find_binary
@@ -311,7 +311,7 @@ def _swapped(case: Case, model: dict[str, Any], reference: dict[str, Any]) -> li
     if not reference.get("weight_bits") or model.get("weight_bits"):
         return []
     return [
-        f"the reference {reference['name']} is quantised ({reference['weight_bits']:.2f} bits per weight), and {case.model} is "
+        f"the reference {reference['name']} is quantised ({tables.bits(reference['weight_bits'])} bits per weight), and {case.model} is "
         "not: name the original first if the two are swapped"
     ]
 
