@@ -291,7 +291,7 @@ static enum ctw_status read_map(msgpack_zone *zone, const msgpack_object_map *ma
                                 bool lenient, void *out, struct ctw_err *err)
 {
     enum { MAX_KEYS = 64 };
-    uint32_t has = 0;
+    uint64_t has = 0;
     memset(out, 0, schema->size);
     if (map->size > MAX_KEYS)
         return ctw_fail(err, CTW_EFORMAT, "%s: %u keys, but at most %d are allowed", schema->name,
@@ -313,14 +313,14 @@ static enum ctw_status read_map(msgpack_zone *zone, const msgpack_object_map *ma
                         err);
         if (st != CTW_OK)
             return st;
-        has |= 1u << f;
+        has |= (uint64_t)1 << f;
     }
     for (int f = 0; f < schema->n_fields; f++) {
         if (schema->fields[f].need == CTW_REQUIRED && (has >> f & 1) == 0)
             return ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" (%s) is missing", schema->name,
                             schema->fields[f].key, type_names[schema->fields[f].type]);
     }
-    *(uint32_t *)out = has;
+    *(uint64_t *)out = has;
     return CTW_OK;
 }
 

@@ -49,10 +49,10 @@ struct ctw_field {
     const struct ctw_schema *map; /* CTW_FIELD_MAP, CTW_FIELD_MAPS */
 };
 
-enum { CTW_MAX_FIELDS = 32 };
+enum { CTW_MAX_FIELDS = 64 };
 
 /*
- * A struct that a schema describes begins with `uint32_t has`, whose bit i says that fields[i] is
+ * A struct that a schema describes begins with `uint64_t has`, whose bit i says that fields[i] is
  * present. Required fields are written regardless of their bit.
  */
 struct ctw_schema {

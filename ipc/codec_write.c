@@ -91,7 +91,7 @@ void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v)
 
 static bool is_there(const struct ctw_schema *schema, const void *from, int f)
 {
-    return schema->fields[f].need == CTW_REQUIRED || (*(const uint32_t *)from >> f & 1) != 0;
+    return schema->fields[f].need == CTW_REQUIRED || (*(const uint64_t *)from >> f & 1) != 0;
 }
 
 uint32_t ctw_count_pairs(const struct ctw_schema *schema, const void *from)

@@ -112,7 +112,7 @@ enum ctw_status ctw_request_encode(const struct ctw_request *request, struct ctw
 /* ---- replies ---- */
 
 struct failed_reply {
-    uint32_t has;
+    uint64_t has;
     struct ctw_error_map error;
 };
 

@@ -29,27 +29,27 @@ enum ctw_op {
 };
 
 struct ctw_error_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice code, message;
     uint64_t retry_ms, item, layer;
 };
 enum { CTW_ERROR_RETRY_MS = 2, CTW_ERROR_ITEM, CTW_ERROR_LAYER };
 
 struct ctw_empty {
-    uint32_t has;
+    uint64_t has;
 };
 
 /* ---- requests ---- */
 
 struct ctw_orphan_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice policy;
     uint64_t ttl_s;
 };
 enum { CTW_ORPHAN_POLICY, CTW_ORPHAN_TTL_S };
 
 struct ctw_head_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice kind, model;
     uint64_t max_length;
     struct ctw_list columns; /* of struct ctw_slice */
@@ -86,13 +86,13 @@ enum {
 };
 
 struct ctw_items_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice tokens, n_context, n_continuation, n_tokens; /* int32, little-endian */
 };
 enum { CTW_ITEMS_TOKENS, CTW_ITEMS_N_CONTEXT, CTW_ITEMS_N_CONTINUATION, CTW_ITEMS_N_TOKENS };
 
 struct ctw_submit {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice job;
     uint64_t part;
     struct ctw_head_map head;
@@ -101,13 +101,13 @@ struct ctw_submit {
 enum { CTW_SUBMIT_HEAD = 2 };
 
 struct ctw_seal {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice job;
     uint64_t parts;
 };
 
 struct ctw_poll {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice job;
     uint64_t wait_ms, seen;
     struct ctw_slice owner; /* an administrator's: whose job; "": not given */
@@ -115,7 +115,7 @@ struct ctw_poll {
 enum { CTW_POLL_WAIT_MS = 1, CTW_POLL_SEEN };
 
 struct ctw_fetch {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice job;
     uint64_t first, max_bytes;
     struct ctw_slice owner; /* as in poll */
@@ -123,43 +123,43 @@ struct ctw_fetch {
 enum { CTW_FETCH_MAX_BYTES = 2 };
 
 struct ctw_job_request { /* cancel, release */
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice job;
     struct ctw_slice owner; /* as in poll */
 };
 
 struct ctw_load {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice path, model;
 };
 enum { CTW_LOAD_MODEL = 1 };
 
 struct ctw_unload {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice model;
 };
 
 struct ctw_mode { /* drain, shutdown */
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice mode;
 };
 
 /* ---- replies ---- */
 
 struct ctw_libraries_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice nng, msgpack;
 };
 
 struct ctw_weights_map {
-    uint32_t has;
+    uint64_t has;
     uint64_t kept, gathered, hosted, streamed;
     struct ctw_slice files;
 };
 enum { CTW_WEIGHTS_FILES = 4 };
 
 struct ctw_model_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice name, path, state, message;
     struct ctw_slice architecture, model_type, identity, numerics;
     struct ctw_slice backend, variant, device;
@@ -174,17 +174,19 @@ struct ctw_model_map {
     uint64_t weights_bytes, weights_memory, weights_streamed;
     struct ctw_slice activations_mode;
     struct ctw_weights_map weights;
+    uint64_t own_length;
 };
 enum {
     CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
     CTW_MODEL_MORE_BITS = 0x1ff << 22,   /* from reason on: also only if ready */
     CTW_MODEL_FIT_LENGTH = 24,
     CTW_MODEL_WEIGHTS_NOTE = 26,
-    CTW_MODEL_WEIGHTS = 31 /* also only if ready */
+    CTW_MODEL_WEIGHTS = 31, /* also only if ready */
+    CTW_MODEL_OWN_LENGTH = 32
 };
 
 struct ctw_device_map {
-    uint32_t has;
+    uint64_t has;
     uint64_t device;
     struct ctw_slice backend, name, pci, uuid;
     uint64_t threads, memory_total, memory_free, memory_used, weights, passes_planned;
@@ -196,7 +198,7 @@ struct ctw_device_map {
 };
 
 struct ctw_job_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice job, model, kind, state;
     uint64_t items_done, items;
     uint64_t tokens_done, tokens;
@@ -206,19 +208,19 @@ struct ctw_job_map {
 enum { CTW_JOB_PROGRESS_BITS = 7 << 6, CTW_JOB_OWNER = 9 }; /* progress: the three before owner */
 
 struct ctw_limits_map {
-    uint32_t has;
+    uint64_t has;
     uint64_t message_bytes, part_bytes, fetch_bytes, jobs, job_items, queue_bytes, ttl_s, wait_ms;
     uint64_t request_bytes, connections, unanswered, waiting, requests_per_s, unhandled_bytes;
 };
 
 struct ctw_store_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice path;
     uint64_t entries, bytes, limit, hits, kept, lost;
 };
 
 struct ctw_info_reply {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice version;
     uint64_t protocol;
     struct ctw_slice boot;
@@ -236,33 +238,33 @@ struct ctw_info_reply {
 enum { CTW_INFO_INSECURE = 11, CTW_INFO_STORE, CTW_INFO_DEVICES };
 
 struct ctw_health_reply {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice state, message, boot;
     uint64_t jobs, stalled_ms;
 };
 
 struct ctw_submit_reply {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice state;
     uint64_t parts, items;
     bool repeated;
 };
 
 struct ctw_seal_reply {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice state;
     uint64_t items;
 };
 
 struct ctw_progress_map {
-    uint32_t has;
+    uint64_t has;
     uint64_t tokens_done, tokens;
     double tokens_per_s, seconds_left;
     uint64_t pass, passes, layer, layers;
 };
 
 struct ctw_poll_reply {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice state;
     uint64_t items_done, items;
     struct ctw_progress_map progress;
@@ -272,7 +274,7 @@ struct ctw_poll_reply {
 enum { CTW_POLL_REPLY_ERROR = 4 };
 
 struct ctw_result_map {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice item, sum, count, is_greedy, truncated, logprob, greedy;
     struct ctw_slice windows, window_sum, window_count;
     struct ctw_slice ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
@@ -290,7 +292,7 @@ enum {
 };
 
 struct ctw_fetch_reply {
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice state;
     uint64_t first, n;
     struct ctw_result_map result;
@@ -302,17 +304,17 @@ struct ctw_fetch_reply {
 enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6, CTW_FETCH_REPLY_LAYERS = 8, CTW_FETCH_REPLY_MATRICES };
 
 struct ctw_state_reply { /* cancel, release */
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice state;
 };
 
 struct ctw_model_reply { /* load, unload */
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice model, state;
 };
 
 struct ctw_drain_reply { /* drain, shutdown */
-    uint32_t has;
+    uint64_t has;
     struct ctw_slice state;
     uint64_t jobs;
 };

@@ -53,6 +53,7 @@ static const struct ctw_field model_fields[] = {
     CTW_FIELD(UINT, struct ctw_model_map, weights_streamed, OPTIONAL),
     CTW_FIELD(STR, struct ctw_model_map, activations_mode, OPTIONAL),
     CTW_FIELD_OF(MAP, struct ctw_model_map, weights, OPTIONAL, &weights),
+    CTW_FIELD(UINT, struct ctw_model_map, own_length, OPTIONAL),
 };
 static const struct ctw_schema model =
     CTW_SCHEMA("info.models", struct ctw_model_map, model_fields);

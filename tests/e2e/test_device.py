@@ -184,7 +184,7 @@ class Scores(Device):
             self.assertLess(counts["uploaded bytes"], size + 30 * 256)
             text = a.command("info").stdout
             self.assertIn("cuda-hopper, fake GPU 0 (requested)", text)
-            self.assertNotIn("bits per quantised weight", text)
+            self.assertNotIn("bits per weight", text)
             self.assertIn(f"  products    products {counts['products']}\n              prepared ", text)
 
 

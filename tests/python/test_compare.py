@@ -98,7 +98,7 @@ def test_the_headline(report: Callable[..., dict[str, Any]]) -> None:
     lines = report.out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("model "))
     head, floor, row = lines[start], lines[start + 2], lines[start + 3]
-    assert re.split(r"  +", head) == ["model", "bits/weight", "KL (nats)", "x floor", "99.9 % of KL", "same top-1", "perplexity"]
+    assert re.split(r"  +", head) == ["model", "bits per weight", "KL (nats)", "x floor", "99.9 % of KL", "same top-1", "perplexity"]
     statistics = four["statistics"]
     kl, ratio, same = (statistics[name] for name in ("kl", "ln_ppl_ratio", "same_top"))
     change = math.exp(ratio["value"])
@@ -116,7 +116,7 @@ def test_markdown_has_its_caption(report: Callable[..., dict[str, Any]]) -> None
     found = report("w4", "w|8=w8", "--window", "32", "--rows", "6", "--markdown")
     table, caption = report.out.split("\n\n")[:2]
     lines = table.splitlines()
-    assert lines[0] == "| model | bits/weight | KL (nats) | 99.9 % of KL | same top-1 | perplexity |"
+    assert lines[0] == "| model | bits per weight | KL (nats) | 99.9 % of KL | same top-1 | perplexity |"
     assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: |" and lines[3].startswith("| w\\|8 | 4.500 | ")
     for part in (
         "Against original, on 6 of 9 windows of text.txt", found["text"]["sha256"][:16], "186 targets",
@@ -143,7 +143,7 @@ def test_a_quantised_reference_is_warned_about(
     first, second = folders["w4"], folders["original"].parent / "swap" / "original"
     folders["original"] = first
     found = report(str(second), "w8", "--window", "32")
-    note = f"the reference {first} is quantised (4.50 bits per weight), and {second} is not: name the original first"
+    note = f"the reference {first} is quantised (4.500 bits per weight), and {second} is not: name the original first"
     assert note in caplog.text and f"note: {note}" in report.out
     swapped, right = found["models"]
     assert len(swapped["notes"]) == 1 and right["notes"] == []

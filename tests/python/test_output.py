@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ctworker import tables
 from ctworker.errors import CtworkerError
 from ctworker.output import ReportFile, exit_code
 
@@ -55,3 +56,9 @@ def test_standard_streams_that_are_closed(tmp_path: Path, closed: list[int]) -> 
     if closed == [1]:
         assert "command: standard output: cannot be written: Bad file descriptor" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(812, "812 B"), (1536, "1.5 KiB"), (1 << 20, "1.0 MiB"), (3_100_000_000, "2.9 GiB"), (1 << 41, "2.0 TiB")])  # fmt: skip
+def test_sizes_are_as_the_worker_prints_them(n: int, text: str) -> None:
+    assert tables.size(n) == text

@@ -39,6 +39,7 @@ def test_every_field_can_be_set(
     assert (method["window"], method["stride"], method["first"], method["bos_token"]) == (512, 512, 257, BOS)
     assert {"join", "bos", "cut", "rows", "vocabulary", "mean", "error", "new", "tail", "spare"} <= set(method)
     assert len(preset["model"]["identity"]) == 64 and preset["model"]["numerics"].startswith("cpu-")
+    assert preset["model"]["backend"] == "cpu" and preset["model"]["device"]
     given = ["--window", 64, "--stride", 16, "--first", 48, "--rows", 5, "--bos", "prefix", "--spare", 2, "--tail"]
     other = report_of(capsys, with_bos, "--text", text_file, *given)
     assert (other["texts"][0]["windows"], other["texts"][0]["scored_tokens"]) == (5, 5 * 16)

@@ -73,6 +73,7 @@ def test_plain_lm_eval(fake: Callable[[str], Path], arguments: list[str], tmp_pa
     (results,) = (tmp_path / "out").rglob("results_*.json")
     config = json.loads(results.read_text())["config"]
     assert config["ctworker"]["numerics"] == "fake-1" and config["model_dtype"] == "float32"
+    assert config["device"] == "cpu (abacus)"  # the worker's, not lm-eval's default of --device
     (samples,) = (tmp_path / "out").rglob("samples_toy_rolling_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
     assert len(rows) == 5

@@ -244,3 +244,34 @@ def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) ->
     finally:
         worker.kill()
         worker.wait()
+
+
+def test_inputs_beyond_the_models_positions(
+    checkpoint: Path, real_worker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker warns once, the log of lm_eval once, and the results keep the note."""
+    own, log = 2048, tmp_path / "log"
+    caplog.set_level("WARNING")
+    for length, noted in ((None, False), (own, False), (own + 1, True)):
+        caplog.clear()
+        log.unlink(missing_ok=True)
+        given = {} if length is None else {"max_length": length}
+        model = CTWorkerLM(str(checkpoint), worker_log=str(log), **given)
+        found = model.get_model_info()["ctworker"]
+        model.close()
+        assert found["own_length"] == own
+        assert any(f"inputs of up to {length} tokens" in note for note in found["notes"]) == noted
+        assert caplog.text.count("makes the model's positions for 2048") == noted
+        assert log.read_text().count("--max-length 2049 is more than the 2048 tokens") == noted
+    config = json.loads((checkpoint / "config.json").read_text())
+    shutil.copytree(checkpoint, tmp_path / "scaled")
+    for scaling, expected in (
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}, 2048),
+        ({"rope_type": "linear", "factor": 4.0}, 8192),
+    ):
+        changed = {name: value for name, value in config.items() if name != "rope_parameters"} | {"rope_scaling": scaling}
+        (tmp_path / "scaled/config.json").write_text(json.dumps(changed))
+        done = subprocess.run([real_worker, "inspect", "--json", tmp_path / "scaled"], capture_output=True, check=True)
+        described = json.loads(done.stdout)
+        assert (described["max_length"], described["own_length"]) == (2048, expected)

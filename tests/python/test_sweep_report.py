@@ -78,7 +78,7 @@ def test_view(made: dict[str, Any]) -> None:
     assert perplexity.values["bf16"].change == "" and perplexity.values["W2"].text == "failed"
     assert perplexity.best() == 10.0 and accuracy.best() == 0.70
     facts = dict(view.facts(perplexity.values["W3"], perplexity))
-    assert facts["perplexity"] == "140.25" and facts["standard error"] == "2.805" and facts["file size"] == "3.10 GB"
+    assert facts["perplexity"] == "140.25" and facts["standard error"] == "2.805" and facts["file size"] == "2.9 GiB"
 
 
 def test_front() -> None:
@@ -91,7 +91,7 @@ def test_tables(made: dict[str, Any]) -> None:
     text = tables.markdown(made)
     lines = text.splitlines()
     assert lines[0] == "| model | bits per weight | size | gptq-2048: perplexity ↓ | arc_easy: acc ↑ |"
-    assert "| W4 | 4.100 | 4.10 GB | 10.90 ± 0.22 (+9.00 %) | 0.660 ± 0.013 (-0.04) |" in lines
+    assert "| W4 | 4.100 | 3.8 GiB | 10.90 ± 0.22 (+9.00 %) | 0.660 ± 0.013 (-0.04) |" in lines
     assert len({line.count("|") for line in lines[:8]}) == 1
     assert f"* W2, arc_easy failed: {ERROR}" in lines
     rows = tables.csv_text(made).splitlines()
@@ -330,7 +330,7 @@ class TestPage:
         where = "[...document.querySelectorAll('#charts figure:first-child .halo')].map(h => +h.getAttribute('cx'))"
         before = page.run(where)
         page.run("document.querySelector('[data-axis=bytes]').click()")
-        assert "file size (GB)" in page.run("document.querySelector('#charts').textContent")
+        assert "file size (GiB)" in page.run("document.querySelector('#charts').textContent")
         after = page.run(where)
         assert len(after) == 5 and sorted(range(5), key=before.__getitem__) == sorted(range(5), key=after.__getitem__)
         self.clean(page, file)

@@ -488,6 +488,37 @@ static void every_allocation_can_fail(void **state)
     }
 }
 
+/* Copies of headers have no contents: nothing may be concluded from them, nor may they be scored.
+ */
+static void headers_alone(void **state)
+{
+    struct folder *f = *state;
+    struct ctw_err err;
+    static const char index[] =
+        "{\"weight_map\":{\"a\":\"1.safetensors\",\"c\":\"3.safetensors\"}}";
+    static const char other_a[] = "{" T("c", 0, 4) "," T("a", 4, 8) "}"; /* not as in the first */
+    put(f, INDEX, index, sizeof(index) - 1);
+    put_tensors(f, "1.safetensors", two, 8);
+    put_tensors(f, "3.safetensors", one_c, 4);
+    struct ctw_container *c = opened(f);
+    assert_false(ctw_container_is_headers_alone(c));
+    assert_int_equal(ctw_container_check_weights(c, &err), CTW_OK);
+    ctw_container_close(c);
+    put_tensors(f, "3.safetensors", other_a, 8);
+    f->n_names--;
+    refused(f, CTW_EFORMAT, "the two differ");
+    FILE *file = fopen(path_of(f, "3.safetensors"), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 7, SEEK_SET), 0);
+    assert_int_equal(fputc(0x80, file), 0x80);
+    assert_int_equal(fclose(file), 0);
+    c = opened(f);
+    assert_true(ctw_container_is_headers_alone(c));
+    assert_int_equal(ctw_container_check_weights(c, &err), CTW_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "3.safetensors: a copy of the file's header"));
+    ctw_container_close(c);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -507,6 +538,7 @@ int main(void)
         TEST(changed_files_are_noticed),
         TEST(settled_files_show_every_write),
         TEST(many_tensors),
+        TEST(headers_alone),
         TEST(every_allocation_can_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

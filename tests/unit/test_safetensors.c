@@ -233,6 +233,8 @@ static void first_bytes(void **state)
     size_t n = 77;
     assert_int_equal(prelude("\x02\0\0\0\0\0\0\0{}", 10, 10, &n, &err), CTW_OK);
     assert_int_equal(n, 2);
+    assert_int_equal(prelude("\x02\0\0\0\0\0\0\x80{}", 10, 10, &n, &err), CTW_OK); /* alone */
+    assert_int_equal(n, 2);
     static const struct {
         const char *first;
         size_t bytes;

@@ -66,6 +66,12 @@ enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint
 /* Asks the kernel to read all small tensors at once, as reading them one by one through the map
  * would cost a disk's latency each. Best effort. */
 void ctw_container_read_ahead(const struct ctw_container *c);
+/* True: a file is a copy of its header alone (safetensors.h). Then all contents read as zeros, and
+ * nothing may be concluded from them. */
+bool ctw_container_is_headers_alone(const struct ctw_container *c);
+/* CTW_ENOTFOUND, with the remedy, if a file is a copy of its header alone. */
+enum ctw_status ctw_container_check_weights(const struct ctw_container *c,
+                                            struct ctw_err *err) CTW_MUST_CHECK;
 /* The file's name in the folder, for messages. */
 const char *ctw_container_file(const struct ctw_container *c, int file);
 int ctw_container_n_files(const struct ctw_container *c);

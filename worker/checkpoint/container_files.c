@@ -42,6 +42,25 @@ enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint
     return CTW_OK;
 }
 
+bool ctw_container_is_headers_alone(const struct ctw_container *c)
+{
+    return c->headers_alone;
+}
+
+enum ctw_status ctw_container_check_weights(const struct ctw_container *c, struct ctw_err *err)
+{
+    const struct ctw_container_file *f = c->files;
+    if (!c->headers_alone)
+        return CTW_OK;
+    while (!f->header.header_alone)
+        f++;
+    return ctw_fail(err, CTW_ENOTFOUND,
+                    "%s: a copy of the file's header, made by `ctworker inspect ORG/NAME`, without "
+                    "the weights; fetch the checkpoint (hf download ORG/NAME --local-dir DIR) and "
+                    "give its folder",
+                    f->name);
+}
+
 void ctw_container_read_ahead(const struct ctw_container *c)
 {
     enum { SMALL_BYTES = 64 };

@@ -24,7 +24,8 @@ struct ctw_container {
     int64_t n_tensors;
     uint32_t *slots; /* open addressing: index + 1 into tensors; 0: empty */
     uint32_t slot_mask;
-    bool settled; /* see ctw_container_settle() */
+    bool settled;       /* see ctw_container_settle() */
+    bool headers_alone; /* see ctw_container_is_headers_alone() */
 };
 
 #endif

@@ -45,6 +45,8 @@ static const struct known_dtype {
 
 /* ---- the first bytes ---- */
 
+static const uint64_t HEADER_ALONE = (uint64_t)1 << 63; /* in the length; see safetensors.h */
+
 static uint64_t load_le64(const unsigned char *p)
 {
     uint64_t v = 0;
@@ -69,11 +71,12 @@ enum ctw_status ctw_safetensors_prelude(const char *what, const void *prelude, s
                         "header alone takes 8",
                         what, (unsigned long long)file_bytes);
     uint64_t n = load_le64(prelude);
-    if (n > CTW_SAFETENSORS_MAX_HEADER)
+    if ((n & ~HEADER_ALONE) > CTW_SAFETENSORS_MAX_HEADER)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: not a safetensors file: its first 8 bytes declare a header of %llu "
                         "bytes; at most %d are allowed",
                         what, (unsigned long long)n, (int)CTW_SAFETENSORS_MAX_HEADER);
+    n &= ~HEADER_ALONE;
     if (n > file_bytes - 8)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: the file has %llu bytes, but its header alone needs %llu: a download "
@@ -370,6 +373,7 @@ enum ctw_status ctw_safetensors_read(struct ctw_safetensors *out, const char *wh
     st = pread_all(fd, header, header_bytes, 8, what, err);
     if (st == CTW_OK)
         st = ctw_safetensors_parse(out, what, header, header_bytes, file_bytes, err);
+    out->header_alone = (load_le64(prelude) & HEADER_ALONE) != 0;
     ctw_free(header);
     return st;
 }

@@ -9,6 +9,10 @@
  * dtype require. Rank 0 and dimensions of 0 are legal. An unknown dtype is recorded, not refused
  * (see struct ctw_tensor).
  *
+ * A copy of the header alone has the highest bit of N set, and zeros in place of the data, as many
+ * as the data has bytes. `ctworker inspect ORG/NAME` makes such copies; no other reader accepts
+ * them.
+ *
  * Source: github.com/huggingface/safetensors, README "Format" and safetensors/src/tensor.rs.
  */
 #ifndef CTW_WORKER_SAFETENSORS_H
@@ -22,7 +26,8 @@ enum { CTW_SAFETENSORS_MAX_HEADER = 100000000, CTW_SAFETENSORS_PRELUDE = 512 };
 struct ctw_safetensors {
     struct ctw_tensor *tensors; /* [n_tensors]; their `file` is 0 */
     int64_t n_tensors;
-    char *names; /* the tensors' names, in one block */
+    char *names;       /* the tensors' names, in one block */
+    bool header_alone; /* the file is a copy of the header, without the data */
 };
 
 /*

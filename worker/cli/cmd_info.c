@@ -91,7 +91,7 @@ static void print_model(const struct ctw_model_map *m)
     printf("  family      %.*s (%.*s)\n", TEXT(m->architecture), TEXT(m->model_type));
     printf("  parameters  %" PRIu64, m->params);
     if (m->weight_bits > 0)
-        printf(", %.2f bits per quantised weight", m->weight_bits);
+        printf(", %.3f bits per weight", m->weight_bits);
     putchar('\n');
     if (m->activations.n > 0)
         printf("  activations %.*s declared in the checkpoint, %s\n", TEXT(m->activations),
@@ -101,7 +101,10 @@ static void print_model(const struct ctw_model_map *m)
         printf(", %" PRIu64 " threads", m->threads);
     printf(" (%.*s)\n", TEXT(m->reason));
     printf("  dtype       %.*s\n", TEXT(m->dtype));
-    printf("  max length  %" PRIu64 " tokens, vocabulary %" PRIu64 "\n", m->max_length, m->vocab);
+    printf("  max length  %" PRIu64 " tokens", m->max_length);
+    if ((m->has >> CTW_MODEL_OWN_LENGTH & 1) && m->own_length < m->max_length)
+        printf(", beyond the model's own %" PRIu64, m->own_length);
+    printf(", vocabulary %" PRIu64 "\n", m->vocab);
     printf("  passes      up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
            m->chunk_tokens);
     printf("  memory      %.1f MiB beyond the weights, limit %.1f MiB",

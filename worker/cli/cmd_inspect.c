@@ -20,6 +20,9 @@ static const char about[] =
     "and their bits per weight, size, keys of config.json that are not read, and the memory\n"
     "that scoring needs in addition to the mapped weights.\n"
     "\n"
+    "With the Python package, DIR may also be a name on the Hugging Face hub, ORG/NAME or\n"
+    "ORG/NAME@REVISION: only the configuration and the headers of the weights' files are fetched.\n"
+    "\n"
     "--hashes prints one line per linear layer instead, including a tied lm_head and quantised\n"
     "embeddings: NAME  N  K  DTYPE  SHA-256. The hash covers the decoded values, row by row, in\n"
     "the checkpoint's dtype: equal lines mean equal weights.\n"
@@ -29,7 +32,7 @@ static const char about[] =
     "48GiB` says where the weights would be, what a pass would cost, and what bounds it.\n"
     "\n"
     "--json prints one JSON object instead: path, architecture, params, bytes (of all files),\n"
-    "weight_bits (mean bits per quantised weight, scales included; 0: nothing is quantised),\n"
+    "weight_bits (bits per weight of the quantised matrices, with scales; 0: none is quantised),\n"
     "formats (format, matrices, params, bytes, bits), identity (with --identity), and more.\n"
     "\n"
     "Exit codes: 0 success; 64 wrong command line; 65 damaged or unsupported checkpoint (one\n"
@@ -47,7 +50,7 @@ static void print_formats(const struct ctw_model *m)
                kinds[i].n_params, 8.0 * kinds[i].bytes / (double)kinds[i].n_params,
                ctw_format_bytes(size, sizeof(size), kinds[i].bytes));
     if (m->weight_bits > 0)
-        printf("bits per quantised weight, scales and zero points included: %.3f\n",
+        printf("bits per weight of the quantised matrices, scales and zero points included: %.3f\n",
                m->weight_bits);
 }
 
@@ -136,15 +139,18 @@ static void print_model(const struct ctw_model *m)
     print_windows(m);
     printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");
     printf("max length    %" PRId64, m->max_length);
+    if (m->own_length > m->max_length)
+        printf(", with its scaled RoPE %" PRId64, m->own_length);
     if (m->length_limit != 0)
         printf(", a hard limit (%s)", m->limited_by);
     printf("\n");
     printf("dtype         %s\n", ctw_dtype_long_name(m->dtype));
     printf("parameters    %" PRId64 "\n", m->n_params);
-    printf("size on disk  %s in %d file%s\n",
+    printf("size on disk  %s in %d file%s%s\n",
            ctw_format_bytes(size, sizeof(size), (double)ctw_container_bytes(m->container)),
-           ctw_container_n_files(m->container),
-           ctw_container_n_files(m->container) == 1 ? "" : "s");
+           ctw_container_n_files(m->container), ctw_container_n_files(m->container) == 1 ? "" : "s",
+           ctw_container_is_headers_alone(m->container) ? ", of which only the headers are here"
+                                                        : "");
     if (m->n_apart > 0)
         printf("not text      %s in %" PRId64 " tensors, which scores do not need\n",
                ctw_format_bytes(size, sizeof(size), (double)m->apart_bytes), m->n_apart);
@@ -158,7 +164,9 @@ static void print_model(const struct ctw_model *m)
         printf("activations   %s declared in the checkpoint: %s\n", m->activations,
                m->quantises_activations ? "simulated (--activations=checkpoint)"
                                         : "not simulated, only weights are quantised");
-    if (m->n_rotations > 0)
+    if (m->n_rotations > 0 && ctw_container_is_headers_alone(m->container))
+        printf("rotations     of activations\n");
+    else if (m->n_rotations > 0)
         printf("rotations     of activations, by %d %s\n", m->n_rotations,
                m->n_rotations == 1 ? "matrix" : "different matrices");
 }
@@ -220,6 +228,8 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, const struc
     struct ctw_model *m = NULL;
     const struct ctw_model_options model_opt = ctw_engine_model_options(opt);
     enum ctw_status st = ctw_model_open(&m, opt->model_dir, &model_opt, err);
+    if (st == CTW_OK && (flags->identity || flags->hashes))
+        st = ctw_container_check_weights(m->container, err);
     if (st == CTW_OK && flags->identity)
         st = ctw_identity_read(m->identity, m->container, opt->n_threads, NULL, err);
     if (st != CTW_OK) {

@@ -47,12 +47,15 @@ static void write_object(struct ctw_json_writer *w, const struct ctw_model *m)
     ctw_json_write_key(w, "tied");
     ctw_json_write_bool(w, m->tied);
     write_int(w, "max_length", m->max_length);
+    write_int(w, "own_length", m->own_length); /* as in the protocol; 0: none */
     write_pair(w, "dtype", ctw_dtype_long_name(m->dtype));
     write_int(w, "params", m->n_params);
     write_int(w, "bytes", (int64_t)ctw_container_bytes(m->container));
     write_int(w, "bytes_not_text", m->apart_bytes);
     write_int(w, "scales_not_used", m->n_scales);
     write_int(w, "files", ctw_container_n_files(m->container));
+    ctw_json_write_key(w, "headers_alone"); /* true: the weights are not here */
+    ctw_json_write_bool(w, ctw_container_is_headers_alone(m->container));
     ctw_json_write_key(w, "weight_bits"); /* as in the protocol: 0 if nothing is quantised */
     ctw_json_write_double(w, m->weight_bits);
     write_pair(w, "activations", m->activations != NULL ? m->activations : "");

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/units.h"
 #include "worker/checkpoint/identity.h"
@@ -177,6 +178,10 @@ static enum ctw_status set_max_length(struct ctw_engine *e, int64_t wanted, stru
                         "--max-length %lld is more than max_position_embeddings = %lld; the "
                         "model's %s is supported only up to that length: lower --max-length",
                         (long long)e->max_length, (long long)m->length_limit, m->limited_by);
+    if (m->own_length != 0 && e->max_length > m->own_length)
+        ctw_warn("--max-length %lld is more than the %lld tokens that config.json makes the "
+                 "model's positions for: scores of longer inputs say little about the model",
+                 (long long)e->max_length, (long long)m->own_length);
     return CTW_OK;
 }
 
@@ -223,6 +228,8 @@ static enum ctw_status open_model(struct ctw_engine *e, const struct ctw_engine_
     e->model = opt->model;
     if (e->model == NULL)
         st = ctw_model_open(&e->model, opt->model_dir, &model_opt, err);
+    if (st == CTW_OK && !opt->plan_only)
+        st = ctw_container_check_weights(e->model->container, err);
     if (st == CTW_OK)
         st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
     return st == CTW_OK ? set_max_length(e, opt->max_length, err) : st;

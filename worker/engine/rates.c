@@ -114,7 +114,8 @@ void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
         out->host = host_rate(r, p->weights);
     if (p->streamed == 0)
         return;
-    if (m->n_devices > 0 || m->host_memory > 0 || m->disk > 0 || m->host > 0)
+    if (m->n_devices > 0 || m->host_memory > 0 || m->disk > 0 || m->host > 0 ||
+        ctw_container_is_headers_alone(r->model->container))
         described_reading(out, r, p);
     else /* of all that read the same files */
         out->read =

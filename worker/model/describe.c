@@ -165,7 +165,7 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     m->hidden = s->hidden;
     m->embed_dim = rules->embed_dim != 0 ? rules->embed_dim : s->hidden;
     m->vocab = s->vocab;
-    m->max_length = s->max_length;
+    m->max_length = m->own_length = s->max_length;
     m->embed_scale = rules->embed_scale != 0 ? (float)rules->embed_scale : 1.0f;
     m->head_scale = rules->head_scale != 0 ? (float)rules->head_scale : 1.0f;
     m->head_softcap = (float)rules->head_softcap;
@@ -217,6 +217,7 @@ void ctw_describe_alibi(struct ctw_config *c, int64_t n_head, double max_bias, d
         slopes[i] = (float)(ctw_exp(-(double)step * max_bias / (double)n * M_LN2) * factor);
     }
     c->model->alibi = slopes;
+    c->model->own_length = 0;
 }
 
 /* ---- layers ---- */

@@ -86,6 +86,16 @@ static int add(struct ctw_model *m, struct ctw_rope *r)
     return m->n_ropes++;
 }
 
+/* The longest sequence that a RoPE is scaled for. Some files keep the unscaled length in
+ * max_position_embeddings (Qwen's advice for YaRN, linear scaling), others the scaled one. */
+static int64_t length_of(const struct ctw_rope_params *p, int64_t max_length)
+{
+    double scaled = p->type == CTW_ROPE_LINEAR ? p->factor * (double)max_length
+                    : p->type == CTW_ROPE_YARN ? p->factor * p->original_length
+                                               : 0;
+    return scaled > (double)max_length && scaled < 1e15 ? (int64_t)scaled : max_length;
+}
+
 int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
 {
     struct ctw_model *m = c->model;
@@ -113,6 +123,8 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
         release(&rope);
         return 0;
     }
+    int64_t length = length_of(p, m->max_length);
+    m->own_length = c->n_ropes == 0 || length < m->own_length ? length : m->own_length;
     if (p->type == CTW_ROPE_DYNAMIC) {
         m->length_limit = m->max_length;
         m->limited_by = "RoPE type dynamic";

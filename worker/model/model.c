@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "base/log.h"
@@ -11,10 +10,10 @@
 #include "kernels/math.h"
 #include "worker/checkpoint/adapter.h"
 #include "worker/checkpoint/files_stamp.h"
-#include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/families/family.h"
 #include "worker/model/inputs.h"
+#include "worker/model/missing.h"
 #include "worker/model/names.h"
 #include "worker/model/places.h"
 #include "worker/model/rotations.h"
@@ -326,30 +325,6 @@ static enum ctw_status account_for_tensors(struct ctw_model *m, const struct ctw
     return st;
 }
 
-/* Replaces "cannot be opened", which does not help a user who gave the wrong folder. */
-static enum ctw_status no_config(const char *dir, const char *file, struct ctw_err *err)
-{
-    struct stat st;
-    bool there = stat(dir, &st) == 0;
-    if (there && ctw_foreign_is_gguf(dir))
-        return ctw_fail(err, CTW_EUNSUP,
-                        "format \"GGUF\" is not supported; give the folder of the safetensors "
-                        "checkpoint that it was made from, with %s",
-                        file);
-    if (!there || !S_ISDIR(st.st_mode))
-        return ctw_fail(err, CTW_ENOTFOUND,
-                        "%s; expected a checkpoint folder with %s and model.safetensors (or its "
-                        "shards and index)",
-                        there ? "a file, not a folder" : "no such folder", file);
-    enum ctw_status is_adapter = ctw_adapter_refuse(dir, err);
-    if (is_adapter != CTW_OK)
-        return is_adapter;
-    return ctw_fail(err, CTW_ENOTFOUND,
-                    "the folder has no %s; expected a Hugging Face checkpoint folder with %s and "
-                    "model.safetensors (or its shards and index)",
-                    file, file);
-}
-
 /* dir/file; the caller owns the string. */
 static char *join(const char *dir, const char *file)
 {
@@ -372,7 +347,7 @@ static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config 
     enum ctw_status opened = ctw_container_open(&files, dir, &files_err);
     enum ctw_status st = ctw_config_read(config, path, file, files, err);
     if (st == CTW_ENOTFOUND)
-        st = no_config(dir, file, err);
+        st = ctw_missing_config(dir, file, err);
     if (st == CTW_OK)
         st = ctw_config_read_beside(config, dir, err);
     if (st == CTW_OK && opened != CTW_OK && err != NULL)
@@ -409,6 +384,10 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
     if (st != CTW_OK)
         goto done;
     memcpy(m->files_stamp, files_stamp, sizeof(files_stamp));
+    if (finder.quantises_activations) /* its scales are numbers in the files */
+        st = ctw_container_check_weights(m->container, err);
+    if (st != CTW_OK)
+        goto done;
     ctw_container_read_ahead(m->container); /* the weight_shape tensors are read one by one */
     finder.container = m->container;
     finder.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));

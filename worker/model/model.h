@@ -267,8 +267,9 @@ struct ctw_model {
     char *model_type;     /* "llama" */
     enum ctw_dtype dtype; /* the checkpoint's: dtype in config.json */
     int64_t hidden, vocab;
-    int64_t max_length;     /* max_position_embeddings */
-    int64_t length_limit;   /* the longest sequence that has positions; 0: any */
+    int64_t max_length;   /* max_position_embeddings */
+    int64_t own_length;   /* the same, or more if RoPE is scaled for more; 0: ALiBi has no length */
+    int64_t length_limit; /* the longest sequence that has positions; 0: any */
     const char *limited_by; /* what limits it: "RoPE type dynamic" */
     int64_t embed_dim;      /* columns of the embedding and of the head */
     int64_t position0;      /* row of position 0 in the table of learned positions */

@@ -279,7 +279,9 @@ static enum ctw_status make_turn(const struct turn *t, int *out, struct ctw_err 
         if (weight->unusable != NULL || !is_float || weight->n_dims != 2 ||
             weight->shape[0] != t->size || weight->shape[1] != t->size)
             return cannot(t, "its matrix is not F64, F32, BF16 or F16 [size, size]", err);
-        s.data = ctw_container_data(t->finder->container, weight);
+        /* Of headers alone Hadamard's stands for the matrix, whose contents change no size. */
+        if (!ctw_container_is_headers_alone(t->finder->container))
+            s.data = ctw_container_data(t->finder->container, weight);
         s.dtype = weight->dtype;
     } else if (transform->type != CTW_TRANSFORM_HADAMARD) {
         return cannot(t, "the checkpoint has no matrix for it", err);

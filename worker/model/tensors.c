@@ -195,7 +195,7 @@ static enum ctw_status check_contents(const struct ctw_finder *finder, struct ct
                                       struct ctw_err *err)
 {
     struct ctw_weight_data data;
-    if (m->weight.format->check_data == NULL)
+    if (m->weight.format->check_data == NULL || ctw_container_is_headers_alone(finder->container))
         return CTW_OK;
     for (int kind = 0; kind < CTW_N_PARTS; kind++)
         data.part[kind] = m->part[kind] == NULL
@@ -223,7 +223,8 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
     enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.names, m->weight.part, err);
     if (st == CTW_OK && finder->config->quant.tensors_decide && ctw_weight_is_dense(&m->weight))
         args = &none;
-    if (st == CTW_OK && m->part[CTW_PART_SHAPE] != NULL) {
+    if (st == CTW_OK && m->part[CTW_PART_SHAPE] != NULL &&
+        !ctw_container_is_headers_alone(finder->container)) {
         st = read_shape(finder, m, shape, err);
         stored_shape = shape;
     }
@@ -401,8 +402,9 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
     /* Some files have both tensors; transformers then ties them only if they are equal. */
     bool equal =
         own == NULL || (own->dtype == table->dtype && own->bytes == table->bytes &&
-                        memcmp(ctw_container_data(finder->container, own),
-                               ctw_container_data(finder->container, table), own->bytes) == 0);
+                        (ctw_container_is_headers_alone(finder->container) ||
+                         memcmp(ctw_container_data(finder->container, own),
+                                ctw_container_data(finder->container, table), own->bytes) == 0));
     if (!equal)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: %s.weight differs from the embedding, but %s says "

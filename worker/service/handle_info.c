@@ -34,6 +34,8 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
     out->threads = (uint64_t)info->backend.n_threads;
     out->max_length = (uint64_t)info->max_length;
     out->fit_length = (uint64_t)info->fit_length;
+    out->own_length = (uint64_t)info->model->own_length;
+    out->has |= (uint64_t)(info->model->own_length > 0) << CTW_MODEL_OWN_LENGTH;
     out->vocab = (uint64_t)info->vocab;
     out->params = (uint64_t)info->model->n_params;
     out->weight_bits = info->model->weight_bits;

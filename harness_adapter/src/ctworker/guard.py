@@ -1,8 +1,11 @@
-"""Refuses tasks that need generated text before any request is run.
+"""Refuses tasks that need generated text before any request is run, and puts the worker's device into lm-eval's results.
 
 lm-eval runs one kind of request after another, so a mixed task list would fail only after hours of
 log-likelihoods. Its `evaluate` is therefore wrapped, by the import hook or when a model is created. If the
 model is ours, the wrapper checks the tasks' output types first.
+
+lm-eval stores the value of its option --device, cuda:0 by default, as the device of the results, wherever the worker
+computes. The last function that it calls with its results is wrapped for that.
 """
 
 from __future__ import annotations
@@ -87,8 +90,27 @@ def wrap(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def with_device(add_info: Callable[..., Any]) -> Callable[..., Any]:
+    """lm-eval's add_env_info(results), which also sets the device if the results are ours."""
+    if getattr(add_info, _MARK, False):
+        return add_info
+
+    @functools.wraps(add_info)
+    def add(results: dict[str, Any]) -> Any:
+        config = results.get("config") or {}
+        ours = config.get("ctworker")
+        if isinstance(ours, dict) and "device" in ours:
+            config["device"] = f"{ours['backend']} ({ours['device']})"
+        return add_info(results)
+
+    setattr(add, _MARK, True)
+    return add
+
+
 def install() -> None:
-    """Wraps lm_eval.evaluator.evaluate if that module is loaded. Idempotent."""
+    """Wraps the functions of lm_eval.evaluator if that module is loaded. Idempotent."""
     module = sys.modules.get("lm_eval.evaluator")
     if module is not None and hasattr(module, "evaluate"):
         module.evaluate = wrap(module.evaluate)
+        if hasattr(module, "add_env_info"):
+            module.add_env_info = with_device(module.add_env_info)

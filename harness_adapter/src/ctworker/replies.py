@@ -19,7 +19,7 @@ _MODEL: Fields = _STATE | {
 _READY: Fields = {
     "max_length": int, "vocab": int, "numerics": str, "identity": str, "backend": str, "variant": str, "device": str,
     "dtype": str, "architecture?": str, "reason?": str, "products?": str, "activations?": str, "activations_mode?": str,
-    "placement?": str, "weights_note?": str, "weight_bits?": float, "params?": int, "threads?": int, "fit_length?": int,
+    "placement?": str, "weights_note?": str, "weight_bits?": float, "params?": int, "threads?": int, "fit_length?": int, "own_length?": int,
     "weights_bytes?": int, "weights_memory?": int, "weights_streamed?": int, "memory_planned?": int, "memory_limit?": int,
 }  # fmt: skip
 _PROGRESS: Fields = {"tokens_done?": int, "tokens?": int, "tokens_per_s?": float, "seconds_left?": float}

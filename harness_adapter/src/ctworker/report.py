@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from . import __version__
+from . import __version__, tables
 from .arguments import Settings
 from .hub import Checkpoint
 from .json_file import read_object
@@ -17,13 +17,25 @@ log = logging.getLogger("lm_eval.ctworker")
 #: Keys of the worker's model description (docs/PROTOCOL.md) that go into the results.
 _KEPT = (
     "name", "architecture", "identity", "numerics", "backend", "variant", "device", "dtype",
-    "activations", "activations_mode", "max_length", "weight_bits", "vocab",
+    "activations", "activations_mode", "max_length", "own_length", "weight_bits", "vocab",
 )  # fmt: skip
 
 
-def notes(session: Session) -> list[str]:
-    """Notes on computations that deviate from the checkpoint, and on checks that were not possible."""
-    return [*about_activations(session.model), *session.notes]
+def notes(session: Session, max_length: int) -> list[str]:
+    """Notes on computations that deviate from the checkpoint, and on checks that were not possible. max_length: longest
+    input."""
+    return [*about_activations(session.model), *about_length(session.model, max_length), *session.notes]
+
+
+def about_length(model: dict[str, Any], longest: int) -> list[str]:
+    """A note if inputs may have more tokens than the model has positions for. longest: input, in tokens."""
+    own = model.get("own_length")
+    if not own or longest <= own:
+        return []
+    return [
+        f"inputs of up to {longest} tokens, but config.json makes the model's positions for {own}: scores of longer inputs say "
+        "little about the model"
+    ]
 
 
 def about_activations(model: dict[str, Any]) -> list[str]:
@@ -37,7 +49,7 @@ def about_activations(model: dict[str, Any]) -> list[str]:
 def announce(session: Session, settings: Settings, max_length: int) -> None:
     """Logs the model, its dtype, its device, the window, and the notes."""
     model = session.model
-    bits = f", {model['weight_bits']:.2f} bits per weight" if model.get("weight_bits") else ""
+    bits = f", {tables.bits(model['weight_bits'])} bits per weight" if model.get("weight_bits") else ""
     log.info(
         "%s: %s%s on %s %s (%s), max_length %d%s", model["name"], model["dtype"], bits,
         model["backend"], model["variant"], model["device"], max_length,
@@ -46,7 +58,7 @@ def announce(session: Session, settings: Settings, max_length: int) -> None:
     if settings.backend == "auto" and settings.endpoint is None and model["backend"] == "cpu":
         reason = model.get("reason")
         log.info("device: the worker computes on the CPU%s", f" ({reason})" if reason else "")
-    for note in notes(session):
+    for note in notes(session, max_length):
         log.warning("%s: %s", model["name"], note)
 
 
@@ -69,7 +81,7 @@ def model_info(
     """hf's keys, and under `ctworker` everything that the scores depend on."""
     model = session.model
     worker = described(model)
-    worker |= {"version": session.version, "adapter": __version__, "notes": notes(session)}
+    worker |= {"version": session.version, "adapter": __version__, "notes": notes(session, used["max_length_used"])}
     return {
         "model_num_parameters": model.get("params", -1),
         "model_dtype": model["dtype"],

@@ -47,6 +47,20 @@ def multiple(x: float) -> str:
     return f"{x:.{max(0, 1 - math.floor(math.log10(abs(x))))}f}" if abs(x) < 10 else f"{float(f'{x:.2g}'):.0f}"
 
 
+def size(n_bytes: float) -> str:
+    """In binary units, as the worker and its options have them (ctw_format_bytes())."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
+
+
+def bits(weight_bits: float) -> str:
+    """Bits per weight (docs/METHODS.md, "Bits and sizes")."""
+    return f"{weight_bits:.3f}"
+
+
 def counted(n: int, noun: str) -> str:
     """"1 window", "4 windows"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import tables
 from ..perplexity import methods
 from ..tables import counted, multiple, number
 from .divergence import FEWEST_CLUSTERS
 
 NOISE_FLOOR = "noise floor"  # the label of the reference's 16-bit run against its float32 run
-_HEADS = ("model", "bits/weight", "KL (nats)", "x floor", "99.9 % of KL", "same top-1", "perplexity")
+_HEADS = ("model", "bits per weight", "KL (nats)", "x floor", "99.9 % of KL", "same top-1", "perplexity")
 _WITHOUT_ERROR = 3  # significant digits of a number whose error is not known
 
 
@@ -35,7 +36,7 @@ def _row(model: dict[str, Any], floor: float | None) -> list[str]:
     bits, kl = model["model"].get("weight_bits"), found["kl"]["value"]
     return [
         model["label"],
-        f"{bits:.3f}" if bits and model["label"] != NOISE_FLOOR else "",
+        tables.bits(bits) if bits and model["label"] != NOISE_FLOOR else "",
         shown(found["kl"], found),
         "" if floor is None or kl is None else multiple(kl / floor),
         shown(found["kl_percentiles"]["99.9"], found),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import tables
 from ..errors import CtworkerError
 
 SHARE = 0.05  # of the quantised matrices: so many of the worst are kept
@@ -66,8 +67,8 @@ def _check_room(folder: Path, n_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < n_bytes:
         raise CtworkerError(
-            f"a checkpoint with the worst matrices in 16 bits needs up to {n_bytes / 1e9:.1f} GB in {folder.parent}, which has "
-            f"{free / 1e9:.1f} GB: set TMPDIR to a larger folder"
+            f"a checkpoint with the worst matrices in 16 bits needs up to {tables.size(n_bytes)} in {folder.parent}, which has "
+            f"{tables.size(free)}: set TMPDIR to a larger folder"
         )
 
 

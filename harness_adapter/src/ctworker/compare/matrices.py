@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..results import Comparison
-from ..tables import column, counted, number, render
+from ..tables import column, counted, number, render, size
 from .divergence import Estimate
 from .layers import ratio
 
@@ -65,7 +65,7 @@ def kept_sentence(matrices: dict[str, Any]) -> str:
     these = "this matrix brings" if n == 1 else f"these {n} matrices bring"
     return (
         f"kept in 16 bits, {these} it from {number(**matrices['kl'])} to {number(**kept['kl'])} (measured on the same windows; "
-        f"{kept['bytes'] / 1e6:.3g} MB in 16 bits): {names}{more}"
+        f"{size(kept['bytes'])} in 16 bits): {names}{more}"
     )
 
 

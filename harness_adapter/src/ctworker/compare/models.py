@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, arguments, hub
+from .. import __version__, arguments, hub, tables
 from ..api import Client, Worker
 from ..errors import ArgumentError, CtworkerError
 from ..launcher import environment, find_binary
@@ -23,7 +23,7 @@ from ..perplexity import measure, methods
 from ..perplexity.measure import Tokens
 from ..perplexity.methods import Method
 from ..perplexity.texts import Text
-from ..report import described
+from ..report import about_length, described
 from ..scoring import Progress
 from ..tokenizer import TextTokenizer
 from ..wire import pack
@@ -258,11 +258,13 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
         model, other = sides[0], sides[1] | {"name": options.reference}
         notes = _swapped(case, model, other)
-        for note in notes:
-            log.warning("%s: %s", case.label, note)
         most = min(client.max_length, client.describe(reference)["max_length"])
         tokens = measure.check(plan.tokens, methods.resolve(options.method, most))
         method = measure.limited(methods.resolve(options.method, most), tokens)
+        for side in (model, other):
+            notes += [f"{side['name']}: {note}" for note in about_length(side, int(method.window))]
+        for note in notes:
+            log.warning("%s: %s", case.label, note)
         rule, texts = measure.rule(method, tokens), measure.inputs(method, tokens)
         results = client.compare_windows(texts, reference=reference, **rule, layers=options.layers, on_progress=on_progress)
         alone = None
@@ -309,7 +311,7 @@ def _swapped(case: Case, model: dict[str, Any], reference: dict[str, Any]) -> li
     if not reference.get("weight_bits") or model.get("weight_bits"):
         return []
     return [
-        f"the reference {reference['name']} is quantised ({reference['weight_bits']:.2f} bits per weight), and {case.model} is "
+        f"the reference {reference['name']} is quantised ({tables.bits(reference['weight_bits'])} bits per weight), and {case.model} is "
         "not: name the original first if the two are swapped"
     ]
 

@@ -170,7 +170,7 @@ def _about(report: dict[str, Any], done: list[dict[str, Any]]) -> str:
 
 
 def _model(model: dict[str, Any]) -> str:
-    bits = f", {model['weight_bits']:.2f} bits per weight" if model.get("weight_bits") else ""
+    bits = f", {tables.bits(model['weight_bits'])} bits per weight" if model.get("weight_bits") else ""
     return f"{model['name']}{bits}, {model['numerics']}, identity {model['identity'][:16]}"
 
 

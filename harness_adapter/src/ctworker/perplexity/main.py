@@ -13,7 +13,7 @@ from .. import __version__, arguments, hub, interrupt
 from ..api import Client, Worker
 from ..errors import ArgumentError
 from ..output import Parser, ProgressLine, ReportFile, exit_code, say
-from ..report import about_activations
+from ..report import about_activations, about_length
 from ..tables import number, render
 from ..tokenizer import TextTokenizer
 from . import methods
@@ -147,9 +147,9 @@ class Run:
         notes = [note for result in results for note in result.tokens.text.notes]
         if self.method.bos == "replace-if-added" and results[0].tokens.bos is None:
             notes.append("the tokenizer adds no BOS, so no window begins with one, as in llama.cpp")
-        notes += [*about_activations(model), *self.notes]
+        notes += [*about_activations(model), *about_length(model, int(method.window)), *self.notes]
         keys = (
-            "identity", "numerics", "dtype", "activations_mode", "backend", "architecture", "weight_bits", "params",
+            "identity", "numerics", "dtype", "activations_mode", "backend", "device", "architecture", "weight_bits", "params",
             "max_length", "vocab",
         )  # fmt: skip
         return {
@@ -203,7 +203,7 @@ def text_of(report: dict[str, Any]) -> str:
     parts.append(_lines([("method", f"{method['name']} ({method['about']})")]))
     parts.append(_lines([(f"  {key}", _shown(value)) for key, value in fields.items()]))
     about = {
-        "model": model["name"], "identity": model["identity"], "numerics": model["numerics"],
+        "model": model["name"], "identity": model["identity"], "numerics": model["numerics"], "device": model["device"],
         "tokenizer": report["tokenizer"]["sha256"], "ctworker": report["version"],
     }  # fmt: skip
     parts.append(_lines(list(about.items())))

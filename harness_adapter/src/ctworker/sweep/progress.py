@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from ..tables import size
 from .plan import Cell
 from .timing import Timing
 
@@ -25,15 +26,6 @@ def duration(seconds: float | None) -> str:
         return f"{seconds} s"
     hours, minutes = divmod(seconds // 60, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds % 60:02d} s"
-
-
-def size(n_bytes: float) -> str:
-    """Decimal units, as model cards have them."""
-    for unit in ("bytes", "kB", "MB"):
-        if n_bytes < 999.5:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.2f} GB"
 
 
 class Display:

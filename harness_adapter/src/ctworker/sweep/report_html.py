@@ -13,8 +13,8 @@ from markupsafe import Markup
 from .. import __version__
 from ..charts import heat, look
 from ..compare import headline
+from ..tables import size
 from . import captions, view
-from .progress import size
 from .view import Axis, Column, Value
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from .. import tables
 from ..compare.divergence import FEWEST_CLUSTERS
-from ..tables import escaped
+from ..tables import escaped, size
 from . import captions, view
-from .progress import size
 from .view import Column, Value
 
 _COLUMNS = (

@@ -8,8 +8,8 @@ from typing import Any
 from .. import tables
 from ..compare import headline
 from ..compare.divergence import FEWEST_CLUSTERS
+from ..tables import size
 from . import changes
-from .progress import size
 
 _LOG_FROM = (
     5.0  # a perplexity or a divergence is drawn on a logarithmic axis if it varies by this factor
@@ -125,7 +125,7 @@ class Column:
 
 def axes(document: dict[str, Any]) -> list[Axis]:
     most = max((model.get("bytes", 0) for model in document["models"]), default=0)
-    unit, divisor = ("GB", 1e9) if most >= 1e9 else ("MB", 1e6)
+    unit, divisor = ("GiB", 1 << 30) if most >= 1 << 30 else ("MiB", 1 << 20)
     return [
         Axis(
             "bits_per_weight", "Bits per weight", "bits per weight (quantised weights, with scales)"

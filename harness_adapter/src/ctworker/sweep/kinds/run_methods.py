@@ -21,7 +21,7 @@ from ...perplexity.measure import (
     tokenize,
     used_fields,
 )
-from ...report import described
+from ...report import about_length, described
 from ...scoring import Progress
 from ...tokenizer import TextTokenizer
 from .shared import environment
@@ -61,7 +61,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
             _metrics(results, reports, "word_perplexity" if method.mean == "word" else "perplexity")
         ),
         "source": source | {"tokenizer": tokenizer_of(place).fingerprint},
-        "method": _method(method, results, reports),
+        "method": _method(method, results, reports, about_length(source, int(method.window))),
         "details": {
             "texts": [
                 {k: v for k, v in report.items() if k != "method"} | _pieces(result)
@@ -158,7 +158,7 @@ def _pieces(result: Result) -> dict[str, Any]:
 
 
 def _method(
-    method: methods.Method, results: list[Result], reports: list[dict[str, Any]]
+    method: methods.Method, results: list[Result], reports: list[dict[str, Any]], notes: list[str]
 ) -> dict[str, Any]:
     """Everything that a stranger needs to repeat the number."""
     names = (
@@ -171,7 +171,7 @@ def _method(
         }
         for result, report in zip(results, reports)
     ]
-    notes = [note for report in reports for note in report["notes"]]
+    notes = [*notes, *(note for report in reports for note in report["notes"])]
     return {
         "kind": "perplexity",
         "about": method.about,
