@@ -159,7 +159,7 @@ void ctw_worker_call_close(struct ctw_worker_call *call)
 
 static void write_str(struct ctw_json_writer *w, struct ctw_slice s)
 {
-    char text[CTW_ERR_MSG_MAX * 4 + 1]; /* CTW_IPC_STR_BYTES */
+    char text[CTW_ERR_MSG_MAX * 2 + 1]; /* CTW_IPC_STR_BYTES */
     ctw_slice_copy(s, text, sizeof(text));
     ctw_json_write_string(w, text);
 }

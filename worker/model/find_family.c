@@ -28,6 +28,27 @@ static const char *other_class(const struct kind *kind)
     return NULL;
 }
 
+/* Of the wrappers of several text models, only the first; none of a class without a type. */
+static bool is_new_type(int i)
+{
+    bool is_new = ctw_families[i]->model_type != NULL;
+    for (int j = 0; j < i && is_new; j++)
+        is_new = !same(ctw_families[j]->model_type, ctw_families[i]->model_type);
+    return is_new;
+}
+
+/* Every supported model_type. */
+static void list_types(char *list, size_t cap)
+{
+    size_t at = 0;
+    for (int i = 0; ctw_families[i] != NULL; i++)
+        if (is_new_type(i) && at < cap)
+            at += (size_t)snprintf(list + at, cap - at, "%s, ", ctw_families[i]->model_type);
+    for (const struct ctw_host *h = ctw_hosts; h->model_type != NULL && at < cap; h++)
+        at += (size_t)snprintf(list + at, cap - at, "%s%s", h->model_type,
+                               h[1].model_type != NULL ? ", " : "");
+}
+
 static enum ctw_status unsupported(const struct ctw_config *c, const struct kind *kind,
                                    struct ctw_err *err)
 {
@@ -36,13 +57,8 @@ static enum ctw_status unsupported(const struct ctw_config *c, const struct kind
                         "%s: model_type \"%s\" (architecture \"%s\") is not supported; expected "
                         "architecture \"%s\": if the model is of this type, correct architectures",
                         c->file, kind->type, kind->architecture, other_class(kind));
-    char known[CTW_ERR_MSG_MAX / 2] = "", text[128] = "";
-    size_t at = 0;
-    const char *last = NULL; /* wrappers of several text models are neighbours */
-    for (int i = 0; ctw_families[i] != NULL; last = ctw_families[i++]->model_type)
-        if (at < sizeof(known) && !same(last, ctw_families[i]->model_type))
-            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
-                                   ctw_families[i]->model_type);
+    char known[CTW_ERR_MSG_MAX * 3 / 4] = "", text[128] = "";
+    list_types(known, sizeof(known));
     if (kind->text_type != NULL)
         (void)snprintf(text, sizeof(text), " with %s.model_type \"%s\"", kind->text_key,
                        kind->text_type);
