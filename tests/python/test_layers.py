@@ -265,6 +265,17 @@ def test_layers_change_no_other_number_and_are_drawn(
         assert layer["name"] in out
 
 
+def test_a_report_has_the_identities_of_what_was_scored(
+    models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Streamed weights, like a GPU's, have an identity only once they were read: in the first pass."""
+    arguments = [str(models["dense"]), str(models["w2a16_g32"]), "--text", text, "--window", str(WINDOW)]
+    sides = [run(capsys, *arguments, "--placement", place)["models"][0] for place in ("auto", "streamed")]
+    for side in ("model", "reference"):
+        usual, streamed = (found[side]["identity"] for found in sides)
+        assert usual == streamed and len(usual) == 64
+
+
 def test_models_of_other_depth_are_refused(
     models: dict[str, Path], text: str, real_worker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
