@@ -87,7 +87,9 @@ def test_one_window_has_no_standard_error() -> None:
     (layer,) = layers.summarize([made(values, [2])])
     assert (layer.relative_error.value, layer.relative_error.se) == (2.0, None)
     assert (layer.cosine.value, layer.channel, layer.channel_share) == (0.5, 5, 0.25)
-    assert "2.0000" not in layers.table([layer.to_json()]) and "25.0 %" in layers.table([layer.to_json()])
+    assert "2.0000" not in layers.table([layer.to_json()], 5) and "25.0 %" in layers.table([layer.to_json()], 5)
+    errors = layer.to_json() | {"relative_error": {"value": 2.0, "se": 0.1}}
+    assert "2.00 ± 0.10" in layers.table([errors], 5) and "±" not in layers.table([errors], 4)
 
 
 def test_no_layers_is_an_error() -> None:

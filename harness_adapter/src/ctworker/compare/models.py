@@ -278,8 +278,7 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         found["layers"] = [layer.to_json() for layer in layers.summarize(results)]
     if alone is not None:
         found["matrices"] = matrices.summarize(alone)
-        if options.endpoint is None:
-            found["matrices"]["kept"] = _keep_worst(options, case, found["matrices"], texts, few, on_progress)
+        found["matrices"]["kept"] = _keep_worst(options, case, found["matrices"], texts, few, on_progress)
     _check_reference(report, other)
     if report["text"] is None:
         report["text"] = _text(plan, tokens, method, texts, rule, found)
@@ -297,6 +296,8 @@ def _keep_worst(
 ) -> dict[str, Any]:
     """Measures the model with its worst matrices in 16 bits, on the windows of the ranking; `error`: why it cannot be."""
     names = kept.worst(ranked)
+    if options.endpoint is not None:
+        return {"error": "a running worker has not loaded such a checkpoint (ctworker-compare without --endpoint measures it)"}
     try:
         with tempfile.TemporaryDirectory(prefix="ctworker-kept-") as folder:
             n_bytes = kept.write(_folder(case.model, options), _folder(options.reference, options), names, Path(folder))
