@@ -3,6 +3,7 @@
 headers that compile alone, plain text. Prints "N passed, N failed" last; a check is one rule on one
 file. The tables below list the exceptions, each with its reason."""
 
+import ast
 import os
 import re
 import subprocess
@@ -198,10 +199,21 @@ def check_text(name, data):
           f"{name}: the file must end with exactly one newline")
     if name.endswith(".py"):
         try:
-            compile(text, name, "exec")
-            check(True, "")
+            check_definitions(name, ast.parse(text, name))
         except SyntaxError as e:
             check(False, f"{name}: {e}")
+
+
+def check_definitions(name, tree):
+    """A second function or class of one name in one body replaces the first without a word. (A property's
+    setter, or one of several overloads, has a decorator.)"""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef)):
+            continue
+        found = [d.name for d in node.body if isinstance(d, kinds) and not d.decorator_list]
+        twice = sorted({each for each in found if found.count(each) > 1})
+        check(not twice, f"{name}: defined twice in one body: {', '.join(twice)}")
 
 
 def check_header(name):

@@ -156,6 +156,18 @@ def test_the_grid_of_matrices() -> None:
     assert heat.draw("t", "s", alone, look.DARK).axes.images
 
 
+def test_a_spread_without_divergence() -> None:
+    """Of equal models nothing can be drawn on a logarithmic axis; a noise floor above all models is in the picture."""
+    statistics = synthetic_sweep.sweep(2)["cells"][7]["details"]["statistics"]
+    method = synthetic_sweep.sweep(2)["cells"][3]["method"]["method"]
+    report = {"reference": "a", "text": {"name": "t", "windows": 3, "method": method}, "models": [{"label": "b", "statistics": statistics}]}
+    assert [name for name, _ in plot.charts(report)] == ["spread"]
+    report["models"][0]["statistics"] = statistics | {"kl": {"value": 0.0, "se": 0.0}}
+    assert [name for name, _ in plot.charts(report)] == []
+    low, high = plot.of_spread([("b", 0, statistics)], 500.0, "a", "about")(look.LIGHT).axes.get_xlim()
+    assert low < statistics["kl"]["value"] < 500.0 < high
+
+
 def test_the_same_results_give_the_same_bytes() -> None:
     draw = dict(plot.charts({
         "reference": "bf16", "text": {"name": "t", "windows": 3, "method": synthetic_sweep.sweep(2)["cells"][3]["method"]["method"]},

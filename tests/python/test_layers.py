@@ -87,7 +87,9 @@ def test_one_window_has_no_standard_error() -> None:
     (layer,) = layers.summarize([made(values, [2])])
     assert (layer.relative_error.value, layer.relative_error.se) == (2.0, None)
     assert (layer.cosine.value, layer.channel, layer.channel_share) == (0.5, 5, 0.25)
-    assert "2.0000" not in layers.table([layer.to_json()]) and "25.0 %" in layers.table([layer.to_json()])
+    assert "2.0000" not in layers.table([layer.to_json()], 5) and "25.0 %" in layers.table([layer.to_json()], 5)
+    errors = layer.to_json() | {"relative_error": {"value": 2.0, "se": 0.1}}
+    assert "2.00 ± 0.10" in layers.table([errors], 5) and "±" not in layers.table([errors], 4)
 
 
 def test_no_layers_is_an_error() -> None:
@@ -263,6 +265,17 @@ def test_layers_change_no_other_number_and_are_drawn(
     assert "hidden states after each layer" in out and "largest channel" in out
     for layer in found["layers"]:
         assert layer["name"] in out
+
+
+def test_a_report_has_the_identities_of_what_was_scored(
+    models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Streamed weights, like a GPU's, have an identity only once they were read: in the first pass."""
+    arguments = [str(models["dense"]), str(models["w2a16_g32"]), "--text", text, "--window", str(WINDOW)]
+    sides = [run(capsys, *arguments, "--placement", place)["models"][0] for place in ("auto", "streamed")]
+    for side in ("model", "reference"):
+        usual, streamed = (found[side]["identity"] for found in sides)
+        assert usual == streamed and len(usual) == 64
 
 
 def test_models_of_other_depth_are_refused(

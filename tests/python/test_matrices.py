@@ -55,7 +55,10 @@ def test_matrices_are_ranked_by_their_mean() -> None:
     shown = matrices.table(found)
     assert shown.index("lm_head") < shown.index(names[0]) < shown.index(names[2]) and "163.6 %" in shown
     assert "whole model on the same 3 windows" in shown
-    assert "KL alone  " in shown and all(f" {value} ± 0." in shown for value in ("1.800", "0.600", "0.075"))
+    assert "KL alone  " in shown and all(f" {value} " in shown for value in ("1.800", "0.600", "0.075"))
+    assert "±" not in shown, "three windows have no error"
+    shown = matrices.table(matrices.summarize(texts * 2) | {"kept": {"names": ["a"], "bytes": 1, "kl": {"value": 0.5, "se": 0.1}}})
+    assert all(f" {value} ± 0." in shown for value in ("1.800", "0.600", "0.075")) and "1.10 ± 0." in shown and "0.50 ± 0.10 (m" in shown
 
 
 def test_numbers_of_a_column_are_alike() -> None:
@@ -221,10 +224,25 @@ def test_matrices_that_are_kept(models: dict[str, Path], real_worker: str, tmp_p
     with pytest.raises(CtworkerError, match="has no tensor .*gone.weight|no tensor"):
         (tmp_path / "bad").mkdir()
         kept.write(model, tmp_path / "bad", names[:1], tmp_path / "bad")
+    with pytest.raises(CtworkerError, match="has no tensor model.layers.0.mlp.experts.gate_up_proj.weight, .* in a stack"):
+        kept.write(model, dense, [names[0], "model.layers.0.mlp.experts.gate_up_proj"], tmp_path / "bad")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
     with pytest.raises(CtworkerError, match="quant_method 'gptq' cannot be kept in 16 bits one by one: expected compressed-tensors"):
         kept.write(tmp_path / "other", dense, names[:1], tmp_path / "bad")
+
+
+def test_a_running_worker_measures_no_kept_matrices(
+    models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]  # noqa: F811
+) -> None:
+    """It says so: the worker has only the checkpoints that it has loaded."""
+    dense, model = models["dense"], models["w2a16_g32"]
+    with Worker(model, reference=dense, device="cpu") as worker:
+        names = [worker.model["name"], "reference"]
+        arguments = [*names[::-1], "--endpoint", worker.endpoint, "--text", text, "--window", str(WINDOW), "--matrices", "1", "--quiet"]
+        assert compare.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "what keeping the worst matrices in 16 bits brings was not measured: a running worker has not loaded" in out
 
 
 def test_the_worst_are_kept() -> None:

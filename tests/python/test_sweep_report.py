@@ -154,6 +154,38 @@ def test_a_card_is_yaml_and_a_table() -> None:
     assert '| W4: "a\\|b" | 4.156 |' in body and "| original | 16.000 |" in body and "w4 A/b" not in body
 
 
+def test_each_group_has_its_own_reference_and_noise_floor() -> None:
+    """Two originals under one comparison: each model is in multiples of its own original's floor, and no chart has one floor, one
+    reference or one number of windows for all."""
+    made = synthetic_sweep.sweep(4)
+    labels_ = [model["label"] for model in made["models"]]
+    made["models"][2] |= {"original": True, "group": "b"}
+    made["models"][3]["group"] = "b"
+    compared = [cell for cell in made["cells"] if cell["kind"] == "comparison"]
+    for cell, reference, kl in zip(compared, [labels_[0]] * 2 + [labels_[2]] * 2, (1e-4, 3e-3, 5e-4, 1e-2)):
+        cell["reference"] = cell["method"]["reference"] = reference
+        cell["metrics"][0]["value"] = kl
+        if reference == labels_[2]:
+            cell["method"] |= {"windows": 160, "windows_of_text": 160}
+    column = view.columns(made)[3]
+    assert [column.values[label].change for label in labels_] == [
+        "noise floor", "30 x the noise floor", "noise floor", "20 x the noise floor"]  # fmt: skip
+    assert column.noise_floor is None and len(plots.chart(column, view.axes(made)[0], "s", view.numbers(made)).dots) == 2
+    assert "* KL gptq-2048: against each group's original; 148 windows or 160 windows of wikitext2; " in tables.markdown(made)
+    found = dict(cards.files(made))
+    assert [f"against {labels_[i]} (" in text for text in found.values() for i in (0, 2)] == [True, False, False, True]
+
+
+def test_an_original_may_be_compared_with_another_model() -> None:
+    """By `reference: LABEL`: its divergence is no noise floor."""
+    made = synthetic_sweep.sweep(3)
+    named = made["models"][1]["label"]
+    for cell in made["cells"]:
+        cell["reference"] = named if cell["kind"] == "comparison" else None
+    column = view.columns(made)[3]
+    assert [value.floor for value in column.values.values()] == [False, True, False] and column.reference == named
+
+
 def test_amounts_of_older_results() -> None:
     """results.json of before has no number of all windows."""
     made = synthetic_sweep.sweep(2)

@@ -74,6 +74,14 @@ def test_missing_files_name_the_remedy(tmp_path: Path, without_transformers: Non
         TextTokenizer(tmp_path, name="x")
 
 
+def test_a_broken_vocabulary_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    with pytest.raises(ArgumentError, match=r"vocab\.json and merges\.txt: the tokenizers library [\d.]+ says: .*pip install -U"):
+        TextTokenizer(tmp_path, name="x")
+
+
 def test_code_of_a_checkpoint_is_never_run(tmp_path: Path) -> None:
     config = {"tokenizer_class": "QWenTokenizer", "auto_map": {"AutoTokenizer": ["tokenization_qwen.QWenTokenizer", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

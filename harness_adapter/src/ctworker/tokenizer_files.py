@@ -152,62 +152,6 @@ def _without_json(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenize
         build_class = classes.FROM_VOCABULARY[files.class_name]
         tokenizer = build_class(files.config, {"vocab": vocab, "merges": merges})
     _finish(tokenizer, files)
-    begins = classes.ADDS_BOS.get(files.class_name) if add_bos_token is None else add_bos_token
-    if begins is not None or tokenizer.post_processor is None:
-        _set_ends(tokenizer, files.special.get("bos_token") if begins else None, None)
-    elif files.class_name in classes.ADDED_BOS_IN_4:
-        _note_transformers_4(tokenizer, files)
-    return tokenizer
-
-
-def _rebuilt(files: TokenizerFiles, stored: Tokenizer) -> Tokenizer | None:
-    """The pipeline of the class around the file's vocabulary, with the file's post-processor; None: the file's own."""
-    model, name = files.json.get("model") or {}, files.class_name
-    rebuild = classes.ANEW.get(name)
-    if rebuild is None or model.get("type", "BPE") != "BPE" or "merges" not in model:
-        if name in classes.REBUILT_ELSEWHERE:
-            log.warning(
-                "%s: transformers 5 replaces parts of a tokenizer.json of class %s, ctworker uses the file as it is: compare "
-                "a few token ids",
-                files.path, name,
-            )  # fmt: skip
-        return None
-    splits = tokenizer_json.further_splits(files.json) if name in classes.KEEPS_SPLITS else []
-    if splits:
-        log.warning(
-            "%s: has splits (%s) that %s lacks: ctworker keeps them, as the model was trained with them; transformers 5 drops "
-            "them, so hf's token ids of some texts differ",
-            files.path, ", ".join(splits), name,
-        )  # fmt: skip
-        if files.config.get("add_prefix_space") is not None:
-            tokenizer_json.set_prefix_space(stored, files.json, classes.prefixes(files.config))
-        return None
-    tokenizer = rebuild(files.config, model)
-    if stored.post_processor is not None:
-        tokenizer.post_processor = stored.post_processor
-    return tokenizer
-
-
-def _finish(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    special_tokens.add(tokenizer, files.tokens, files.class_name)
-    tokenizer.encode_special_tokens = bool(files.config.get("split_special_tokens", False))
-
-
-def _without_json(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
-    """The pipeline of a folder without tokenizer.json; here add_bos_token in tokenizer_config.json counts."""
-    names = [files.folder / name for name in ("vocab.json", "merges.txt")]
-    known = files.class_name in classes.FROM_VOCABULARY and "auto_map" not in files.config
-    if not known or not all(name.is_file() for name in names):
-        return _by_transformers(files, add_bos_token)
-    try:
-        vocab, merges = models.BPE.read_file(*map(str, names))
-        build_class = classes.FROM_VOCABULARY[files.class_name]
-        tokenizer = build_class(files.config, {"vocab": vocab, "merges": merges})
-    except Exception as error:  # the binding raises plain Exception
-        raise ArgumentError(f"{files.folder}: vocab.json and merges.txt: {error}") from error
-    _finish(tokenizer, files)
     begins = files.config.get("add_bos_token", False) if add_bos_token is None else add_bos_token
     ends = files.config.get("add_eos_token", False)
     _set_ends(

@@ -34,7 +34,7 @@ def draw(title: str, subtitle: str, rows: Sequence[Spread], floor: float | None,
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks([])
     least = _least(rows, floor)
-    axes.set_xlim(least, 1.6 * max(max([row.mean, *row.percentiles.values()]) for row in rows))
+    axes.set_xlim(least, 1.6 * max([floor or 0.0, *(value for row in rows for value in (row.mean, *row.percentiles.values()))]))
     axes.set_xlabel("KL of a target (nats): bar: quartiles \u00b7 line: median \u00b7 mark: mean \u00b7 tick: 99.9 %")
     for y, row in enumerate(rows):
         _row(made, y, row, least)

@@ -40,7 +40,14 @@ def write(model: Path, reference: Path, names: Sequence[str], folder: Path) -> i
             f"{', '.join(_METHODS)}"
         )
     theirs, mine = _tensors(reference), _tensors(model)
-    modules = [module for name in names for module in _modules(name, mine)]
+    meant = {name: _modules(name, mine) for name in names}
+    unknown = [name for name, found in meant.items() if not found]
+    if unknown:
+        raise CtworkerError(
+            f"{model} has no tensor {unknown[0]}.weight, .weight_packed or the like: a matrix that is stored in a stack cannot be "
+            "kept alone"
+        )
+    modules = [module for found in meant.values() for module in found]
     missing = [module for module in modules if f"{module}.weight" not in theirs]
     if missing:
         raise CtworkerError(f"{reference} has no tensor {missing[0]}.weight")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..results import Comparison
 from ..tables import number, render
-from .divergence import Estimate
+from .divergence import FEWEST_CLUSTERS, Estimate
 
 Floats = npt.NDArray[np.float64]
 
@@ -104,8 +104,12 @@ def root(square: Estimate) -> Estimate:
     return Estimate(value, None if square.se is None else square.se / (2 * value))
 
 
-def table(layers: Sequence[dict[str, Any]]) -> str:
-    """layers: Layer.to_json() of each."""
+def table(layers: Sequence[dict[str, Any]], n_windows: int) -> str:
+    """layers: Layer.to_json() of each. Fewer than 5 windows have no errors."""
+
+    def shown(estimate: dict[str, Any]) -> str:
+        return number(estimate["value"], estimate["se"] if n_windows >= FEWEST_CLUSTERS else None)
+
     rows = [["", "relative error", "mean of tokens", "1 - cosine", "largest channel", "its share", "in windows"]]
     for layer in layers:
         share = layer["channel_share"]
@@ -113,9 +117,9 @@ def table(layers: Sequence[dict[str, Any]]) -> str:
         rows.append(
             [
                 layer["name"],
-                number(**layer["relative_error"]),
-                number(**layer["token_error"]),
-                number(None if cosine["value"] is None else 1 - cosine["value"], cosine["se"]),
+                shown(layer["relative_error"]),
+                shown(layer["token_error"]),
+                shown(cosine | {"value": None if cosine["value"] is None else 1 - cosine["value"]}),
                 str(layer["channel"]) if share is not None else "-",
                 f"{100 * share:.1f} %" if share is not None else "-",
                 f"{100 * layer['channel_windows']:.0f} %" if share is not None else "-",

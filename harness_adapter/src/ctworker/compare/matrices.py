@@ -13,7 +13,7 @@ import numpy as np
 
 from ..results import Comparison
 from ..tables import column, counted, number, render, size
-from .divergence import Estimate
+from .divergence import FEWEST_CLUSTERS, Estimate
 from .layers import ratio
 
 _NAMED = 10  # kept matrices in the sentence
@@ -55,16 +55,22 @@ def _mean(sums: np.ndarray, counts: np.ndarray) -> Estimate:
     return ratio(sums, counts) if np.isfinite(sums).all() else Estimate(float("nan"), None)
 
 
+def _shown(matrices: dict[str, Any], estimate: dict[str, Any]) -> dict[str, Any]:
+    """An estimate over the windows, without its error where these are too few for one."""
+    return estimate if matrices["windows"] >= FEWEST_CLUSTERS else estimate | {"se": None}
+
+
 def kept_sentence(matrices: dict[str, Any]) -> str:
     """What keeping the worst matrices in 16 bits brings, as it was measured."""
     kept = matrices["kept"]
     if "error" in kept:
         return f"what keeping the worst matrices in 16 bits brings was not measured: {kept['error']}"
+    before, after = (number(**_shown(matrices, kl)) for kl in (matrices["kl"], kept["kl"]))
     n, names = len(kept["names"]), ", ".join(kept["names"][:_NAMED])
     more = f" and {n - _NAMED} more" if n > _NAMED else ""
     these = "this matrix brings" if n == 1 else f"these {n} matrices bring"
     return (
-        f"kept in 16 bits, {these} it from {number(**matrices['kl'])} to {number(**kept['kl'])} (measured on the same windows; "
+        f"kept in 16 bits, {these} it from {before} to {after} (measured on the same windows; "
         f"{size(kept['bytes'])} in 16 bits): {names}{more}"
     )
 
@@ -72,7 +78,7 @@ def kept_sentence(matrices: dict[str, Any]) -> str:
 def table(matrices: dict[str, Any]) -> str:
     """matrices: of summarize()."""
     shown = matrices["alone"][:_SHOWN]
-    unit, cells = column([each["kl"] for each in shown])
+    unit, cells = column([_shown(matrices, each["kl"]) for each in shown])
     rows = [["", "matrix", f"KL alone ({unit})" if unit else "KL alone", "of the whole model's"]]
     whole = matrices["kl"]["value"]
     for i, (each, cell) in enumerate(zip(shown, cells)):
@@ -84,7 +90,7 @@ def table(matrices: dict[str, Any]) -> str:
     lines = [render(rows)]
     if len(shown) < len(matrices["alone"]):
         lines.append(f"and {len(matrices['alone']) - len(shown)} more (--json has all)")
-    lines.append(f"whole model on the same {counted(matrices['windows'], 'window')}: KL {number(**matrices['kl'])}")
+    lines.append(f"whole model on the same {counted(matrices['windows'], 'window')}: KL {number(**_shown(matrices, matrices['kl']))}")
     if "kept" in matrices:
         lines.append(kept_sentence(matrices))
     return "\n".join(lines)

@@ -255,8 +255,7 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
     with _client(options, case) as client:
         if case.label == NOISE_FLOOR and client.model["dtype"] == "float32":
             raise CtworkerError(f"{case.model} computes in float32 already, so there is no noise floor")
-        sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
-        model, other = sides[0], sides[1] | {"name": options.reference}
+        model, other = _sides(client, reference, options)
         notes = _swapped(case, model, other)
         most = min(client.max_length, client.describe(reference)["max_length"])
         tokens = measure.check(plan.tokens, methods.resolve(options.method, most))
@@ -273,17 +272,23 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
             alone = client.compare_windows(
                 texts, reference=reference, **few, matrices=True, on_progress=lambda now: on_progress(_without_rate(now))
             )
+        model, other = _sides(client, reference, options)
     found = describe(results, texts, rule, plan.tokenizer, options.worst)
     if options.layers:
         found["layers"] = [layer.to_json() for layer in layers.summarize(results)]
     if alone is not None:
         found["matrices"] = matrices.summarize(alone)
-        if options.endpoint is None:
-            found["matrices"]["kept"] = _keep_worst(options, case, found["matrices"], texts, few, on_progress)
+        found["matrices"]["kept"] = _keep_worst(options, case, found["matrices"], texts, few, on_progress)
     _check_reference(report, other)
     if report["text"] is None:
         report["text"] = _text(plan, tokens, method, texts, rule, found)
     return {"model": model, "reference": other, **found, "notes": notes}
+
+
+def _sides(client: Client, reference: str, options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The descriptions of the model and of the reference. Before anything was compared, identities may not be known yet."""
+    model, other = (described(client.describe(name)) for name in (client.model["name"], reference))
+    return model, other | {"name": options.reference}
 
 
 def _keep_worst(
@@ -291,6 +296,8 @@ def _keep_worst(
 ) -> dict[str, Any]:
     """Measures the model with its worst matrices in 16 bits, on the windows of the ranking; `error`: why it cannot be."""
     names = kept.worst(ranked)
+    if options.endpoint is not None:
+        return {"error": "a running worker has not loaded such a checkpoint (ctworker-compare without --endpoint measures it)"}
     try:
         with tempfile.TemporaryDirectory(prefix="ctworker-kept-") as folder:
             n_bytes = kept.write(_folder(case.model, options), _folder(options.reference, options), names, Path(folder))

@@ -61,7 +61,7 @@ def charts(report: dict[str, Any]) -> Iterator[tuple[str, Draw]]:
         if "matrices" in model:
             yield f"matrices-{slug(label)}", of_matrices(label, model["matrices"], report["reference"], about)
     rows = [(label, i, model["statistics"]) for label, i, model in named if label != headline.NOISE_FLOOR]
-    if rows:
+    if any(found["kl"]["value"] for _, _, found in rows):  # a divergence of 0 has no place on a logarithmic axis
         yield "spread", of_spread(rows, headline.noise_floor(models), report["reference"], about)
 
 

@@ -121,7 +121,7 @@ def text(report: dict[str, Any], full: bool = False) -> str:
     for model in done:
         if "layers" in model:
             title = f"{model['label']}: hidden states after each layer, against the reference's"
-            parts += ["", title, layers.table(model["layers"])]
+            parts += ["", title, layers.table(model["layers"], model["windows"])]
         if "matrices" in model:
             title = f"{model['label']}: each quantised matrix alone in the reference"
             parts += ["", title, matrices.table(model["matrices"])]

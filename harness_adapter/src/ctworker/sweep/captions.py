@@ -23,8 +23,13 @@ def data(column: Column) -> str:
 
 
 def amount(column: Column) -> tuple[str, bool]:
-    """("4 of 148 windows", True): how much of the data was used, and whether that is a part of it."""
-    found = column.method
+    """("4 of 148 windows", True): how much of the data was used, and whether that is a part of it. Models with other tokenizers have
+    other numbers of windows."""
+    found = {_amount(cell["method"]) for cell in column.cells if "method" in cell} or {_amount(column.method)}
+    return " or ".join(sorted(text for text, _ in found)), any(partial for _, partial in found)
+
+
+def _amount(found: dict[str, Any]) -> tuple[str, bool]:
     if "n_docs" in found:
         return _of(sum(n or 0 for n in found["n_docs"].values()), sum(n or 0 for n in found["n_docs_of"].values()), "question")
     counts = found.get("texts") or ([found] if "windows" in found else [])
@@ -57,7 +62,7 @@ def how(column: Column) -> str:
 
 def caption(column: Column) -> str:
     """One sentence with all that a column's numbers depend on, without the models."""
-    against = f"against {column.method['reference']}" if column.kind == "comparison" and "reference" in column.method else ""
+    against = f"against {column.reference}" if column.kind == "comparison" else ""
     parts = [against, " of ".join(filter(None, [amount(column)[0], data(column)])), how(column), *_sources(column)]
     return f"{column.title}: {'; '.join(part for part in parts if part)}."
 
@@ -81,8 +86,8 @@ def _sources(column: Column) -> list[str]:
 
 def title(column: Column, sweep: str) -> str:
     """Of a chart: what is drawn, and of which models."""
-    if column.kind == "comparison" and "reference" in column.method:
-        return f"KL divergence from {column.method['reference']} \u00b7 {sweep}"
+    if column.kind == "comparison":
+        return f"KL divergence from {column.reference} \u00b7 {sweep}"
     return f"{column.title} \u00b7 {sweep}"
 
 

@@ -68,7 +68,7 @@ def _metrics(column: Column, value: Value) -> Iterator[tuple[str, str, float]]:
         yield column.metric, column.unit, value.value
         return
     cell = next(cell for cell in column.cells if cell["model"] == value.model["label"])
-    against = f"against {column.method.get('reference', 'the original')}"
+    against = f"against {value.reference}"
     numbers = {metric["metric"]: metric["value"] for metric in cell["metrics"]}
     for name, shown in (("kl", "KL divergence in nats"), ("kl_99.9", "99.9 % of KL in nats"), ("same_top", "same top-1")):
         if name in numbers:

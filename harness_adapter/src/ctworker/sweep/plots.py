@@ -44,7 +44,7 @@ def chart(column: Column, axis: Axis, sweep: str, numbers: dict[str, int]) -> Ch
 
 
 def of_comparison(column: Column, numbers: dict[str, int]) -> Iterator[tuple[str, plot.Draw]]:
-    reference, about = column.method.get("reference", "the original"), captions.subtitle(column)
+    reference, about = column.reference, captions.subtitle(column)
     layers = [(label, numbers[label], found) for label, found in view.parts(column, "layers") if not column.values[label].floor]
     yield from plot.of_layers(layers, reference, about)
     for label, found in view.parts(column, "matrices"):

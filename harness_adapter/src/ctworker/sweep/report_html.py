@@ -159,7 +159,7 @@ def _spread(column: Column, numbers: dict[str, int]) -> Iterator[dict[str, Any]]
         rows.append(row | {key: known.get(name) for key, name in (("low", "25"), ("median", "50"), ("high", "75"), ("tail", "99.9"))})
     if rows:
         rows.sort(key=lambda row: (row["mean"], row["series"]))
-        title = f"KL from {column.method.get('reference', 'the original')}"
+        title = f"KL from {column.reference}"
         yield _head(column, title) | {"rows": rows, "floor": column.noise_floor or 0}
 
 

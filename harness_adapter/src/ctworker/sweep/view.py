@@ -41,12 +41,13 @@ class Axis:
 
 @dataclass
 class Value:
-    """A headline number of one model. change: from the original of its group, as text; more: further numbers of the cell that
-    tables show, by name."""
+    """A headline number of one model. reference: label of the model that a comparison is with. change: from the original of its
+    group, as text; more: further numbers of the cell that tables show, by name."""
 
     model: dict[str, Any]
     state: str
     error: str = ""
+    reference: str = ""
     value: float | None = None
     stderr: float | None = None
     change: str = ""
@@ -54,8 +55,8 @@ class Value:
 
     @property
     def floor(self) -> bool:
-        """Whether the number is the noise floor: the original's 16-bit run against its float32 run."""
-        return self.change == NOISE_FLOOR
+        """Whether the number is the noise floor: the reference's 16-bit run against its float32 run."""
+        return self.value is not None and self.reference == self.model["label"]
 
     @property
     def text(self) -> str:
@@ -113,8 +114,20 @@ class Column:
         return list(dict.fromkeys(name for value in self.values.values() for name in value.more))
 
     @property
+    def reference(self) -> str:
+        """Of a comparison: the model that the others are compared with, in words if each group has its own."""
+        found = {value.reference for value in self.values.values() if value.value is not None}
+        return found.pop() if len(found) == 1 else "each group's original"
+
+    @property
+    def floors(self) -> dict[str, float]:
+        """The noise floor of each reference that has one."""
+        return {value.reference: value.value for value in self.values.values() if value.floor and value.value is not None}
+
+    @property
     def noise_floor(self) -> float | None:
-        return next((value.value for value in self.values.values() if value.floor), None)
+        """The one that holds for all models of the column; None: there is none, or each group has its own reference."""
+        return self.floors.get(self.reference)
 
     def best(self) -> float | None:
         known = [value.value for value in self.values.values() if value.value is not None and not value.floor]
@@ -148,7 +161,7 @@ def columns(document: dict[str, Any]) -> list[Column]:
             (cell["work"], cell["options"]), Column(cell["work"], cell["options"], cell["kind"])
         )
         best = next((metric for metric in cell.get("metrics", []) if metric.get("headline")), None)
-        value = Value(models[cell["model"]], cell["state"], cell.get("error", ""))
+        value = Value(models[cell["model"]], cell["state"], cell.get("error", ""), cell.get("reference") or "")
         if best is not None:
             value.value, value.stderr = best["value"], best["stderr"] if _enough(cell) else None
             column.metric, column.higher = best["metric"], best["higher_is_better"]
@@ -172,7 +185,7 @@ def _enough(cell: dict[str, Any]) -> bool:
 
 
 def _compared(column: Column) -> None:
-    """A comparison is a difference already: its change is the multiple of the noise floor, which is the original's value."""
+    """A comparison is a difference already: its change is the multiple of the noise floor, which is its reference's value."""
     cells = {cell["model"]: cell for cell in column.cells if cell["state"] == "done"}
     for label, value in column.values.items():
         found = cells[label]["details"].get("statistics", {}) if label in cells else {}
@@ -182,11 +195,10 @@ def _compared(column: Column) -> None:
                 "same top-1": headline.shown(found["same_top"], found, 100.0, " %"),
                 "perplexity, paired": headline.perplexity_change(found),
             }
-        if value.model["original"] and value.value is not None:
+        floor = column.floors.get(value.reference)
+        if value.floor:
             value.change = NOISE_FLOOR
-    floor = column.noise_floor
-    for value in column.values.values():
-        if floor and value.value is not None and not value.floor:
+        elif floor and value.value is not None:
             value.change = f"{tables.multiple(value.value / floor)} x the noise floor"
 
 

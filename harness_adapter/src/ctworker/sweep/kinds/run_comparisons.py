@@ -60,6 +60,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     )  # fmt: skip
     report = compare(plan, lambda _i, _n, _label, progress: place.progress(progress))
     (found,) = report["models"]
+    found.get("matrices", {}).pop("kept", None)  # a sweep asks for no further checkpoint: nothing was measured
     source = found["model"] | {
         "tokenizer": plan.tokenizer.fingerprint,
         "reference": found["reference"],
