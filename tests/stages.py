@@ -144,6 +144,8 @@ def stages(all_architectures=False):
     return [
         Stage("lint", "includes, libraries, banned calls, sizes, headers",
               [Step([PY, "tests/lint/check_tree.py"], "lines")], needs=()),
+        Stage("types", "the Python package: mypy --strict and ruff", [
+            Step([PY, "-m", "mypy"]), Step([PY, "-m", "ruff", "check", "--no-cache", "harness_adapter"])], needs=()),
         Stage("build", "warnings are errors; installs", [
             *build_steps("ci", ["invariance"]),
             Step(["cmake", "--install", "build/ci", "--prefix", BUILD / "ci-install"]),

@@ -85,7 +85,7 @@ class Client:
     @property
     def max_length(self) -> int:
         """Longest model input in tokens."""
-        return self._session.model["max_length"]
+        return int(self._session.model["max_length"])
 
     @property
     def identity(self) -> str:
@@ -216,7 +216,7 @@ class Client:
         on_score: Callable[[int, Score], None] | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> list[Score]:
-        scores: list[Score | None] = [None] * len(items)
+        scores: dict[int, Score] = {}
         asked = [i for i, item in enumerate(items) if len(item.tokens) > item.n_context]
 
         def keep(k: int, score: Score) -> None:
@@ -226,10 +226,7 @@ class Client:
 
         head = {"columns": _COLUMNS, **head}
         self._submit(kind, [items[i] for i in asked], head, keep, on_progress, lambda k: f"sequence {asked[k]}")
-        for i, score in enumerate(scores):
-            if score is None:
-                scores[i] = nothing(self.numerics, self.identity, windows="window" in head)
-        return scores  # type: ignore[return-value]
+        return [scores[i] if i in scores else nothing(self.numerics, self.identity) for i in range(len(items))]
 
     def _submit(
         self,
@@ -334,7 +331,7 @@ def _list(sequences: Any) -> list[Any]:
         raise ArgumentError(f"expected a list of sequences, found {type(sequences).__name__}") from None
 
 
-def _tokens(i: int, tokens: Any) -> array:
+def _tokens(i: int, tokens: Any) -> array[int]:
     """The tokens as an array. Raises ArgumentError when they are not token ids."""
     try:
         return tokens if isinstance(tokens, array) and tokens.typecode == INT32 else array(INT32, list(tokens))

@@ -23,7 +23,7 @@ class Item:
     """tokens: context then continuation (`loglikelihood`), or a text (the other kinds).
     n_context: tokens of the context; 0 for a text."""
 
-    tokens: array
+    tokens: array[int]
     n_context: int = 0
 
 

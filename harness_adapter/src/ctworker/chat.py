@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jinja2
 import jinja2.ext
@@ -24,7 +24,7 @@ _CONTINUE = (
 class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}...{% endgeneration %}`, which marks assistant text for training. The body is kept."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares a variable of the instance
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
@@ -80,6 +80,7 @@ class Templates:
 def load_templates(folder: Path, config: dict[str, Any]) -> Templates:
     """Files take precedence over tokenizer_config.json, and this over chat_template.json."""
     found: dict[str, str] = {}
+    source: str | Path
     path = folder / "chat_template.jinja"
     if path.is_file():
         found["default"] = read_text(path)

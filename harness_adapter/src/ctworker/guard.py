@@ -109,7 +109,7 @@ def with_device(add_info: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Wraps the functions of lm_eval.evaluator if that module is loaded. Idempotent."""
-    module = sys.modules.get("lm_eval.evaluator")
+    module: Any = sys.modules.get("lm_eval.evaluator")
     if module is not None and hasattr(module, "evaluate"):
         module.evaluate = wrap(module.evaluate)
         if hasattr(module, "add_env_info"):

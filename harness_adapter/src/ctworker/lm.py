@@ -66,7 +66,7 @@ class CTWorkerLM(TemplateLM):
 
     @classmethod
     def create_from_arg_string(
-        cls, arg_string: str, additional_config: dict | None = None
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> CTWorkerLM:
         from lm_eval.utils import simple_parse_args_string
 
@@ -111,7 +111,7 @@ class CTWorkerLM(TemplateLM):
 
     @property
     def device(self) -> str:
-        return self._session.model["device"]
+        return str(self._session.model["device"])
 
     @property
     def tokenizer_name(self) -> str:
@@ -134,8 +134,8 @@ class CTWorkerLM(TemplateLM):
         """The template in use, for the results; a name selects among several templates."""
         if chat_template is False or chat_template is None:
             return None
-        named = isinstance(chat_template, str) and isinstance(self.tokenizer.chat_template, dict)
-        self._template_name = chat_template if named else None
+        named = isinstance(self.tokenizer.chat_template, dict)
+        self._template_name = chat_template if named and isinstance(chat_template, str) else None
         return self.tokenizer.select_template(self._template_name)
 
     def apply_chat_template(
@@ -329,7 +329,7 @@ class CTWorkerLM(TemplateLM):
 
     # -- helpers --------------------------------------------------------------------------------------------
 
-    def _keep(self, kind: str, arguments: tuple | None, answer: Any) -> None:
+    def _keep(self, kind: str, arguments: tuple[Any, ...] | None, answer: Any) -> None:
         """--use_cache: stores each answer as soon as it is final."""
         if arguments is not None:
             self.cache_hook.add_partial(kind, arguments, answer)

@@ -103,6 +103,7 @@ class ReportFile:
             raise failed
 
     def _replace(self, report: dict[str, Any]) -> None:
+        assert self._file is not None
         path = Path(self._file.name).resolve()
         new = path.with_name(path.name + ".new")
         try:

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-from .wire import DIVERGENCE_COLUMNS, INT32, LAYER_COLUMNS, decode_columns
+from .wire import DIVERGENCE_COLUMNS, FLOAT32, FLOAT64, INT32, LAYER_COLUMNS, decode_columns
+
+#: Column of `fetch` -> field of a Score.
+_FIELDS = {"logprob": "logprobs", "greedy": "greedy", "window_sum": "window_sums", "window_count": "window_counts"}
 
 
 @dataclass(frozen=True)
 class Score:
     """sum: of the log-probabilities (natural log, float64) of `count` targets; truncated: tokens removed from the left.
 
-    logprobs, greedy: for each target its log-probability and the most probable token at its position, if the job
-    requested these columns. numerics, identity: what the numbers depend on in addition to the tokens.
-    window_sums, window_counts: `sum` and `count` of each window of a text that was cut by a rule.
+    logprobs, greedy: for each target its log-probability and the most probable token at its position; empty if the job did
+    not request these columns. numerics, identity: what the numbers depend on in addition to the tokens.
+    window_sums, window_counts: `sum` and `count` of each window of a text that was cut by a rule, else empty.
     """
 
     sum: float
     is_greedy: bool
     count: int
     truncated: int
-    logprobs: array | None = None
-    greedy: array | None = None
+    logprobs: array[float] = field(default_factory=lambda: array(FLOAT32))
+    greedy: array[int] = field(default_factory=lambda: array(INT32))
     numerics: str = ""
     identity: str = ""
-    window_sums: array | None = None
-    window_counts: array | None = None
+    window_sums: array[float] = field(default_factory=lambda: array(FLOAT64))
+    window_counts: array[int] = field(default_factory=lambda: array(INT32))
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Layers:
     """
 
     n: int
-    tokens: array
-    columns: dict[str, array]
+    tokens: array[int]
+    columns: dict[str, array[Any]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Matrices:
     each matrix, the sum of KL(reference || reference with that matrix) over the window's targets."""
 
     names: tuple[str, ...]
-    kl: array
+    kl: array[float]
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class Comparison:
     """
 
     count: int
-    columns: dict[str, array]
-    window_counts: array
+    columns: dict[str, array[Any]]
+    window_counts: array[int]
     numerics: str = ""
     identity: str = ""
     ref_numerics: str = ""
@@ -92,21 +95,22 @@ def split(kind: str, reply: dict[str, Any]) -> Iterator[tuple[int, Score | Compa
 
 
 def _score(
-    columns: dict[str, array], k: int, targets: slice, windows: slice, reply: dict[str, Any]
+    columns: dict[str, array[Any]], k: int, targets: slice, windows: slice, reply: dict[str, Any]
 ) -> Score:
-    truncated = columns["truncated"][k] if "truncated" in columns else 0
-    tokens = (columns[c][targets] if c in columns else None for c in ("logprob", "greedy"))
-    by_window = (columns[c][windows] if c in columns else None for c in ("window_sum", "window_count"))
-    greedy = bool(columns["is_greedy"][k])
-    source = reply["numerics"], reply["identity"]
-    return Score(columns["sum"][k], greedy, columns["count"][k], truncated, *tokens, *source, *by_window)
+    spans = {"logprob": targets, "greedy": targets, "window_sum": windows, "window_count": windows}
+    parts = {_FIELDS[name]: columns[name][span] for name, span in spans.items() if name in columns}
+    return Score(
+        sum=columns["sum"][k], is_greedy=bool(columns["is_greedy"][k]), count=columns["count"][k],
+        truncated=columns["truncated"][k] if "truncated" in columns else 0,
+        numerics=reply["numerics"], identity=reply["identity"], **parts,
+    )  # fmt: skip
 
 
 def _comparison(
-    columns: dict[str, array], k: int, targets: slice, windows: slice, reply: dict[str, Any]
+    columns: dict[str, array[Any]], k: int, targets: slice, windows: slice, reply: dict[str, Any]
 ) -> Comparison:
     values = {name: columns[name][targets] for name in DIVERGENCE_COLUMNS if name not in ("windows", "window_count")}
-    source = (reply.get(name, "") for name in ("numerics", "identity", "ref_numerics", "ref_identity"))
+    source = {name: reply.get(name, "") for name in ("numerics", "identity", "ref_numerics", "ref_identity")}
     layers = None
     if n := reply.get("layers", 0):
         span = slice(windows.start * n, windows.stop * n)
@@ -115,10 +119,10 @@ def _comparison(
     if names := reply.get("matrices", ()):
         span = slice(windows.start * len(names), windows.stop * len(names))
         matrices = Matrices(tuple(names), columns["matrix_kl"][span])
-    return Comparison(columns["count"][k], values, columns["window_count"][windows], *source, layers, matrices)
+    counts = columns["window_count"][windows]
+    return Comparison(columns["count"][k], values, counts, layers=layers, matrices=matrices, **source)
 
 
-def nothing(numerics: str, identity: str, *, windows: bool) -> Score:
+def nothing(numerics: str, identity: str) -> Score:
     """The score of no targets."""
-    by_window = (array("d"), array(INT32)) if windows else ()
-    return Score(0.0, True, 0, 0, array("f"), array(INT32), numerics, identity, *by_window)
+    return Score(sum=0.0, is_greedy=True, count=0, truncated=0, numerics=numerics, identity=identity)

@@ -247,13 +247,13 @@ class Scorer:
         job.fraction = min(1.0, progress.get("tokens_done", 0) / max(1, progress.get("tokens", 0)))
         job.state = reply["state"]
         if job.state in ("failed", "canceled"):
-            error = reply.get("error") or {}
+            reason = reply.get("error") or {}
             raise self._explain(
                 WorkerError(
-                    error.get("code", job.state),
-                    error.get("message", f"the job was {job.state}"),
-                    item=error.get("item"),
-                    layer=error.get("layer"),
+                    reason.get("code", job.state),
+                    reason.get("message", f"the job was {job.state}"),
+                    item=reason.get("item"),
+                    layer=reason.get("layer"),
                 ),
                 job,
             )

@@ -53,12 +53,13 @@ def engine_options(settings: Settings) -> list[str]:
 
 def serve_options(settings: Settings, folder: Path) -> list[str]:
     """The command-line options of `ctworker serve` for these arguments."""
-    return ["--model", str(folder), *engine_options(settings)] + _given(
+    kept = _given(
         ("--store", settings.store),
         ("--store-limit", settings.store_limit),
         ("--hidden", settings.hidden),
         ("--hidden-limit", settings.hidden_limit),
     )
+    return ["--model", str(folder), *engine_options(settings), *kept]
 
 
 def _given(*options: tuple[str, object]) -> list[str]:
@@ -213,13 +214,15 @@ class Session:
 
     def _score_two_tokens(self) -> None:
         """The shortest pass that reads all weights."""
-        ignore = {"on_score": lambda i, score: None, "on_progress": lambda progress: None}
-        self.score("loglikelihood", [Item(array(INT32, [0, 0]), 1)], {}, where="token {}".format, **ignore)
+        self.score(
+            "loglikelihood", [Item(array(INT32, [0, 0]), 1)], {}, on_score=lambda i, score: None,
+            on_progress=lambda progress: None, where="token {}".format,
+        )  # fmt: skip
 
     def named(self, name: str) -> dict[str, Any]:
         """The worker's present description of another of its models. Raises CtworkerError."""
         with self.client() as client:
-            models = {model["name"]: model for model in client.info().get("models") or []}
+            models: dict[str, dict[str, Any]] = {model["name"]: model for model in client.info().get("models") or []}
         if name not in models:
             raise CtworkerError(f"the worker at {self.url} has no model '{name}' (it has {', '.join(models)})")
         return models[name]
@@ -262,7 +265,7 @@ class Session:
     ) -> dict[str, Any] | None:
         """The model to use: the model named by model=, else the model that matches pretrained=, else the first. None:
         the worker is still loading and may have the model later. Raises CtworkerError when there is no such model."""
-        models = info.get("models") or []
+        models: list[dict[str, Any]] = info.get("models") or []
         names = ", ".join(model["name"] for model in models)
         for model in models:
             if model["name"] == settings.model:

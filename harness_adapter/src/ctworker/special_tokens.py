@@ -100,8 +100,7 @@ def _id(text: Any, path: Path) -> int:
 def read(folder: Path, config: dict[str, Any], class_name: str, tokenizer_json: dict[str, Any] | None) -> SpecialTokens:
     """Reads the tokens of a folder whose tokenizer_config.json is `config`."""
     decoder = config.get("added_tokens_decoder")
-    alone = isinstance(decoder, dict)
-    overriding = {} if alone else read_object(folder / "special_tokens_map.json")
+    overriding = {} if isinstance(decoder, dict) else read_object(folder / "special_tokens_map.json")
     values, own = _merge(config, overriding)
     out = SpecialTokens(values)
     extra = values["extra_special_tokens"]
@@ -117,10 +116,10 @@ def read(folder: Path, config: dict[str, Any], class_name: str, tokenizer_json: 
     if class_name == "CodeLlamaTokenizer":
         named = {name: values.get(name, text) for name, text in classes.CODE_LLAMA_TOKENS.items()} | named
     tokens = {name: _token(value) for name, value in named.items()}
-    out.named = {name: tokens[name] for name in (*NAMES, *tokens) if tokens[name] is not None}
+    out.named = {name: token for name in (*NAMES, *tokens) if (token := tokens[name]) is not None}
     by_id: dict[int, AddedToken | None] = {}
     path = folder / "tokenizer_config.json"
-    if alone:
+    if isinstance(decoder, dict):
         by_id = {_id(i, path): _token(token, special=False) for i, token in decoder.items()}
     else:
         known = {token.content for token in out.all()}
@@ -130,9 +129,9 @@ def read(folder: Path, config: dict[str, Any], class_name: str, tokenizer_json: 
         path = folder / "tokenizer.json"
         for token in (tokenizer_json or {}).get("added_tokens") or []:
             by_id[_id(token.get("id"), path)] = _token(token, special=False)
-    if None in by_id.values():
+    out.added = [added for _, added in sorted(by_id.items()) if added is not None]
+    if len(out.added) < len(by_id):
         raise ArgumentError(f"{path}: an added token has no text ('content')")
-    out.added = [by_id[i] for i in sorted(by_id)]
     by_text = {token.content: token for token in out.added}
     out.named = {name: by_text.get(token.content, token) for name, token in out.named.items()}
     return out

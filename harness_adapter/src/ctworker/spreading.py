@@ -123,7 +123,7 @@ def _chosen_devices(
         settings.backend, settings.device_is_wish = "cpu", True
         return None
     exact = [one for one in found if one[1] is not None]
-    return (exact or found or [None])[0]
+    return next(iter(exact or found), None)
 
 
 def numbers_of(devices: str) -> list[int] | None:

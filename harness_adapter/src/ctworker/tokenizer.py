@@ -49,14 +49,45 @@ class TextTokenizer:
         text = self._special.get(name)
         return None if text is None else self._tokenizer.token_to_id(text)
 
-    bos_token = property(lambda self: self._special.get("bos_token"))
-    eos_token = property(lambda self: self._special.get("eos_token"))
-    pad_token = property(lambda self: self._special.get("pad_token"))
-    unk_token = property(lambda self: self._special.get("unk_token"))
-    bos_token_id = property(lambda self: self._id("bos_token"))
-    eos_token_id = property(lambda self: self._id("eos_token"))
-    pad_token_id = property(lambda self: self._id("pad_token"))
-    unk_token_id = property(lambda self: self._id("unk_token"))
+    @property
+    def bos_token(self) -> str | None:
+        """The token at the beginning of a text; None: the tokenizer has none."""
+        return self._special.get("bos_token")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of bos_token; None: there is no such token."""
+        return self._id("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """The token at the end of a text; None: the tokenizer has none."""
+        return self._special.get("eos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of eos_token; None: there is no such token."""
+        return self._id("eos_token")
+
+    @property
+    def pad_token(self) -> str | None:
+        """The token that fills up batches (ctworker itself never pads); None: the tokenizer has none."""
+        return self._special.get("pad_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The id of pad_token; None: there is no such token."""
+        return self._id("pad_token")
+
+    @property
+    def unk_token(self) -> str | None:
+        """The token for what the vocabulary lacks; None: the tokenizer has none."""
+        return self._special.get("unk_token")
+
+    @property
+    def unk_token_id(self) -> int | None:
+        """The id of unk_token; None: there is no such token."""
+        return self._id("unk_token")
 
     @property
     def fingerprint(self) -> str:

@@ -130,9 +130,8 @@ ADDED_BOS_IN_4 = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "Coh
 
 def _bpe(model: dict[str, Any], **flags: Any) -> Tokenizer:
     """A bare tokenizer with the vocabulary and merges of a tokenizer.json's model."""
-    merges = [
-        tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
-        for merge in model["merges"]
+    merges: list[tuple[str, str]] = [
+        tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]
     ]
     return Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, **flags))
 

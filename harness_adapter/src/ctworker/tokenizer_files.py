@@ -68,7 +68,7 @@ def _class_name(
     config: dict[str, Any], model_config: dict[str, Any], stored: dict[str, Any] | None
 ) -> str:
     """The class that transformers chooses, without "Fast"; "": tokenizer.json as it is."""
-    model_type = model_config.get("model_type")
+    model_type = str(model_config.get("model_type"))
     declared = config.get("tokenizer_class") or model_config.get("tokenizer_class")
     name = str(declared or classes.CLASS_WHEN_UNNAMED.get(model_type, "")).removesuffix("Fast")
     if _has_code(config):  # transformers' rules for model types pass over checkpoints that bring code
@@ -96,7 +96,7 @@ def build(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
         return _without_json(files, add_bos_token)
     with tokenizer_errors.named(str(files.path)):
         stored = tokenizer_json.load(files.path, files.json)
-        tokenizer = _rebuilt(files, stored) or stored
+        tokenizer = _rebuilt(files, files.json, stored) or stored
     _finish(tokenizer, files)
     begins = classes.ADDS_BOS.get(files.class_name) if add_bos_token is None else add_bos_token
     if begins is not None or tokenizer.post_processor is None:
@@ -106,9 +106,10 @@ def build(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
     return tokenizer
 
 
-def _rebuilt(files: TokenizerFiles, stored: Tokenizer) -> Tokenizer | None:
-    """The pipeline of the class around the file's vocabulary, with the file's post-processor; None: the file's own."""
-    model, name = files.json.get("model") or {}, files.class_name
+def _rebuilt(files: TokenizerFiles, written: dict[str, Any], stored: Tokenizer) -> Tokenizer | None:
+    """The pipeline of the class around the vocabulary of tokenizer.json (`written`), with that file's post-processor; None: the
+    file's own pipeline."""
+    model, name = written.get("model") or {}, files.class_name
     rebuild = classes.ANEW.get(name)
     if rebuild is None or model.get("type", "BPE") != "BPE" or "merges" not in model:
         if name in classes.REBUILT_ELSEWHERE:
@@ -118,7 +119,7 @@ def _rebuilt(files: TokenizerFiles, stored: Tokenizer) -> Tokenizer | None:
                 files.path, name,
             )  # fmt: skip
         return None
-    splits = tokenizer_json.further_splits(files.json) if name in classes.KEEPS_SPLITS else []
+    splits = tokenizer_json.further_splits(written) if name in classes.KEEPS_SPLITS else []
     if splits:
         log.warning(
             "%s: has splits (%s) that %s lacks: ctworker keeps them, as the model was trained with them; transformers 5 drops "
@@ -126,7 +127,7 @@ def _rebuilt(files: TokenizerFiles, stored: Tokenizer) -> Tokenizer | None:
             files.path, ", ".join(splits), name,
         )  # fmt: skip
         if files.config.get("add_prefix_space") is not None:
-            tokenizer_json.set_prefix_space(stored, files.json, classes.prefixes(files.config))
+            tokenizer_json.set_prefix_space(stored, written, classes.prefixes(files.config))
         return None
     tokenizer = rebuild(files.config, model)
     if stored.post_processor is not None:
@@ -151,62 +152,6 @@ def _without_json(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenize
         vocab, merges = models.BPE.read_file(*map(str, names))
         build_class = classes.FROM_VOCABULARY[files.class_name]
         tokenizer = build_class(files.config, {"vocab": vocab, "merges": merges})
-    _finish(tokenizer, files)
-    begins = classes.ADDS_BOS.get(files.class_name) if add_bos_token is None else add_bos_token
-    if begins is not None or tokenizer.post_processor is None:
-        _set_ends(tokenizer, files.special.get("bos_token") if begins else None, None)
-    elif files.class_name in classes.ADDED_BOS_IN_4:
-        _note_transformers_4(tokenizer, files)
-    return tokenizer
-
-
-def _rebuilt(files: TokenizerFiles, stored: Tokenizer) -> Tokenizer | None:
-    """The pipeline of the class around the file's vocabulary, with the file's post-processor; None: the file's own."""
-    model, name = files.json.get("model") or {}, files.class_name
-    rebuild = classes.ANEW.get(name)
-    if rebuild is None or model.get("type", "BPE") != "BPE" or "merges" not in model:
-        if name in classes.REBUILT_ELSEWHERE:
-            log.warning(
-                "%s: transformers 5 replaces parts of a tokenizer.json of class %s, ctworker uses the file as it is: compare "
-                "a few token ids",
-                files.path, name,
-            )  # fmt: skip
-        return None
-    splits = tokenizer_json.further_splits(files.json) if name in classes.KEEPS_SPLITS else []
-    if splits:
-        log.warning(
-            "%s: has splits (%s) that %s lacks: ctworker keeps them, as the model was trained with them; transformers 5 drops "
-            "them, so hf's token ids of some texts differ",
-            files.path, ", ".join(splits), name,
-        )  # fmt: skip
-        if files.config.get("add_prefix_space") is not None:
-            tokenizer_json.set_prefix_space(stored, files.json, classes.prefixes(files.config))
-        return None
-    tokenizer = rebuild(files.config, model)
-    if stored.post_processor is not None:
-        tokenizer.post_processor = stored.post_processor
-    return tokenizer
-
-
-def _finish(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    special_tokens.add(tokenizer, files.tokens, files.class_name)
-    tokenizer.encode_special_tokens = bool(files.config.get("split_special_tokens", False))
-
-
-def _without_json(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
-    """The pipeline of a folder without tokenizer.json; here add_bos_token in tokenizer_config.json counts."""
-    names = [files.folder / name for name in ("vocab.json", "merges.txt")]
-    known = files.class_name in classes.FROM_VOCABULARY and "auto_map" not in files.config
-    if not known or not all(name.is_file() for name in names):
-        return _by_transformers(files, add_bos_token)
-    try:
-        vocab, merges = models.BPE.read_file(*map(str, names))
-        build_class = classes.FROM_VOCABULARY[files.class_name]
-        tokenizer = build_class(files.config, {"vocab": vocab, "merges": merges})
-    except Exception as error:  # the binding raises plain Exception
-        raise ArgumentError(f"{files.folder}: vocab.json and merges.txt: {error}") from error
     _finish(tokenizer, files)
     begins = files.config.get("add_bos_token", False) if add_bos_token is None else add_bos_token
     ends = files.config.get("add_eos_token", False)
@@ -292,9 +237,11 @@ def _set_ends(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:
 def _note_transformers_4(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
     """Warns if transformers 4 would have decided differently about BOS."""
     bos = files.special.get("bos_token")
-    adds = bool(bos) and tokenizer.encode("a").ids[:1] == [tokenizer.token_to_id(bos)]
+    if not bos:
+        return
+    adds = tokenizer.encode("a").ids[:1] == [tokenizer.token_to_id(bos)]
     before = bool(files.config.get("add_bos_token", True))
-    if bos and adds != before:
+    if adds != before:
         log.warning(
             "%s: tokenizer.json %s BOS, but add_bos_token in tokenizer_config.json says otherwise; ctworker and "
             "transformers 5 follow tokenizer.json, transformers 4 did not: add_bos_token=True or False decides",

@@ -156,7 +156,7 @@ class ReqSocket:
 
     def _dial(self, deadline: float) -> socket.socket:
         """A connected, non-blocking socket."""
-        if self._ipc:
+        if not isinstance(self._target, tuple):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 sock.settimeout(SLICE_S)

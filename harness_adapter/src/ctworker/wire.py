@@ -39,9 +39,9 @@ def pack(values: Iterable[int | float], typecode: str = INT32) -> bytes:
     return out.tobytes()
 
 
-def unpack(data: bytes, typecode: str) -> array:
+def unpack(data: bytes, typecode: str) -> array[Any]:
     """The numbers of a little-endian `bin` field."""
-    out = array(typecode)
+    out: array[Any] = array(typecode)
     out.frombytes(data)
     if sys.byteorder != "little":
         out.byteswap()
@@ -50,9 +50,8 @@ def unpack(data: bytes, typecode: str) -> array:
 
 def encode_request(op: str, request_id: int, fields: dict[str, Any]) -> bytes:
     """One request message."""
-    return msgpack.packb(
-        {"v": PROTOCOL_VERSION, "op": op, "id": request_id, **fields}, use_bin_type=True
-    )
+    data: bytes = msgpack.packb({"v": PROTOCOL_VERSION, "op": op, "id": request_id, **fields}, use_bin_type=True)
+    return data
 
 
 def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
@@ -69,13 +68,13 @@ def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
         raise ProtocolError(f"the reply is not a map with the field ok: {str(reply)[:80]}")
     if reply["ok"] is not True:
         check_fields(reply, {"error?": ERROR}, "")
-        error = reply.get("error") or {}
+        refusal = reply.get("error") or {}
         raise WorkerError(
-            str(error.get("code", "internal")),
-            str(error.get("message", "the worker gave no reason")),
-            retry_ms=error.get("retry_ms"),
-            item=error.get("item"),
-            layer=error.get("layer"),
+            str(refusal.get("code", "internal")),
+            str(refusal.get("message", "the worker gave no reason")),
+            retry_ms=refusal.get("retry_ms"),
+            item=refusal.get("item"),
+            layer=refusal.get("layer"),
         )
     if reply.get("id") != request_id:
         raise ProtocolError(f"the field id is {reply.get('id')!r:.60}, expected {request_id}")
@@ -127,12 +126,12 @@ def decode_columns(
     needed: Sequence[str] = ("sum", "is_greedy"),
     n_layers: int = 0,
     n_matrices: int = 0,
-) -> dict[str, array]:
+) -> dict[str, array[Any]]:
     """Unpacks the columns of a fetch reply and checks their lengths. needed: columns besides `item` and `count`.
 
     Raises a ProtocolError that names the column when a type or a length is wrong.
     """
-    columns: dict[str, array] = {}
+    columns: dict[str, array[Any]] = {}
     for name, data in result.items():
         if name in COLUMNS:
             try:

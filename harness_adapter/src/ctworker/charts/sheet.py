@@ -93,7 +93,8 @@ def text_width(text: str, size: float) -> float:
 def _renderer() -> Any:
     from matplotlib.backends.backend_agg import RendererAgg
 
-    return RendererAgg(1, 1, 72)
+    renderer: Any = RendererAgg  # its methods have no types
+    return renderer(1, 1, 72)
 
 
 def shortened(text: str, size: float, most: float) -> str:

@@ -99,7 +99,7 @@ def _tensors(folder: Path) -> dict[str, _Place]:
 
 def _size(place: _Place) -> int:
     first, end = place[1]["data_offsets"]
-    return end - first
+    return int(end) - int(first)
 
 
 def _write_shard(path: Path, tensors: dict[str, _Place]) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def compare(plan: Plan, show: Show, keep: Callable[[dict[str, Any]], None] = lam
         start = time.monotonic()
         head: dict[str, Any] = {"label": case.label, "name": case.model, "notes": list(case.notes)}
         try:
-            found = _run(plan, case, report, lambda now, i=i, case=case: show(i, n, case.label, now))
+            found = _run(plan, case, report, partial(show, i, n, case.label))
         except CtworkerError as error:
             if n == 1:
                 raise

@@ -6,6 +6,7 @@ cuts the windows (docs/PROTOCOL.md, "Windows of a rule").
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterable
@@ -115,10 +116,8 @@ def in_words(fields: dict[str, Any]) -> str:
     preset = PRESETS.get(fields["name"])
     usual = preset.fields() if preset is not None else {}
     if preset is not None and preset.cut == "rule":
-        try:
+        with contextlib.suppress(ArgumentError):
             usual = resolve(preset, 1 << 20 if preset.needs_model else 1 << 31).fields()
-        except ArgumentError:
-            pass
     others = {key: value for key, value in fields.items() if key not in ("name", "window") and value != usual.get(key)}
     if fields.get("stride") == fields["window"]:
         others.pop("stride", None)
@@ -186,8 +185,8 @@ def _window(method: Method, max_length: int) -> int:
 
 
 def _first(method: Method, window: int, stride: int) -> int:
-    names = {"half": window // 2 + 1, "stride": max(1, window - stride)}
-    return names[method.first] if method.first in names else int(method.first)  # type: ignore[index]
+    names: dict[int | str, int] = {"half": window // 2 + 1, "stride": max(1, window - stride)}
+    return names[method.first] if method.first in names else int(method.first)
 
 
 def resolve(method: Method, max_length: int) -> Method:
@@ -217,7 +216,7 @@ def least_tokens(method: Method) -> int:
     """Tokens that a text must have for one window; the method is resolved."""
     if method.cut == "lm-eval":
         return 1
-    return (method.first + 1 if method.tail else int(method.window)) + method.spare
+    return (int(method.first) + 1 if method.tail else int(method.window)) + method.spare
 
 
 class Counts(NamedTuple):

@@ -178,7 +178,7 @@ def _text_of(path: Path, where: str, record: Any, column: str) -> str:
     if not isinstance(record, dict) or column not in record:
         names = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
         raise ArgumentError(f"{path}: {where} has no text in {column!r} (it has {names}): name the column with --column")
-    return record[column]
+    return str(record[column])
 
 
 def _parquet_rows(path: Path, column: str) -> list[str]:
@@ -186,7 +186,7 @@ def _parquet_rows(path: Path, column: str) -> list[str]:
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        rows = file.read([column])[column].to_pylist() if column in names else None
+        rows: list[str] | None = file.read([column])[column].to_pylist() if column in names else None
     except Exception as error:  # pyarrow raises many kinds
         raise ArgumentError(f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}") from error
     if rows is None:

@@ -66,7 +66,7 @@ def _sources(column: Column) -> list[str]:
     """Settings, options, digests of the data, and numerics."""
     found = column.method
     digests = sorted({text["sha256"][:16] for text in [found, *found.get("texts", [])] if "sha256" in text})
-    options = next((cell["option_values"] for cell in column.cells if cell["option_values"]), {})
+    options: dict[str, Any] = next((cell["option_values"] for cell in column.cells if cell["option_values"]), {})
     settings = {name: found[name] for name in ("limit", "apply_chat_template", "system_instruction") if name in found}
     parts = [f"{words(name)} {plain(value)}" for name, value in (settings | options).items()]
     if digests:

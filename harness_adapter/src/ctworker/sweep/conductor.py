@@ -64,7 +64,7 @@ class Conductor:
         return (self._force and cell.key not in self._ran) or self._state(cell) != "done"
 
     def _state(self, cell: Cell) -> str:
-        return self.results.cells.get(cell.key, {}).get("state", "pending")
+        return str(self.results.cells.get(cell.key, {}).get("state", "pending"))
 
     # -- before the run ------------------------------------------------------------------------------------
 

@@ -41,11 +41,11 @@ class Files:
 
     @property
     def bytes(self) -> int:
-        return self.facts.get("bytes", 0)
+        return int(self.facts.get("bytes", 0))
 
     @property
     def params(self) -> int:
-        return self.facts.get("params", 0)
+        return int(self.facts.get("params", 0))
 
 
 def look(model: Model) -> Files:

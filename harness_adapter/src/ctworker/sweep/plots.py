@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ..charts import points, sheet
@@ -23,7 +24,7 @@ def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
                 continue
             made = chart(column, axis, document["sweep"]["name"], numbers)
             if made.dots:
-                yield from sheet.files(f"{slug(column.title)}-{slug(axis.name)}", lambda theme, made=made: points.draw(made, theme))
+                yield from sheet.files(f"{slug(column.title)}-{slug(axis.name)}", partial(points.draw, made))
         for name, draw in of_comparison(column, numbers):
             yield from sheet.files(f"{slug(column.name)}-{name}", draw)
 

@@ -88,7 +88,7 @@ class Display:
     def _draw(self) -> Table:
         fractions = {cell: fraction for cell, (_, fraction) in self._running.items()}
         units = sum(cell.units for cell in [*self._todo, *self._finished]) or 1
-        done = sum(cell.units for cell in self._finished)
+        done: float = sum(cell.units for cell in self._finished)
         done += sum(cell.units * fraction for cell, fraction in fractions.items())
         table = Table.grid(padding=(0, 1))
         table.add_row(

@@ -17,7 +17,6 @@ from ..tables import size
 from . import captions, view
 from .view import Axis, Column, Value
 
-
 _PERCENTILES = {"25": "quartile", "50": "median", "75": "upper quartile", "99": "99 %", "99.9": "99.9 %"}
 _MATRICES = 20  # shown of each model; results.json has all
 

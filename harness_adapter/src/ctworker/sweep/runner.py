@@ -92,7 +92,8 @@ class CellProcess:
                 raise WorkerDied(f"the process of the cells {how} (out of memory? see dmesg)")
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         self._process.kill()

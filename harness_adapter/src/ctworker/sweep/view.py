@@ -231,7 +231,7 @@ PAIRED_HEADS = ("model", "task", "metric", "questions", "difference", "95 % inte
 
 def paired(document: dict[str, Any]) -> list[tuple[str, ...]]:
     """Rows under PAIRED_HEADS: of a work with several tasks, only all of them together."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for entry in document.get("paired", []):
         pooled = [test for test in entry["tests"] if test["task"].startswith("all ")]
         work = f"{entry['work']} ({entry['options']})" if entry["options"] else entry["work"]

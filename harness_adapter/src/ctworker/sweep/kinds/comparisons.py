@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Comparisons:
     name = "comparison"
-    keys = ("comparisons",)
+    keys: tuple[str, ...] = ("comparisons",)
     of_model = True
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:

@@ -65,7 +65,7 @@ def method_of(
 
 class Methods:
     name = "perplexity"
-    keys = ("methods",)
+    keys: tuple[str, ...] = ("methods",)
     of_model = True
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:

@@ -93,7 +93,8 @@ def tokenizer_of(place: Place) -> TextTokenizer:
             else hub.resolve(source, Settings(), weights=False).folder
         )
         place.kept[key] = TextTokenizer(folder, name=source)
-    return place.kept[key]
+    tokenizer: TextTokenizer = place.kept[key]
+    return tokenizer
 
 
 def _tokens(settings: dict[str, Any], place: Place, method: methods.Method) -> list[Tokens]:
@@ -102,7 +103,8 @@ def _tokens(settings: dict[str, Any], place: Place, method: methods.Method) -> l
     key = ("tokens", tokenizer.fingerprint, repr(settings))
     if key not in place.kept:
         place.kept[key] = [tokenize(text, method, tokenizer) for text in texts_of(settings, method)]
-    return place.kept[key]
+    tokens: list[Tokens] = place.kept[key]
+    return tokens
 
 
 def _part(report: Callable[[Progress], None], i: int, n: int) -> Callable[[Progress], None]:

@@ -202,17 +202,16 @@ def _ratio_error(
 ) -> float | None:
     """The standard error of exp(-sum a / sum b) and of -sum a / (ln 2 sum b) over documents with (a, b), to first
     order: lm-eval gives none for these. None: the metric is of another kind."""
-    pairs = [sample.get(metric) for sample in samples or ()]
-    if len(pairs) < 2 or not all(
-        isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs
-    ):
+    values = [sample.get(metric) for sample in samples or ()]
+    pairs = [pair for pair in values if isinstance(pair, (tuple, list)) and len(pair) == 2]
+    if len(pairs) < 2 or len(pairs) < len(values):
         return None
     total = sum(weight for _, weight in pairs)
     ratio = sum(part for part, _ in pairs) / total
     n = len(pairs)
     spread = sum((part - ratio * weight) ** 2 for part, weight in pairs) * n / (n - 1)
     slope = value if metric.endswith("perplexity") else 1 / math.log(2)
-    return slope * math.sqrt(spread) / total
+    return float(slope * math.sqrt(spread) / total)
 
 
 def _subtasks(settings: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:

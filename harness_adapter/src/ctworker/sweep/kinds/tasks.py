@@ -23,7 +23,7 @@ _INHERITED = ("CTWORKER_WIKITEXT",)
 
 class Tasks:
     name = "task"
-    keys = ("tasks", "include_path")
+    keys: tuple[str, ...] = ("tasks", "include_path")
     of_model = False
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:
