@@ -175,8 +175,8 @@ def test_errors_name_what_is_wrong(
             client.score([[1, 2]])
     with pytest.raises(CtworkerError, match="this Worker is closed"):
         worker.score([[1, 2]])
-    with pytest.raises(ArgumentError, match="takes no 'thread': its options are"):
-        Worker(checkpoint, thread=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
+        Worker(checkpoint, thread=1)  # type: ignore[call-arg]
     with pytest.raises(CtworkerError, match=r"its log in .*none/log: No such file or directory$"):
         Worker(checkpoint, worker_log=tmp_path / "none/log")
     with pytest.raises(CtworkerError, match="there is no folder"):

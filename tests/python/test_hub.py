@@ -11,7 +11,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 from ctworker import hub
-from ctworker.arguments import Settings
+from ctworker.settings import Settings
 from ctworker.errors import ArgumentError, CtworkerError
 from ctworker.sweep import models
 from ctworker.sweep.definition import Model

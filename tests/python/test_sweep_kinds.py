@@ -13,7 +13,7 @@ import pytest
 
 from conftest import ROOT
 from ctworker.sweep.kinds.methods import METHOD_KEYS
-from ctworker.sweep.kinds.shared import in_keys
+from ctworker.spelling import for_sweep
 from sweep_cases import read, scores, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
 
@@ -36,7 +36,7 @@ methods:
     ],
 )
 def test_messages_name_keys(option: str, key: str) -> None:
-    assert in_keys(option, METHOD_KEYS) == key
+    assert for_sweep(option, METHOD_KEYS) == key
 
 
 @pytest.mark.usefixtures("real_worker")

@@ -11,13 +11,18 @@ Importing this package imports no submodule; each name below is loaded on first 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Client": "api",
     "Comparison": "results",
+    "Divergence": "results",
+    "Estimate": "results",
+    "Perplexity": "results",
+    "Scores": "results",
+    "TextScore": "results",
     "CtworkerError": "errors",
     "Progress": "scoring",
     "Score": "results",
@@ -30,8 +35,13 @@ __all__ = [
     "Client",
     "Comparison",
     "CtworkerError",
+    "Divergence",
+    "Estimate",
+    "Perplexity",
     "Progress",
     "Score",
+    "Scores",
+    "TextScore",
     "TextTokenizer",
     "Worker",
     "__version__",
@@ -41,12 +51,16 @@ if TYPE_CHECKING:
     from .api import Client, Worker
     from .errors import CtworkerError
     from .lm import CTWorkerLM
-    from .results import Comparison, Score
+    from .results import Comparison, Divergence, Estimate, Perplexity, Score, Scores, TextScore
     from .scoring import Progress
     from .tokenizer import TextTokenizer
 
 
-def __getattr__(name: str) -> Any:
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> object:
     if name in _LAZY:
         from importlib import import_module
 

@@ -5,218 +5,21 @@ Every argument is used, noted (no effect here, logged once) or refused with the 
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import json
 import logging
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from . import spreading
+from . import spreading, values
 from .errors import ArgumentError
+from .settings import OPTIONS, On, Settings, options_on
 
 log = logging.getLogger("lm_eval.ctworker")
 
 #: The device that lm-eval's command line passes by default: it looks the same as a user's choice.
 DEFAULT_DEVICE = "cuda:0"
 
-
-@dataclass
-class Settings:
-    """The validated arguments that have an effect. None: not given."""
-
-    pretrained: str | None = None
-    tokenizer: str | None = None
-    revision: str = "main"
-    subfolder: str = ""
-    dtype: str = "auto"
-    activations: str | None = None  # none, checkpoint
-    max_length: int | None = None
-    add_bos_token: bool | None = None
-    prefix_token_id: int | None = None
-    chat_template_args: dict[str, Any] = field(default_factory=dict)
-    enable_thinking: bool | None = None  # if given, also in chat_template_args
-    token: str | bool | None = None
-    cache_dir: str | None = None
-    local_files_only: bool = False
-    endpoint: str | None = None
-    token_file: str | None = None
-    model: str = ""
-    backend: str = "auto"  # the worker's: auto, cpu, cuda
-    device: int | None = None  # CUDA device number
-    devices: str | None = None  # several CUDA devices: all, 0,1 or 0-3
-    device_is_wish: bool = False  # the user chose the device: refuse rather than run elsewhere
-    cpu_variant: str | None = None
-    threads: int | None = None
-    device_memory_limit: str | None = None  # of each device, for weights and passes: a size, or 50%
-    memory_limit: str | None = None
-    vocabulary: int | None = None  # probabilities over the first tokens only
-    weights_limit: str | None = None  # memory for the weights; what does not fit is streamed
-    host_memory_limit: str | None = None  # host memory for weights that the GPUs do not hold
-    placement: str | None = None  # auto, mapped, resident, sharded, streamed
-    store: str | None = None  # folder of the worker's result store
-    store_limit: str | None = None
-    hidden: str | None = None  # folder of the hidden states of references
-    hidden_limit: str | None = None
-    timeout: float = 120.0
-    load_timeout: float | None = None
-    worker_log: str | None = None
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return str(value)
-    raise ArgumentError(f"{name}={value!r}: expected text")
-
-
-def _path(name: str, value: Any) -> str:
-    text = _text(name, value if isinstance(value, (str, int)) else str(value))
-    if not text:
-        raise ArgumentError(f"{name}='': expected a path (is a variable of the shell empty?)")
-    return os.path.expanduser(text)  # a shell expands ~ only at the start of a word
-
-
-def _checkpoint(name: str, value: Any) -> str:
-    """A folder or a hub name, as the user wrote it: results record it."""
-    _path(name, value)
-    return str(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if isinstance(value, bool) or value in (0, 1):
-        return bool(value)
-    raise ArgumentError(f"{name}={value!r}: expected True or False")
-
-
-def _count(name: str, value: Any, least: int = 1) -> int:
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = least - 1
-    if isinstance(value, bool) or number < least or number != float(value):
-        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}")
-    return number
-
-
-def _token_id(name: str, value: Any) -> int:
-    return _count(name, value, 0)
-
-
-def _seconds(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not number > 0:
-        raise ArgumentError(f"{name}={value!r}: expected a number of seconds above 0")
-    return number
-
-
-def parse_dtype(name: str, value: Any) -> str:
-    names = {
-        "auto": "auto",
-        "bfloat16": "bfloat16",
-        "bf16": "bfloat16",
-        "float16": "float16",
-        "fp16": "float16",
-        "half": "float16",
-        "float32": "float32",
-        "fp32": "float32",
-        "float": "float32",
-    }
-    key = str(value).removeprefix("torch.")
-    if key not in names:
-        raise ArgumentError(f"{name}={value!r}: expected one of auto, bfloat16, float16, float32")
-    return names[key]
-
-
-def _activations(name: str, value: Any) -> str:
-    if value not in ("none", "checkpoint"):
-        raise ArgumentError(
-            f"{name}={value!r}: expected none (only weights are quantised) or checkpoint (activations too, as it declares)"
-        )
-    return str(value)
-
-
-def _bytes(name: str, value: Any) -> str:
-    text = _text(name, value)
-    if not re.fullmatch(r"\d+(\.\d+)?\s*(([KMGT]i?)?B)?", text, re.IGNORECASE):
-        raise ArgumentError(f"{name}={value!r}: expected a size such as 20GiB")
-    return text.replace(" ", "")
-
-
-def _amount(name: str, value: Any) -> str:
-    text = _text(name, value).replace(" ", "")
-    if text.endswith("%"):
-        with contextlib.suppress(ValueError):
-            if 0 < float(text[:-1]) <= 100:
-                return text
-        raise ArgumentError(f"{name}={value!r}: expected a size such as 20GiB, or a share such as 90%")
-    return _bytes(name, value)
-
-
-def _devices(name: str, value: Any) -> str:
-    """`all`, `0-3`, `0+2`; from Python also a list. lm_eval's command line splits its arguments at commas."""
-    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else _text(name, value)
-    text = re.sub(r"\s*[+;,]\s*", ",", text.strip())
-    one = r"(\d+(-\d+)?|(GPU|MIG)-[0-9a-fA-F-]+)"
-    if text != "all" and not re.fullmatch(rf"{one}(,{one})*", text):
-        raise ArgumentError(f"{name}={value!r}: expected all, or GPUs such as 0-3, 0+2 or GPU-6b0c")
-    return text
-
-
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, str):  # lm_eval's command line passes a string
-        with contextlib.suppress(ValueError):
-            value = json.loads(value)
-    if isinstance(value, dict):
-        return dict(value)
-    raise ArgumentError(
-        f"{name}={value!r}: expected a JSON mapping as a separate argument: --model_args pretrained=DIR "
-        f"'{name}={{\"enable_thinking\": false}}'"
-    )
-
-
-_USED: dict[str, Callable[[str, Any], Any]] = {
-    "pretrained": _checkpoint,
-    "tokenizer": _checkpoint,
-    "revision": _text,
-    "subfolder": _text,
-    "dtype": parse_dtype,
-    "activations": _activations,
-    "max_length": _count,
-    "add_bos_token": _flag,
-    "prefix_token_id": _token_id,
-    "chat_template_args": _mapping,
-    "enable_thinking": _flag,
-    "token": lambda name, value: value if isinstance(value, bool) else _text(name, value),
-    "cache_dir": _path,
-    "local_files_only": _flag,
-    "endpoint": _text,
-    "token_file": _path,
-    "model": _text,
-    "devices": _devices,
-    "cpu_variant": _text,
-    "threads": _count,
-    "device_memory_limit": _amount,
-    "memory_limit": _bytes,
-    "vocabulary": _count,
-    "weights_limit": _bytes,
-    "host_memory_limit": _bytes,
-    "placement": _text,
-    "store": _path,
-    "store_limit": _bytes,
-    "hidden": _path,
-    "hidden_limit": _bytes,
-    "timeout": _seconds,
-    "load_timeout": _seconds,
-    "worker_log": _path,
-}
 
 #: Other names of used arguments, from vLLM, SGLang and older lm-eval releases.
 _ALIASES = {
@@ -315,12 +118,12 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
         settings.chat_template_args["enable_thinking"] = settings.enable_thinking
     _backend(given.get("backend"))
     _batch_size(given.get("batch_size"), noted)
-    _device(settings, given.get("device"), wish="device" in wishes)
-    if settings.devices is not None and (settings.backend == "cpu" or settings.device is not None):
+    _device(settings, wish="device" in wishes)
+    if settings.devices is not None and (settings.backend == "cpu" or settings.gpu is not None):
         raise ArgumentError(
             f"device={given.get('device')} and devices={settings.devices}: pass only one of them"
         )
-    spreading.understand(settings, given, _count, _bytes)
+    spreading.understand(settings, given)
     if settings.pretrained is None and settings.endpoint is None:
         raise ArgumentError(
             "no model: pass --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
@@ -342,15 +145,15 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
 
 def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
     """Sets the arguments that have an effect, and returns the others with the reason why they have none. Raises
-    ArgumentError. parse() itself treats device, backend and batch_size."""
+    ArgumentError. parse() itself treats backend and batch_size."""
     noted: dict[str, str] = {}
     origin: dict[str, str] = {}
     for name, value in given.items():
         target = _ALIASES.get(name, name)
-        if target in _USED:
+        if target in OPTIONS:
             if value is None or value == "None":
                 continue
-            parsed = _USED[target](name, value)
+            parsed = OPTIONS[target].read(name, value)
             if target in origin and getattr(settings, target) != parsed:
                 raise ArgumentError(
                     f"{origin[target]}={getattr(settings, target)} and {name}={parsed} are the same "
@@ -362,7 +165,7 @@ def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
             noted[name] = _NOTED[name]
         elif name in _REFUSED:
             _refuse(name, value)
-        elif name not in ("device", "backend", "batch_size", *spreading.NAMES):
+        elif name not in ("backend", "batch_size", *spreading.NAMES):
             raise ArgumentError(_unknown(name))
     return noted
 
@@ -390,12 +193,12 @@ def check_one_process() -> None:
 
 
 def _unknown(name: str) -> str:
-    known = sorted({*_USED, *_ALIASES, *_NOTED, *_REFUSED, *spreading.NAMES, "device", "backend", "batch_size"})
+    known = sorted({*OPTIONS, *_ALIASES, *_NOTED, *_REFUSED, *spreading.NAMES, "backend", "batch_size"})
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     hint = (
         f"did you mean '{close[0]}'?"
         if close
-        else f"the known arguments are {', '.join(sorted([*_USED, 'device', 'batch_size']))}"
+        else f"the known arguments are {', '.join(sorted([*(option.name for option in options_on(On.LM_EVAL)), 'batch_size']))}"
     )
     return f"argument '{name}' is unknown to ctworker: {hint}"
 
@@ -411,7 +214,7 @@ def _backend(value: Any) -> None:
 def _batch_size(value: Any, noted: dict[str, str]) -> None:
     if value is None or str(value) == "1" or re.fullmatch(r"auto(:\d+(\.\d+)?)?", str(value)):
         return
-    _count("batch_size", value)
+    values.count("batch_size", value)
     noted["batch_size"] = "the worker packs all requests of a call, and no score depends on it"
 
 
@@ -430,19 +233,13 @@ def _folders(settings: Settings) -> None:
             setattr(settings, name, os.path.abspath(folder))
 
 
-def _device(settings: Settings, value: Any, *, wish: bool) -> None:
+def _device(settings: Settings, *, wish: bool) -> None:
     """device=cuda:0 is lm-eval's default, so it is a user's choice only in --model_args. Any other value is always a choice."""
-    if value is None or value in ("None", "auto", ""):
-        return
-    text = str(value)
-    if not wish and text == DEFAULT_DEVICE:
+    if settings.device is None or (not wish and settings.device == DEFAULT_DEVICE):
         return
     settings.device_is_wish = True
-    if text == "cpu":
-        settings.backend = "cpu"
-        return
-    match = re.fullmatch(r"cuda(?::(\d+))?", text) or re.fullmatch(r"(\d+)", text)
-    if not match:
-        raise ArgumentError(f"device={value}: expected cpu, cuda, cuda:N or auto")
-    settings.backend = "cuda"
-    settings.device = int(match[1]) if match[1] is not None else None
+    kind, _, number = settings.device.rpartition(":")
+    if settings.device.isdigit() or kind:
+        settings.backend, settings.gpu = "cuda", int(number)
+    else:
+        settings.backend = settings.device

@@ -69,16 +69,16 @@ class Encoder:
         self, texts: Sequence[str], add_special_tokens: bool | None = None
     ) -> list[list[int]]:
         """encode() of each text; equal texts are encoded once."""
-        known: dict[str, list[int] | None] = dict.fromkeys(texts)
+        known: dict[str, list[int]] = {}
         for special in (True, False):
             group = [
-                text for text in known if self._adds_special(text, add_special_tokens) == special
+                text for text in dict.fromkeys(texts) if self._adds_special(text, add_special_tokens) == special
             ]
             for ids, text in zip(
                 self.tokenizer.encode_batch(group, add_special_tokens=special), group, strict=True
             ):
                 known[text] = ids
-        return [known[text] for text in texts]  # type: ignore[misc]
+        return [known[text] for text in texts]
 
     def pairs(
         self,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .arguments import Settings
 from .errors import ArgumentError, CtworkerError
 from .json_file import read_value
+from .settings import Settings
 
 log = logging.getLogger("lm_eval.ctworker")
 

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from . import spelling
 from .client import Connection
 from .errors import ArgumentError, ConnectionLost, CtworkerError, WorkerDied
 
@@ -195,7 +196,7 @@ class WorkerProcess:
         )
         hint = " (out of memory? see dmesg)" if code == -signal.SIGKILL else ""
         raise WorkerDied(
-            f"the worker (process {self.pid}) {how}{hint}; end of its log: {self.last_words() or '(empty)'}"
+            f"the worker (process {self.pid}) {how}{hint}; end of its log: {spelling.from_worker(self.last_words()) or '(empty)'}"
         )
 
     @property
@@ -262,12 +263,13 @@ class WorkerProcess:
             reply = client.health(timeout=1.0)
         except ConnectionLost as error:
             if self._process.poll() is not None and self._process.returncode >= 0:
-                raise CtworkerError(self.error_text()) from None
+                raise CtworkerError(spelling.from_worker(self.error_text())) from None
             self.check_alive()
             return "starting", str(error)
         if reply["state"] == "failed":
             # The log names the folder, too; the reply only what is wrong with it.
-            raise CtworkerError(self._error_line() or reply.get("message") or "the worker has failed")
+            message = self._error_line() or reply.get("message") or "the worker has failed"
+            raise CtworkerError(spelling.from_worker(message))
         return reply["state"], reply.get("message", "")
 
     def close(self) -> None:

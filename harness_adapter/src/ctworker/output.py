@@ -14,8 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from . import spelling
 from .errors import ArgumentError, CtworkerError
 from .scoring import Progress
+from .settings import On
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -31,8 +33,9 @@ class Parser(argparse.ArgumentParser):
 class ProgressLine:
     """One line on standard error: in place on a terminal, otherwise every half minute."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._live = name, sys.stderr.isatty()
+    def __init__(self, name: str, *, live: bool | None = None) -> None:
+        """live: in place; None: as standard error is a terminal or not."""
+        self._name, self._live = name, sys.stderr.isatty() if live is None else live
         self._next = 0.0 if self._live else time.monotonic() + 30
 
     def __call__(self, progress: Progress) -> None:
@@ -148,14 +151,17 @@ def replace_unknown_letters() -> None:
             stream.reconfigure(errors="replace")
 
 
-def exit_code(command: str, run: Callable[[], int]) -> int:
-    """Runs the command, and tells an error as one sentence: 64 for wrong input, 70 for other errors, 130 if interrupted."""
+def exit_code(command: str, run: Callable[[], int], options: On | None = None) -> int:
+    """Runs the command, and tells an error as one sentence: 64 for wrong input, 70 for other errors, 130 if interrupted.
+
+    options: the command in settings.py."""
     open_closed_streams()
     replace_unknown_letters()
     try:
         return run()
     except CtworkerError as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        message = str(error) if options is None else spelling.for_command(str(error), options)
+        print(f"{command}: {message}", file=sys.stderr)
         return 64 if isinstance(error, ArgumentError) else 70
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)

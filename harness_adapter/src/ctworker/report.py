@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from . import __version__, tables
-from .arguments import Settings
+from . import __version__, spelling, tables
 from .hub import Checkpoint
 from .json_file import read_object
 from .session import Session
+from .settings import Settings
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -56,7 +56,7 @@ def announce(session: Session, settings: Settings, max_length: int) -> None:
         "" if settings.max_length else " (the model's own)",
     )  # fmt: skip
     if settings.backend == "auto" and settings.endpoint is None and model["backend"] == "cpu":
-        reason = model.get("reason")
+        reason = spelling.from_worker(model.get("reason") or "")
         log.info("device: the worker computes on the CPU%s", f" ({reason})" if reason else "")
     for note in notes(session, max_length):
         log.warning("%s: %s", model["name"], note)

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from .wire import DIVERGENCE_COLUMNS, FLOAT32, FLOAT64, INT32, LAYER_COLUMNS, decode_columns
 
@@ -33,6 +33,126 @@ class Score:
     identity: str = ""
     window_sums: array[float] = field(default_factory=lambda: array(FLOAT64))
     window_counts: array[int] = field(default_factory=lambda: array(INT32))
+
+
+@dataclass(frozen=True)
+class TextScore(Score):
+    """The score of a text. text: as it was given; tokens: the ids of the scored tokens, one for each value of `logprobs`."""
+
+    text: str | tuple[str, str] = ""
+    tokens: array[int] = field(default_factory=lambda: array(INT32))
+
+
+_ScoreT = TypeVar("_ScoreT", bound=Score)
+
+
+class Scores(list[_ScoreT]):
+    """A list of scores, in the order of what was scored. `pandas.DataFrame(scores.to_rows())` is a table of it."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A row for each score: `sequence` (its number), `sum` and `mean` of its log-probabilities (nats; mean None without
+        tokens), `count`, `is_greedy`, `truncated`, `numerics`, `identity`, and a text's `text`."""
+        return [
+            {
+                "sequence": i, "sum": score.sum, "mean": score.sum / score.count if score.count else None, "count": score.count,
+                "is_greedy": score.is_greedy, "truncated": score.truncated, "numerics": score.numerics,
+                "identity": score.identity, **({"text": score.text} if isinstance(score, TextScore) else {}),
+            }
+            for i, score in enumerate(self)
+        ]  # fmt: skip
+
+    def to_token_rows(self) -> list[dict[str, Any]]:
+        """A row for each scored token: `sequence`, `position` among the scored tokens, `logprob` (nats), `greedy` (the most
+        probable id), and a text's `token` (the id)."""
+        rows = []
+        for i, score in enumerate(self):
+            tokens = score.tokens if isinstance(score, TextScore) else None
+            for k, (logprob, greedy) in enumerate(zip(score.logprobs, score.greedy, strict=True)):
+                row = {"sequence": i, "position": k, "logprob": logprob, "greedy": greedy}
+                rows.append(row if tokens is None else row | {"token": tokens[k]})
+        return rows
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its standard error. None: not defined, or too few clusters for an error."""
+
+    value: float | None
+    se: float | None
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """One perplexity by a method (docs/METHODS.md), with the fields of `ctworker-ppl --json`.
+
+    perplexity, perplexity_se: the number and its standard error (None: fewer than two clusters), nll, nll_se: its natural
+    logarithm and that one's error, over `se_clusters` of `se_over`. nll_sum: over all `scored_tokens`. byte_perplexity,
+    bits_per_byte, word_perplexity: None if nothing was counted. vocabulary: probabilities are over so many ids. method: its
+    fields as they were used. numerics, identity: what the number depends on besides text and method.
+    """
+
+    perplexity: float
+    perplexity_se: float | None
+    nll: float
+    nll_se: float | None
+    se_over: str
+    se_clusters: int
+    nll_sum: float
+    token_perplexity: float
+    byte_perplexity: float | None
+    bits_per_byte: float | None
+    word_perplexity: float | None
+    text: str
+    source: str
+    sha256: str
+    bytes: int
+    documents: int
+    tokens: int
+    windows: int
+    scored_tokens: int
+    vocabulary: int
+    method: dict[str, Any]
+    notes: list[str]
+    numerics: str
+    identity: str
+
+    def to_row(self) -> dict[str, Any]:
+        """The numbers and texts as a row of a table; the method as its name."""
+        row = {name: value for name, value in vars(self).items() if name not in ("method", "notes")}
+        return row | {"method": self.method["name"]}
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How a model's predictions for a text differ from a reference's, with the numbers of `ctworker-compare --json`.
+
+    kl, kl_reverse: mean KL(reference || model) and KL(model || reference) of the predicted distributions (nats); total_variation: mean
+    total variation (0 .. 1); same_top: share of targets with the same most probable token; ln_ppl_ratio: natural logarithm of
+    the ratio of the two perplexities. statistics: all statistics. worst: the positions with the largest KL. text: what was
+    compared, and how the text was cut. model, reference: the worker's descriptions. layers, matrices: if they were asked for.
+    """
+
+    kl: Estimate
+    kl_reverse: Estimate
+    total_variation: Estimate
+    same_top: Estimate
+    ln_ppl_ratio: Estimate
+    statistics: dict[str, Any]
+    worst: list[dict[str, Any]]
+    text: dict[str, Any]
+    model: dict[str, Any]
+    reference: dict[str, Any]
+    notes: list[str]
+    layers: list[dict[str, Any]] | None = None
+    matrices: dict[str, Any] | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        """The estimates (`kl`, `kl_se`, ...), the models' names and the method's name as a row of a table."""
+        row: dict[str, Any] = {"model": self.model["name"], "reference": self.reference["name"]}
+        for name in ("kl", "kl_reverse", "total_variation", "same_top", "ln_ppl_ratio"):
+            estimate: Estimate = getattr(self, name)
+            row |= {name: estimate.value, f"{name}_se": estimate.se}
+        return row | {"text": self.text["name"], "method": self.text["method"]["name"]}
 
 
 @dataclass(frozen=True)

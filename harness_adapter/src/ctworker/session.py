@@ -7,12 +7,11 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import interrupt
-from .arguments import Settings
+from . import interrupt, spelling
 from .auth import client_token
 from .batches import Item
 from .client import Connection
@@ -21,6 +20,7 @@ from .hub import Checkpoint
 from .identity import LocalIdentity, has_weights, is_at, is_untouched
 from .launcher import WorkerProcess
 from .scoring import Progress, Scorer
+from .settings import On, Settings, options_on
 from .transport import missing_path
 from .wire import INT32
 
@@ -28,41 +28,27 @@ log = logging.getLogger("lm_eval.ctworker")
 
 _LOADING_NOTE_S, _LOADING_PAUSE_S = 15.0, 0.2
 _RESTART_PAUSE_S = 0.5
+#: Options of `ctworker serve` that say what is kept, and not how models are scored.
+_KEPT = ("store", "store_limit", "hidden", "hidden_limit")
 _LOAD_AGAIN = "load the model again (restart the worker, or unload and load the model)"
 
 
 def engine_options(settings: Settings) -> list[str]:
     """The command-line options of `ctworker serve` and `ctworker inspect` that say how models are scored."""
-    return _given(
-        ("--backend", settings.backend),
-        ("--dtype", settings.dtype),
-        ("--device", settings.device),
-        ("--devices", settings.devices),
-        ("--activations", settings.activations),
-        ("--max-length", settings.max_length),
-        ("--cpu-variant", settings.cpu_variant),
-        ("--threads", settings.threads),
-        ("--device-memory-limit", settings.device_memory_limit),
-        ("--memory-limit", settings.memory_limit),
-        ("--vocabulary", settings.vocabulary),
-        ("--weights-limit", settings.weights_limit),
-        ("--host-memory-limit", settings.host_memory_limit),
-        ("--placement", settings.placement),
-    )
+    names = [option.name for option in options_on(On.SERVE) if option.name not in _KEPT]
+    return _given([("--backend", settings.backend), ("--device", settings.gpu), *_values(settings, names)])
 
 
 def serve_options(settings: Settings, folder: Path) -> list[str]:
     """The command-line options of `ctworker serve` for these arguments."""
-    kept = _given(
-        ("--store", settings.store),
-        ("--store-limit", settings.store_limit),
-        ("--hidden", settings.hidden),
-        ("--hidden-limit", settings.hidden_limit),
-    )
-    return ["--model", str(folder), *engine_options(settings), *kept]
+    return ["--model", str(folder), *engine_options(settings), *_given(_values(settings, _KEPT))]
 
 
-def _given(*options: tuple[str, object]) -> list[str]:
+def _values(settings: Settings, names: Iterable[str]) -> list[tuple[str, object]]:
+    return [(spelling.flag(name), getattr(settings, name)) for name in names]
+
+
+def _given(options: Iterable[tuple[str, object]]) -> list[str]:
     return [word for option, value in options if value is not None for word in (option, str(value))]
 
 
@@ -183,9 +169,12 @@ class Session:
         try:
             scorer.run()
         except WorkerError as error:
-            if error.item is None:
+            message = str(error) if self._worker is None else spelling.from_worker(str(error))
+            if error.item is not None:
+                message = f"{where(error.item)}: {message}"
+            elif message == str(error):
                 raise
-            raise CtworkerError(f"{where(error.item)}: {error}") from error
+            raise CtworkerError(message) from error
         finally:
             scorer.client.close()  # after a restart of the worker, the scorer has another client
         self.settle(None if "vocabulary" in head else scorer.numerics, scorer.identity)
@@ -383,7 +372,7 @@ class Session:
                 f"worker with --cpu-variant {settings.cpu_variant}"
             )
         ours = {
-            "the number in device=": settings.device,
+            "the number in device=": settings.gpu,
             "devices": settings.devices,
             "threads": settings.threads,
             "device_memory_limit": settings.device_memory_limit,

@@ -9,13 +9,11 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from . import values
 from .errors import ArgumentError
-
-if TYPE_CHECKING:
-    from .arguments import Settings
+from .settings import Settings
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -28,13 +26,8 @@ _EVERYWHERE = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("disk",)
 
 
-def understand(
-    settings: Settings, given: dict[str, Any], count: Callable[[str, Any], int], size: Callable[[str, Any], str]
-) -> None:
-    """Sets devices, placement and memory limits. count(), size(): parsers of numbers and of sizes.
-
-    Raises ArgumentError, also if two arguments contradict each other.
-    """
+def understand(settings: Settings, given: dict[str, Any]) -> None:
+    """Sets devices, placement and memory limits. Raises ArgumentError, also if two arguments contradict each other."""
     given = {name: value for name, value in given.items() if name not in NAMES or not _is_off(name, value)}
     named = [name for name in NAMES if name in given]
     if settings.endpoint is not None:
@@ -42,9 +35,9 @@ def understand(
             log.info("without effect with endpoint= (the worker is already running): %s", ", ".join(named))
         return
     before = dict(vars(settings))
-    limits = _max_memory(given.get("max_memory"), size)
-    _choose_devices(settings, given, count, limits)
-    _limit_memory(settings, given, size, limits)
+    limits = _max_memory(given.get("max_memory"))
+    _choose_devices(settings, given, limits)
+    _limit_memory(settings, given, limits)
     if named:
         now = {name: value for name, value in vars(settings).items() if value != before[name]}
         words = ", ".join(f"{name}={value}" for name, value in now.items() if value not in (None, True)) or "no effect"
@@ -60,11 +53,9 @@ def _is_off(name: str, value: Any) -> bool:
 # ---- devices ----
 
 
-def _choose_devices(
-    settings: Settings, given: dict[str, Any], count: Callable[[str, Any], int], limits: dict[int | str, str]
-) -> None:
+def _choose_devices(settings: Settings, given: dict[str, Any], limits: dict[int | str, str]) -> None:
     chosen = _chosen_devices(settings, given, limits)
-    sizes = {name: count(name, given[name]) for name in SIZES if name in given}
+    sizes = {name: values.count(name, given[name]) for name in SIZES if name in given}
     n = 1
     for factor in sizes.values():
         n *= factor
@@ -81,9 +72,9 @@ def _choose_devices(
         if settings.devices is None and numbers is not None:
             _use(settings, numbers)
     elif n > 1:
-        settings.devices, settings.device = f"0-{n - 1}", None
+        settings.devices, settings.gpu = f"0-{n - 1}", None
     elif everywhere:
-        settings.devices, settings.device = "all", None
+        settings.devices, settings.gpu = "all", None
     if n > 1 and sizes.get("data_parallel_size") == n and settings.placement is None:
         settings.placement = "resident"  # copies of the model, and no parts of it
 
@@ -91,9 +82,9 @@ def _choose_devices(
 def _use(settings: Settings, numbers: list[int]) -> None:
     settings.backend, settings.device_is_wish = "cuda", True
     if len(numbers) == 1:
-        settings.device = numbers[0]
+        settings.gpu = numbers[0]
     else:
-        settings.devices, settings.device = ",".join(map(str, numbers)), None
+        settings.devices, settings.gpu = ",".join(map(str, numbers)), None
 
 
 def _chosen_devices(
@@ -103,8 +94,8 @@ def _chosen_devices(
     found: list[tuple[str, list[int] | None]] = []
     if settings.devices is not None:
         found.append((f"devices={settings.devices}", numbers_of(settings.devices)))
-    if settings.device is not None:
-        found.append((f"device={given.get('device')}", [settings.device]))
+    if settings.gpu is not None:
+        found.append((f"device={given.get('device')}", [settings.gpu]))
     mapped = _device_map(given.get("device_map"))
     if mapped is not None:
         found.append((f"device_map={given['device_map']}", mapped))
@@ -169,7 +160,7 @@ def _from_json(value: Any) -> Any:
 # ---- memory ----
 
 
-def _max_memory(value: Any, size: Callable[[str, Any], str]) -> dict[int | str, str]:
+def _max_memory(value: Any) -> dict[int | str, str]:
     """{0: "20GiB", "cpu": "60GiB"}, without the devices that get nothing."""
     value = _from_json(value)
     if value is None:
@@ -183,7 +174,7 @@ def _max_memory(value: Any, size: Callable[[str, Any], str]) -> dict[int | str, 
     for key, most in value.items():
         if not re.fullmatch(r"\d+|cpu|disk", str(key)):
             raise ArgumentError(f"max_memory={value!r}: {key!r} is no device; expected numbers of GPUs, and cpu")
-        text = size(f"max_memory[{key!r}]", most)
+        text = values.size(f"max_memory[{key!r}]", most)
         if str(key) not in _ELSEWHERE and re.search(r"[1-9]", text):
             limits[int(key) if str(key).isdigit() else str(key)] = text
     if not limits:
@@ -191,9 +182,7 @@ def _max_memory(value: Any, size: Callable[[str, Any], str]) -> dict[int | str, 
     return limits
 
 
-def _limit_memory(
-    settings: Settings, given: dict[str, Any], size: Callable[[str, Any], str], limits: dict[int | str, str]
-) -> None:
+def _limit_memory(settings: Settings, given: dict[str, Any], limits: dict[int | str, str]) -> None:
     on_cpu = settings.backend == "cpu"
     share, per_gpu, of_host = map(given.get, ("gpu_memory_utilization", "max_memory_per_gpu", "max_cpu_memory"))
     if share is not None:
@@ -201,12 +190,12 @@ def _limit_memory(
         if not on_cpu:
             _set(settings, "device_memory_limit", percent, "gpu_memory_utilization", share)
     if per_gpu is not None:
-        text = size("max_memory_per_gpu", per_gpu)
+        text = values.size("max_memory_per_gpu", per_gpu)
         if not on_cpu:
             _set(settings, "device_memory_limit", text, "max_memory_per_gpu", per_gpu)
     if of_host is not None:
         name = "device_memory_limit" if on_cpu else "host_memory_limit"
-        _set(settings, name, size("max_cpu_memory", of_host), "max_cpu_memory", of_host)
+        _set(settings, name, values.size("max_cpu_memory", of_host), "max_cpu_memory", of_host)
     of_gpus = [most for key, most in limits.items() if isinstance(key, int)]
     if of_gpus:
         if len(set(of_gpus)) > 1:

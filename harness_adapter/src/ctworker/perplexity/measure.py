@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..api import Client
 from ..encoding import Encoder
 from ..errors import ArgumentError, CtworkerError
 from ..results import Score
 from ..scoring import Progress
+from ..token_client import TokenClient
 from ..tokenizer import TextTokenizer
 from .methods import Method, least_tokens, total
 from .texts import Text
@@ -127,6 +127,8 @@ class Result:
 
 def check_bos(method: Method, tokenizer: TextTokenizer) -> int | None:
     """The token that the method puts into or before windows. Raises ArgumentError if the tokenizer has none."""
+    if method.bos_token is not None and method.bos_token >= len(tokenizer):
+        raise ArgumentError(f"--bos-token {method.bos_token}: the tokenizer has only {len(tokenizer)} tokens")
     if method.bos in ("none", "stream"):
         return None
     if method.bos == "lm-eval":
@@ -220,7 +222,7 @@ def rule(method: Method, tokens: Tokens) -> dict[str, Any]:
 
 
 def measure(
-    client: Client,
+    client: TokenClient,
     tokens: Tokens,
     method: Method,
     on_progress: Callable[[Progress], None] | None = None,

@@ -119,6 +119,11 @@ def load_file(path: str, join: str, column: str | None = None) -> Text:
     return _join(Path(path).name, path, rows, "documents" if join == "pages" else join, 0)
 
 
+def given(rows: list[str], join: str) -> Text:
+    """The text of a program's own rows. Raises ArgumentError."""
+    return _join("text", "text", rows, "documents" if join == "pages" else join, 0)
+
+
 def _of_hub_name(name: str) -> Dataset:
     parts = [*name.split(":"), "", ""]
     return Dataset(parts[0], parts[1] or None, parts[2] or "test")

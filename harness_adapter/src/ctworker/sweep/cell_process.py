@@ -22,9 +22,9 @@ from typing import Any
 
 from ..errors import ArgumentError, CtworkerError
 from ..scoring import Progress
+from ..spelling import for_sweep
 from .kinds import by_name
 from .kinds.methods import METHOD_KEYS
-from .kinds.shared import in_keys
 
 _PROGRESS_S = 0.5
 
@@ -99,7 +99,7 @@ def main() -> None:
             answer({"done": act(request["settings"], place)})
         except Exception as error:  # whatever a task's code raises
             traceback.print_exc()
-            answer({"error": in_keys(_sentence(error), METHOD_KEYS), "mend": isinstance(error, ArgumentError)})
+            answer({"error": for_sweep(_sentence(error), METHOD_KEYS), "mend": isinstance(error, ArgumentError)})
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import api, arguments, command_line, hub, interrupt
+from .. import arguments, command_line, hub, interrupt
 from ..errors import ArgumentError
+from ..token_client import TokenWorker
 from . import document, output, paired
 from .definition import Sweep, with_folder
 from .models import Files, check_store, look, stamp_of, trial
@@ -196,7 +197,7 @@ class Conductor:
             [(7 * i + 13 * k) % facts.facts["vocab"] for i in range(_MEASURED_LENGTH)]
             for k in range(_MEASURED_TOKENS // _MEASURED_LENGTH)
         ]
-        with api.Worker(str(facts.folder), device=self.sweep.devices[0]) as worker:
+        with TokenWorker(str(facts.folder), device=self.sweep.devices[0]) as worker:
             worker.score(texts[:1])
             began = time.monotonic()
             worker.score(texts)

@@ -9,17 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import arguments
+from .. import arguments, values
 from ..errors import ArgumentError
+from ..settings import On, options_on
+from ..spelling import for_sweep
 from .kinds import KINDS, Kind
 from .nodes import Node, read
 
 _MODEL_FIELDS = ("path", "label", "group", "method", "bits", "original", "revision", "tokenizer")
 #: Options of a cell that are arguments of the model `ctworker` (docs/LM_EVAL.md) with the same meaning.
-_OPTION_FIELDS = (
-    "name", "dtype", "activations", "max_length", "add_bos_token", "prefix_token_id", "threads", "device_memory_limit", "memory_limit",
-    "weights_limit", "host_memory_limit", "placement", "cpu_variant", "timeout", "load_timeout",
-)  # fmt: skip
+_OPTION_FIELDS = ("name", *(option.name for option in options_on(On.SWEEP)))
 _TOP_FIELDS = ("name", "output", "devices", "store", "store_limit", "models", "options")
 _LEAST_STORE = 1 << 20  # bytes; the worker refuses less
 _GLOB = re.compile(r"[*?\[]")
@@ -239,11 +238,10 @@ def _size(node: Node | None) -> str | None:
     if node is None:
         return None
     try:
-        size = arguments.parse({"pretrained": "x", "memory_limit": node.scalar()}).memory_limit
+        size = values.size(node.path, node.scalar())
     except ArgumentError as error:
         raise node.wrong("a size such as 20GiB") from error
-    assert size is not None
-    number, prefix, binary = re.match(r"([\d.]+)([KMGT]?)(i?)", size, re.IGNORECASE).groups()  # type: ignore[union-attr]
+    number, prefix, binary = re.findall(r"([\d.]+)([KMGT]?)(i?)", size, re.IGNORECASE)[0]
     if float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ") < _LEAST_STORE:
         raise node.wrong("at least 1MiB")
     return size
@@ -256,7 +254,7 @@ def _options(node: Node | None) -> list[Options]:
     items = node.items("a mapping, or a list of mappings")
     for item in items:
         fields = item.fields(_OPTION_FIELDS, "options")
-        values = {}
+        chosen = {}
         for name, value in fields.items():
             if name == "name":
                 continue
@@ -265,11 +263,11 @@ def _options(node: Node | None) -> list[Options]:
             try:
                 settings = arguments.parse({"pretrained": "x", name: value.scalar()})
             except ArgumentError as error:
-                raise value.error(str(error)) from error
-            values[name] = getattr(settings, name)
+                raise value.error(for_sweep(str(error))) from error
+            chosen[name] = getattr(settings, name)
         if len(items) > 1 and "name" not in fields:
             raise item.error("the key name is missing: each of several sets of options has a name")
-        found.append(Options(fields["name"].text() if "name" in fields else "", values))
+        found.append(Options(fields["name"].text() if "name" in fields else "", chosen))
     names = [options.name for options in found]
     if not found or len(set(names)) < len(names):
         raise node.error("expected at least one set of options, each with a name of its own")

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import hub
-from ..arguments import Settings
 from ..errors import CtworkerError
 from ..launcher import environment, find_binary
 from ..session import engine_options
+from ..settings import Settings
+from ..spelling import from_worker
 from .definition import Model
 from .digest import digest
 
@@ -127,7 +128,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 def _words(done: subprocess.CompletedProcess[str], command: str) -> str:
     """What a command of the worker said last."""
     lines = done.stderr.strip().splitlines() or [f"{done.args[0]} {command} printed nothing"]
-    return re.sub(rf"^ctworker:? (error: )?{command}: ", "", lines[-1])
+    return from_worker(re.sub(rf"^ctworker:? (error: )?{command}: ", "", lines[-1]))
 
 
 def read_ahead(model: Model, files: Files) -> None:

@@ -21,9 +21,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .. import api, arguments, session
+from .. import arguments, session
 from ..errors import CtworkerError, WorkerDied
 from ..launcher import WorkerProcess
+from ..spelling import for_sweep
+from ..token_client import TokenClient
 from . import models
 from .definition import Model, Sweep
 from .models import Files
@@ -162,7 +164,7 @@ class Runner(threading.Thread):
                 cell.params = max(cell.params, self._files[model.label].params)
         except CtworkerError as error:
             for cell in block:
-                self._fail(cell, str(error), {})
+                self._fail(cell, for_sweep(str(error)), {})
             return
         self._shared = next((cell.beside for cell in block if cell.beside is not None), None)
         for i, cell in enumerate(block):
@@ -194,12 +196,12 @@ class Runner(threading.Thread):
                 self._close()
                 if self._stopped:
                     return
-                answer = {"error": str(error)}
+                answer = {"error": for_sweep(str(error))}
                 if attempt < _ATTEMPTS:
                     log.warning("%s: %s; the cell runs once more", cell.name, error)
                     continue
             except CtworkerError as error:
-                answer = {"error": str(error)}
+                answer = {"error": for_sweep(str(error))}
             break
         run |= {
             "worker": self._n_workers,
@@ -265,7 +267,7 @@ class Runner(threading.Thread):
         if cell.beside is None and self._shared is not None:
             try:
                 worker = self._start(cell, self._shared)
-                with api.Client(worker.url) as client:
+                with TokenClient(worker.url) as client:
                     if client.model["placement"] != "streamed":
                         return worker
             except CtworkerError as error:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import hub
-from ...api import Client
-from ...arguments import Settings
 from ...perplexity import methods, texts
 from ...perplexity.measure import (
     Result,
@@ -23,6 +21,8 @@ from ...perplexity.measure import (
 )
 from ...report import about_length, described
 from ...scoring import Progress
+from ...settings import Settings
+from ...token_client import TokenClient
 from ...tokenizer import TextTokenizer
 from .shared import environment
 
@@ -48,7 +48,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     method = methods.choose(settings["method"], settings["given"])
     tokens = _tokens(settings, place, method)
     assert place.url is not None
-    with Client(place.url) as client:
+    with TokenClient(place.url) as client:
         method = methods.resolve(method, client.max_length)
         results = []
         for i, text in enumerate(tokens):

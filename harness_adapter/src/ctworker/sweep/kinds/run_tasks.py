@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError, CtworkerError
+from ...settings import On, options_on
 from .. import files
 from .shared import environment
 
@@ -35,7 +36,7 @@ _EVALUATE = (
     "limit",
 )
 #: Model arguments that a running worker has already; the others are passed on to the model.
-_OF_WORKER = ("dtype", "activations", "threads", "memory_limit", "cpu_variant", "load_timeout")
+_OF_WORKER = {option.name for option in options_on(On.SERVE)} - {"max_length"} | {"load_timeout"}
 
 
 def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
