@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from .notebook import OnProgress, shown
 from .perplexity import measure, methods, texts
 from .results import Divergence, Estimate, Perplexity, Score, Scores, TextScore
 from .settings import On, parameters
-from .token_client import Sequenced, TokenClient, TokenWorker
+from .token_client import TokenClient, TokenWorker
 from .tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -49,22 +49,6 @@ class Client(TokenClient):
             self._text_tokenizer = TextTokenizer(source.folder, name=source.name)
         return self._text_tokenizer
 
-    def score(
-        self,
-        sequences: Iterable[Sequenced],
-        *,
-        max_length: int | None = None,
-        vocabulary: int | None = None,
-        progress: bool | None = None,
-        on_score: Callable[[int, Score], None] | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Scores[Score]:
-        """Log-probabilities (nats) of token ids, as TokenClient.score() says. progress: a bar (None: in a notebook)."""
-        with shown("score", progress, on_progress) as tell:
-            return super().score(
-                sequences, max_length=max_length, vocabulary=vocabulary, on_score=on_score, on_progress=tell
-            )
-
     def score_text(
         self,
         texts: Iterable[str | tuple[str, str]],
@@ -92,7 +76,7 @@ class Client(TokenClient):
                 ids, encoder.prefix_token_id, max_length=max_length, vocabulary=vocabulary, on_progress=tell
             )
             found["whole"] = (_of_text(*each) for each in zip(whole, ids, scores, strict=True))
-            scores = super().score(split, max_length=max_length, vocabulary=vocabulary, on_progress=tell)
+            scores = self.score(split, max_length=max_length, vocabulary=vocabulary, on_progress=tell)
             found["pair"] = (_of_text(text, part[1], score) for text, part, score in zip(pairs, split, scores, strict=True))
         return Scores(next(found["whole" if isinstance(text, str) else "pair"]) for text in given)
 

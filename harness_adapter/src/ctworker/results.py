@@ -16,7 +16,8 @@ _FIELDS = {"logprob": "logprobs", "greedy": "greedy", "window_sum": "window_sums
 
 @dataclass(frozen=True)
 class Score:
-    """sum: of the log-probabilities (natural log, float64) of `count` targets; truncated: tokens removed from the left.
+    """sum: of the log-probabilities (natural log, float64) of `count` targets; is_greedy: whether every target is the most
+    probable token at its position; truncated: tokens removed from the left.
 
     logprobs, greedy: for each target its log-probability and the most probable token at its position; empty if the job did
     not request these columns. numerics, identity: what the numbers depend on in addition to the tokens.
@@ -75,7 +76,7 @@ class Scores(list[_ScoreT]):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its standard error. None: not defined, or too few clusters for an error."""
+    """value: a number, se: its standard error. None: not defined, or too few clusters for an error."""
 
     value: float | None
     se: float | None
@@ -86,9 +87,11 @@ class Perplexity:
     """One perplexity by a method (docs/METHODS.md), with the fields of `ctworker-ppl --json`.
 
     perplexity, perplexity_se: the number and its standard error (None: fewer than two clusters), nll, nll_se: its natural
-    logarithm and that one's error, over `se_clusters` of `se_over`. nll_sum: over all `scored_tokens`. byte_perplexity,
-    bits_per_byte, word_perplexity: None if nothing was counted. vocabulary: probabilities are over so many ids. method: its
-    fields as they were used. numerics, identity: what the number depends on besides text and method.
+    logarithm and that one's error, over `se_clusters` of `se_over`. nll_sum: over all `scored_tokens`; token_perplexity: from
+    that sum. byte_perplexity, bits_per_byte, word_perplexity: None if nothing was counted. text, source, sha256, bytes,
+    documents, tokens: the text, where it is from, and its size; windows: how many were scored. vocabulary: probabilities are
+    over so many ids. method: its fields as they were used. notes: what a reader should know. numerics, identity: what the
+    number depends on besides text and method.
     """
 
     perplexity: float
@@ -129,7 +132,8 @@ class Divergence:
     kl, kl_reverse: mean KL(reference || model) and KL(model || reference) of the predicted distributions (nats); total_variation: mean
     total variation (0 .. 1); same_top: share of targets with the same most probable token; ln_ppl_ratio: natural logarithm of
     the ratio of the two perplexities. statistics: all statistics. worst: the positions with the largest KL. text: what was
-    compared, and how the text was cut. model, reference: the worker's descriptions. layers, matrices: if they were asked for.
+    compared, and how the text was cut. model, reference: the worker's descriptions. notes: what
+    a reader should know. layers, matrices: if they were asked for.
     """
 
     kl: Estimate

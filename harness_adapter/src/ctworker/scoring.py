@@ -36,7 +36,8 @@ _FINAL = ("done", "failed", "canceled")
 
 @dataclass(frozen=True)
 class Progress:
-    """fraction of all tokens (0..1); requests done; the worker's rate and its own estimate of the time left (None: unknown)."""
+    """How far a call is. fraction: of all tokens (0..1); done: finished requests; tokens_per_s: the worker's rate; seconds_left:
+    the worker's own estimate (None: unknown)."""
 
     fraction: float
     done: int

@@ -69,7 +69,7 @@ class Settings:
 
     pretrained: str | None = _option(
         None, values.checkpoint, On.LM_EVAL, "checkpoint folder or hub name",
-        more="From a hub repository, only `config.json`, `model*.safetensors`, their index, tokenizer files and chat templates "
+        more="from a hub repository, only `config.json`, `model*.safetensors`, their index, tokenizer files and chat templates "
         "are downloaded",
     )
     endpoint: str | None = _option(
@@ -143,7 +143,7 @@ class Settings:
     )
     device_memory_limit: str | None = _option(
         None, values.amount, _ALL, "memory of each device for weights and passes together, for example 20GiB, or 50% of its "
-        "memory", metavar="SIZE", more="What does not fit is sharded or streamed",
+        "memory", metavar="SIZE", more="what does not fit is sharded or streamed",
     )
     memory_limit: str | None = _option(
         None, values.size, _ALL, "memory beyond the weights, for example 8GiB", metavar="SIZE"
@@ -217,5 +217,5 @@ def parameters(interface: On) -> str:
     lines = []
     for option in options_on(interface):
         choices = f" ({', '.join(option.choices)})" if option.choices else ""
-        lines.append(f"    {option.name}: {option.help}{choices}.")
+        lines.append(f"    * {option.name}: {option.help}{choices}.")
     return "\n".join(lines) + "\n"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import arguments, hub, values
 from .batches import Item
 from .errors import ArgumentError, CtworkerError
+from .notebook import OnProgress, shown
 from .results import Comparison, Score, Scores, nothing
-from .scoring import Progress
 from .session import Session
 from .settings import OPTIONS, Settings
 from .wire import INT32
@@ -111,7 +112,8 @@ class TokenClient:
         max_length: int | None = None,
         vocabulary: int | None = None,
         on_score: Callable[[int, Score], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        progress: bool | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Scores[Score]:
         """Log-probabilities of each sequence's tokens, in the order of the sequences.
 
@@ -119,12 +121,13 @@ class TokenClient:
         continuation): the continuation's tokens are scored; a context too long for max_length is truncated from
         the left (`truncated` is the number of tokens removed).
         vocabulary: probabilities over the first so many token ids only, which all tokens must be of.
-        on_score(i, score) is called as soon as a sequence's score is final.
+        progress: whether a bar is shown (None: in a notebook). on_score(i, score) is called as soon as a sequence's score is
+        final, on_progress(progress) about twice per second.
         Raises CtworkerError; an error in one sequence names the sequence's number.
         """
         items = [_item(i, sequence) for i, sequence in enumerate(_list(sequences))]
         head = {"max_length": self.max_length if max_length is None else max_length, **self._over(vocabulary)}
-        return self._run("loglikelihood", items, head, on_score, on_progress)
+        return self._run("loglikelihood", items, head, on_score, shown("score", progress, on_progress))
 
     def score_rolling(
         self,
@@ -135,7 +138,8 @@ class TokenClient:
         context_length: int = 1,
         vocabulary: int | None = None,
         on_score: Callable[[int, Score], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        progress: bool | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Scores[Score]:
         """Log-probabilities of every token of texts of any length, in lm-eval's windows of max_length tokens; the first
         token is conditioned on prefix_token (for example BOS). Otherwise like score()."""
@@ -146,7 +150,7 @@ class TokenClient:
             "context_length": context_length,
             **self._over(vocabulary),
         }
-        return self._run("loglikelihood_rolling", items, head, on_score, on_progress)
+        return self._run("loglikelihood_rolling", items, head, on_score, shown("score_rolling", progress, on_progress))
 
     def score_windows(
         self,
@@ -163,7 +167,8 @@ class TokenClient:
         max_length: int | None = None,
         vocabulary: int | None = None,
         on_score: Callable[[int, Score], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        progress: bool | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Scores[Score]:
         """Log-probabilities of texts that the worker cuts into windows by a rule (docs/PROTOCOL.md, "Windows of a rule"):
         `window` tokens every `stride` tokens, scored from position `first`; `rows` windows of each text (0: all); `new`:
@@ -172,7 +177,7 @@ class TokenClient:
         items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
         head = _rule(window, stride, first, rows, new, tail, bos, bos_mode)
         head |= {"max_length": self.max_length if max_length is None else max_length, **self._over(vocabulary)}
-        return self._run("loglikelihood_windows", items, head, on_score, on_progress)
+        return self._run("loglikelihood_windows", items, head, on_score, shown("score_windows", progress, on_progress))
 
     def compare_windows(
         self,
@@ -190,7 +195,8 @@ class TokenClient:
         layers: bool = False,
         matrices: bool = False,
         on_result: Callable[[int, Comparison], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        progress: bool | None = None,
+        on_progress: OnProgress | None = None,
     ) -> list[Comparison]:
         """How the model's predictions differ from those of the worker's model `reference`, at every target of texts that are
         cut as score_windows() cuts them. Both models must read the same tokens. layers: their hidden states after each
@@ -209,7 +215,7 @@ class TokenClient:
             if on_result is not None:
                 on_result(i, result)
 
-        self._submit("divergence", items, head, keep, on_progress, "text {}".format)
+        self._submit("divergence", items, head, keep, shown("compare_windows", progress, on_progress), "text {}".format)
         return [results[i] for i in range(len(items))]
 
     def _over(self, vocabulary: int | None) -> dict[str, int]:
@@ -221,7 +227,7 @@ class TokenClient:
         items: Sequence[Item],
         head: dict[str, Any],
         on_score: Callable[[int, Score], None] | None,
-        on_progress: Callable[[Progress], None] | None,
+        progress: AbstractContextManager[OnProgress],
     ) -> Scores[Score]:
         scores: dict[int, Score] = {}
         asked = [i for i, item in enumerate(items) if len(item.tokens) > item.n_context]
@@ -232,7 +238,7 @@ class TokenClient:
                 on_score(asked[k], score)
 
         head = {"columns": _COLUMNS, **head}
-        self._submit(kind, [items[i] for i in asked], head, keep, on_progress, lambda k: f"sequence {asked[k]}")
+        self._submit(kind, [items[i] for i in asked], head, keep, progress, lambda k: f"sequence {asked[k]}")
         return Scores(scores[i] if i in scores else nothing(self.numerics, self.identity) for i in range(len(items)))
 
     def _submit(
@@ -241,15 +247,14 @@ class TokenClient:
         items: Sequence[Item],
         head: dict[str, Any],
         keep: Callable[[int, Any], None],
-        on_progress: Callable[[Progress], None] | None,
+        progress: AbstractContextManager[OnProgress],
         where: Callable[[int], str],
     ) -> None:
         if self._closed:
             raise CtworkerError(f"this {type(self).__name__} is closed: create another one")
         _check_numbers(head)
-        self._session.score(
-            kind, items, head, on_score=keep, on_progress=on_progress or (lambda progress: None), where=where
-        )
+        with progress as tell:
+            self._session.score(kind, items, head, on_score=keep, on_progress=tell, where=where)
 
 
 class TokenWorker(TokenClient):

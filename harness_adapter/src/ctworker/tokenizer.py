@@ -36,6 +36,7 @@ class TextTokenizer:
 
     @property
     def chat_template(self) -> str | dict[str, str] | None:
+        """The chat template, or several by name; None: the tokenizer has none."""
         return self._templates.value
 
     def _choose_pad(self) -> None:
@@ -97,6 +98,7 @@ class TextTokenizer:
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
+        """The special tokens by name (bos_token, ...)."""
         return dict(self._special)
 
     @property
@@ -116,17 +118,21 @@ class TextTokenizer:
         return True
 
     def get_vocab(self) -> dict[str, int]:
+        """The id of each token, with added tokens."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
+        """The id of a token, or of each of several tokens; None: the vocabulary lacks the token."""
         if isinstance(tokens, str):
             return self._tokenizer.token_to_id(tokens)
         return [self._tokenizer.token_to_id(token) for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
+        """The token of each id, as the vocabulary writes it; None: there is no such id."""
         return [self._tokenizer.id_to_token(i) for i in ids]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text. Raises ArgumentError for what is no Unicode text."""
         return self._encoding(text, add_special_tokens).ids
 
     def _encoding(self, text: str, add_special_tokens: bool) -> Encoding:
@@ -163,6 +169,7 @@ class TextTokenizer:
         return encoding.ids, starts
 
     def decode(self, ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids."""
         ids = [ids] if isinstance(ids, int) else list(ids)
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
