@@ -9,7 +9,8 @@ from . import interrupt
 
 def _main(command: str, module: str, *, stores: bool = True) -> int:
     interrupt.install(command, stores=stores)
-    return import_module(f"{__package__}.{module}").main()
+    status: int = import_module(f"{__package__}.{module}").main()
+    return status
 
 
 def compare() -> int:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from . import hub
-from .arguments import Settings
 from .errors import ArgumentError, CtworkerError
+from .settings import Settings
 
 _HUB_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -131,29 +131,30 @@ def _write_header(path: Path, name: str, commit: str, file: str, size: int) -> N
 def _read(name: str, commit: str, file: str, first: int, n: int) -> bytes:
     """n bytes of a file from byte `first` on."""
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+    from huggingface_hub import utils as hub_utils
 
     if n > _MOST_BYTES:
         raise ArgumentError(f"{name}: {file} has {n} bytes, at most {_MOST_BYTES} are read")
     if n == 0:
         return b""
     # Transparent compression would make a range one of the compressed bytes.
-    headers = build_hf_headers() | {"Range": f"bytes={first}-{first + n - 1}", "Accept-Encoding": "identity"}
+    utils: Any = hub_utils  # the names have moved within the package, which exports them without saying so
+    headers = utils.build_hf_headers() | {"Range": f"bytes={first}-{first + n - 1}", "Accept-Encoding": "identity"}
     url = hf_hub_url(name, file, revision=commit)
-    session: Any = get_session()
+    session = utils.get_session()
     if callable(session.stream):  # httpx; the package requests before huggingface_hub 1.0
         opened = session.stream("GET", url, headers=headers, timeout=_TIMEOUT_S)
     else:
         opened = session.get(url, headers=headers, timeout=_TIMEOUT_S, stream=True)
     with opened as response:
-        hf_raise_for_status(response)
+        utils.hf_raise_for_status(response)
         whole = first == 0 and response.headers.get("Content-Length") == str(n)
         if response.status_code != 206 and not whole:
             raise CtworkerError(
                 f"{name}: the server of {file} does not answer requests for a part of a file (status "
                 f"{response.status_code}): fetch the checkpoint (hf download {name} --local-dir DIR) and give DIR"
             )
-        data = response.read() if callable(session.stream) else response.content
+        data: bytes = response.read() if callable(session.stream) else response.content
     if len(data) != n:
         raise CtworkerError(f"{name}: {file}: asked for {n} bytes from {first} on, got {len(data)}: try again")
     return data
