@@ -332,7 +332,7 @@ def test_another_tokenizer_is_refused_before_any_work(
         (["w4", "--text", "/none"], "expected one text"),
         (["w4", "--endpoint", "ipc:///none", "--noise-floor"], "cannot be used with --endpoint"),
         (["w4", "--endpoint", "ipc:///x", "--threads", "1"], "--threads is for a worker that this command starts"),
-        (["w4", "--store-limit", "1GiB"], "store_limit=1GiB needs store=DIR"),
+        (["w4", "--store-limit", "1GiB"], "--store-limit 1GiB needs --store DIR"),
         (["w4", "--dtype", "int3"], "expected one of auto, bfloat16, float16, float32"),
         (["/none"], "there is no folder /none"),
         (["w4", "--samples", "x", "y"], "with --samples there are no models to compare"),

@@ -14,7 +14,7 @@ from ctworker import hub
 from ctworker.settings import Settings
 from ctworker.errors import ArgumentError, CtworkerError
 from ctworker.sweep import models
-from ctworker.sweep.definition import Model
+from ctworker.sweep.work import Model
 
 REPOSITORY = [
     "config.json", "generation_config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",

@@ -129,8 +129,8 @@ def test_which_gpu(fake: Callable[[str], Path], checkpoint: Path) -> None:
         CTWorkerLM.create_from_arg_obj({"pretrained": str(checkpoint), **given}, added).close()
         return " ".join(json.loads(record.read_text())["argv"])
 
-    assert "--backend cuda --dtype auto --device 3" in options({}, {"device": "cuda:3"})
-    assert "--backend cuda --dtype auto --device 0" in options({"device": "cuda:0"}, {"device": "cuda:0"})
+    assert "--backend cuda --device 3" in options({}, {"device": "cuda:3"})
+    assert "--backend cuda --device 0" in options({"device": "cuda:0"}, {"device": "cuda:0"})
     assert "--device 2" in options({"device": "cuda:2"}, {"device": "cuda:0"})
     assert "--backend auto" in options({}, {"device": "cuda:0"})  # lm-eval's own default is not a user's choice
 

@@ -106,7 +106,7 @@ def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
         CTWorkerLM(str(tmp_path))
     with pytest.raises(CtworkerError, match="(?i)device=cuda:7|gpu"):  # our message or the worker's
         CTWorkerLM(str(checkpoint), device="cuda:7")
-    with pytest.raises(CtworkerError, match="cpu-variant"):
+    with pytest.raises(CtworkerError, match="cpu_variant='abacus': expected one of auto, c, avx2"):
         CTWorkerLM(str(checkpoint), cpu_variant="abacus")
 
 

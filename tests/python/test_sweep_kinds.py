@@ -31,7 +31,7 @@ methods:
         ("choose a smaller --window, or a longer text", "choose a smaller window, or a longer text"),
         ("name a token with --bos-token ID, or choose --bos none", "name a token with bos_token: ID, or choose bos: none"),
         ("name the column with --column", "name the column with column"),
-        ("--cpu-variant: expected one of", "--cpu-variant: expected one of"),
+        ("--cpu-variant: expected one of", "cpu_variant: expected one of"),
         ("pass --windows 3", "pass --windows 3"),
     ],
 )

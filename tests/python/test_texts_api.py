@@ -103,7 +103,7 @@ def test_tables(worker: Worker) -> None:
 
 def test_errors_speak_of_parameters(worker: Worker, tmp_path: Path) -> None:
     for given, message in (
-        ({"window": 1 << 20}, "choose a smaller window"),
+        ({"window": 1 << 20}, "choose a smaller window="),
         ({"bos_token": 1 << 20}, "bos_token=1048576: the tokenizer has only"),
         ({"bos": "often"}, "bos 'often' is unknown; expected one of none, stream, replace"),
         ({"dataset": "wikitext2"}, "text and dataset: pass only one of them"),

@@ -41,7 +41,7 @@ def for_sweep(message: str, fields: Iterable[str] = ()) -> str:
     """`max_length: 5` for `max_length=5`, `window: 5` for `--window 5`. fields: further options, of methods and texts."""
     known = {*(option.name for option in options_on(On.SWEEP)), *_OF_SWEEP_FILE}
     message = _assignments(message, known, lambda name, value: f"{name}: {value}".rstrip())
-    return _flags(message, {flag(name): name for name in (*known, *fields)}, lambda name, value: f"{name}: {value}")
+    return _flags(message, {flag(name): name for name in (*known, *fields)}, lambda name, value: f"{name}: {value}" if value else name)
 
 
 def for_python(message: str, fields: Iterable[str] = ()) -> str:
@@ -68,13 +68,9 @@ def _assignments(message: str, names: Iterable[str], respell: Callable[[str, str
 
 
 def _flags(message: str, names: dict[str, str], respell: Callable[[str, str], str]) -> str:
-    """A flag without a value becomes the bare name."""
-
     def found(match: re.Match[str]) -> str:
         name = names.get(match[1])
-        if name is None:
-            return match[0]
-        return respell(name, match[2]) if match[2] else name
+        return match[0] if name is None else respell(name, match[2] or "")
 
     pattern = rf"(?<![\w\-])(--[a-z0-9]+(?:-[a-z0-9]+)*)\b(?:[ =]({_FLAG_VALUE}))?"
     return _outside_of_code(message, lambda text: re.sub(pattern, found, text))

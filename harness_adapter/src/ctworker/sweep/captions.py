@@ -7,7 +7,7 @@ from typing import Any
 
 from ..perplexity import methods
 from ..tables import counted
-from .view import Column
+from .columns import Column
 
 _FIELDS = tuple(methods.PRESETS[methods.DEFAULT].fields())
 

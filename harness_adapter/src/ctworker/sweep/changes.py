@@ -10,7 +10,7 @@ from .. import tables
 from ..compare.divergence import FEWEST_CLUSTERS
 
 if TYPE_CHECKING:
-    from .view import Column
+    from .columns import Column
 
 #: Metrics whose difference from the original is a ratio.
 _RATIO = ("perplexity",)

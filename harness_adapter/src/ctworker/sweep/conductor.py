@@ -14,16 +14,18 @@ from rich.console import Console
 
 from .. import arguments, command_line, hub, interrupt
 from ..errors import ArgumentError
+from ..spelling import for_sweep
 from ..token_client import TokenWorker
 from . import document, output, paired
-from .definition import Sweep, with_folder
+from .columns import number
+from .definition import with_folder
 from .models import Files, check_store, look, stamp_of, trial
 from .plan import Cell, blocks_of, cells_of, selected
 from .progress import Display, duration, show_plan
 from .results import Results
 from .runner import CellProcess, Runner
 from .timing import Timing
-from .view import number
+from .work import Sweep
 
 _WATCH_S = (
     5.0  # between looks into a watched folder; a folder is new when it has not changed for so long
@@ -96,7 +98,7 @@ class Conductor:
             place = (cell.model.label, cell.options.name)
             if place not in errors:
                 device = {"pretrained": cell.model.path, "device": self.sweep.devices[0]}
-                errors[place] = trial(files.folder, arguments.parse({**device, **cell.worker_options}))
+                errors[place] = for_sweep(trial(files.folder, arguments.parse({**device, **cell.worker_options})))
                 if errors[place]:
                     self._say(f"{cell.model.label}: {errors[place]}")
             if errors[place]:

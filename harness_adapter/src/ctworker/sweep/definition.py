@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from .. import arguments, values
 from ..errors import ArgumentError
 from ..settings import On, options_on
 from ..spelling import for_sweep
-from .kinds import KINDS, Kind
+from .kinds import KINDS
 from .nodes import Node, read
+from .work import Model, Options, Sweep, Work
 
 _MODEL_FIELDS = ("path", "label", "group", "method", "bits", "original", "revision", "tokenizer")
 #: Options of a cell that are arguments of the model `ctworker` (docs/LM_EVAL.md) with the same meaning.
@@ -22,59 +23,6 @@ _OPTION_FIELDS = ("name", *(option.name for option in options_on(On.SWEEP)))
 _TOP_FIELDS = ("name", "output", "devices", "store", "store_limit", "models", "options")
 _LEAST_STORE = 1 << 20  # bytes; the worker refuses less
 _GLOB = re.compile(r"[*?\[]")
-
-
-@dataclass(frozen=True)
-class Model:
-    """One model. path: a folder, or a hub name (`hub`); group: models that were made from one original."""
-
-    label: str
-    path: str
-    hub: bool = False
-    group: str = ""
-    method: str | None = None
-    bits: float | None = None
-    original: bool = False
-    revision: str = "main"
-    tokenizer: str | None = None
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a cell is scored with. name: "" if the sweep has one set of options only."""
-
-    name: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What is done with each model: an lm-eval task, a perplexity method, ... settings: everything that its numbers
-    depend on, as JSON; line: where the file says it, for messages; stamp: changes with the files that the settings name."""
-
-    kind: Kind
-    name: str
-    settings: dict[str, Any]
-    line: str = ""
-    stamp: str = ""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    name: str
-    file: Path
-    output: Path
-    devices: list[str]
-    models: list[Model]
-    options: list[Options]
-    work: list[Work]
-    store: Path | None = None  # the result store, None: without
-    store_limit: str | None = None
-
-    @property
-    def base(self) -> Path:
-        """Relative paths in the file start here."""
-        return self.file.parent
 
 
 def load(file: Path, output: str | None = None) -> Sweep:
@@ -263,7 +211,7 @@ def _options(node: Node | None) -> list[Options]:
             try:
                 settings = arguments.parse({"pretrained": "x", name: value.scalar()})
             except ArgumentError as error:
-                raise value.error(for_sweep(str(error))) from error
+                raise value.error(for_sweep(str(error)).removeprefix(f"{name}: ")) from error
             chosen[name] = getattr(settings, name)
         if len(items) > 1 and "name" not in fields:
             raise item.error("the key name is missing: each of several sets of options has a name")

@@ -16,7 +16,7 @@ from ..output import Parser, open_closed_streams, replace_unknown_letters
 from ..spelling import for_sweep
 
 if TYPE_CHECKING:
-    from .definition import Sweep
+    from .work import Sweep
 
 #: Module -> distribution; all are in the extra `ctworker[sweep]`.
 _NEEDED = {

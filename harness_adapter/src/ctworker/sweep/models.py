@@ -18,8 +18,8 @@ from ..launcher import environment, find_binary
 from ..session import engine_options
 from ..settings import Settings
 from ..spelling import from_worker
-from .definition import Model
 from .digest import digest
+from .work import Model
 
 log = logging.getLogger("lm_eval.ctworker")
 

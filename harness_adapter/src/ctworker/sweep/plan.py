@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from ..settings import On, options_on
-from .definition import Model, Options, Sweep, Work
 from .digest import digest
 from .models import Files
+from .work import Model, Options, Sweep, Work
 
 #: Options that no score depends on.
 _NO_SCORE = ("threads", "memory_limit", "timeout", "load_timeout")

@@ -11,7 +11,7 @@ from ..charts.points import Chart, Dot
 from ..compare import plot
 from ..compare.plot import slug
 from . import captions, view
-from .view import Axis, Column
+from .columns import Axis, Column
 
 
 def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:

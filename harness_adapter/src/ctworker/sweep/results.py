@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from .. import __version__
 from ..errors import ArgumentError, CtworkerError
-from .definition import Sweep
 from .files import replace
+from .work import Sweep
 
 SCHEMA = "ctworker-sweep-results"
 VERSION = 2  # 1: without `paired`

@@ -27,9 +27,9 @@ from ..launcher import WorkerProcess
 from ..spelling import for_sweep
 from ..token_client import TokenClient
 from . import models
-from .definition import Model, Sweep
 from .models import Files
 from .plan import Cell
+from .work import Model, Sweep
 
 log = logging.getLogger("lm_eval.ctworker")
 

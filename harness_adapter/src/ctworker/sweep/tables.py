@@ -10,7 +10,7 @@ from .. import tables
 from ..compare.divergence import FEWEST_CLUSTERS
 from ..tables import escaped, size
 from . import captions, view
-from .view import Column, Value
+from .columns import Column, Value
 
 _COLUMNS = (
     "model", "group", "method", "bits", "original", "bits_per_weight", "bits_per_parameter", "bytes", "params", "options",

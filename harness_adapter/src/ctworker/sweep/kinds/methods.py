@@ -12,9 +12,9 @@ from ...spelling import for_sweep
 from .shared import environment_of, stamp_of
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
-    from ..definition import Model, Options, Work
     from ..nodes import Node
+    from ..place import Place
+    from ..work import Model, Options, Work
 
 _METHOD_FIELDS = [*methods.FIELDS, "cut"]
 _FLAGS = [name for name, field in methods.FIELDS.items() if field.type == "bool"]
@@ -70,7 +70,7 @@ class Methods:
         return [self._work(node, base) for node in fields["methods"].items("a list of methods")]
 
     def _work(self, node: Node, base: Path) -> Work:
-        from ..definition import Work
+        from ..work import Work
 
         fields, settings, stamp = method_of(node, base, ())
         label = fields["label"].text() if "label" in fields else settings["method"]

@@ -15,7 +15,7 @@ from ...token_client import TokenClient
 from .run_methods import texts_of
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
+    from ..place import Place
 
 #: Statistic -> whether more is better; the first stands for the cell.
 _STATISTICS = {

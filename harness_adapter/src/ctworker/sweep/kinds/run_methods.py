@@ -27,7 +27,7 @@ from ...tokenizer import TextTokenizer
 from .shared import environment
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
+    from ..place import Place
 
 _MOST_PIECES = 5000
 

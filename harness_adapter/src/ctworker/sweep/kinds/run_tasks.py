@@ -19,7 +19,7 @@ from .shared import environment
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
-    from ..cell_process import Place
+    from ..place import Place
 
 log = logging.getLogger("lm_eval.ctworker")
 
