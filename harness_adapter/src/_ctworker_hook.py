@@ -53,7 +53,7 @@ class _Finder:
 def _handle_ctrl_c() -> None:
     """On lm_eval's command line with our model: from here on, Ctrl-C ends in one line."""
     if any(word == "ctworker" or word.endswith("=ctworker") for word in sys.orig_argv):
-        from ctworker import command_line, interrupt
+        from ctworker.base import command_line, interrupt
 
         if command_line.is_lm_eval():
             interrupt.install("ctworker")
@@ -70,7 +70,7 @@ def _register(module: "ModuleType") -> None:
 
 
 def _guard(module: "Any") -> None:
-    from ctworker.guard import wrap
+    from ctworker.harness.guard import wrap
 
     module.evaluate = wrap(module.evaluate)
 

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fake_divergence
+import fake_worker
 import numpy
 import pynng
 import pytest
-from ctworker import Client, CtworkerError, Worker
-from ctworker.errors import ArgumentError
+from conftest import ROOT, alive
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-import fake_divergence
-import fake_worker
-from conftest import ROOT, alive
+from ctworker import Client, CtworkerError, Worker
+from ctworker.base.errors import ArgumentError
 
 
 def test_the_documented_example(checkpoint: Path, real_worker: str, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
-from ctworker.arguments import check_one_process, parse
-from ctworker.errors import ArgumentError
+
+from ctworker.base.errors import ArgumentError
+from ctworker.options.arguments import check_one_process, parse
 
 
 def test_hf_names_work() -> None:

@@ -13,20 +13,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import fake_divergence
+import fake_worker
 import numpy as np
 import pytest
 
-import fake_divergence
-import fake_worker
+from ctworker.base.tables import multiple, number, render
+from ctworker.client.results import Comparison
 from ctworker.compare import main as compare
 from ctworker.compare import models as compare_models
 from ctworker.compare.divergence import COLUMNS, Columns, summarize
 from ctworker.compare.result import places
 from ctworker.perplexity import main as ppl
 from ctworker.perplexity import methods
-from ctworker.results import Comparison
 from ctworker.sweep import main as sweep
-from ctworker.tables import multiple, number, render
 
 TEXT = "the quick brown fox jumps over the lazy dog, and some other animals look on. " * 4
 

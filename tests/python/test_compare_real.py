@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from conftest import ROOT, golden_folder
+from divergence_cases import slow_statistics
+
 from ctworker import Worker
-from ctworker.client import Connection
+from ctworker.client.connection import Connection
 from ctworker.compare import main as compare
 from ctworker.compare.divergence import CONFIDENCE, DELTA_P_PERCENTILES, KL_PERCENTILES
-from divergence_cases import slow_statistics
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import checkpoint_io

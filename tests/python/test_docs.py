@@ -40,7 +40,9 @@ def test_everything_is_described(name: str) -> None:
         assert len(text) > 15 and text.endswith((".", ")")), f"{name}.{member}"
 
 
-UNITS = {"score": "Log-prob", "score_text": "nats", "score_rolling": "Log-prob", "score_windows": "Log-prob", "perplexity": "standard error"}
+UNITS = {
+    "score": "Log-prob", "score_text": "nats", "score_rolling": "Log-prob", "score_windows": "Log-prob", "perplexity": "standard error",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNITS)

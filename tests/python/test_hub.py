@@ -10,9 +10,10 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from ctworker import hub
-from ctworker.settings import Settings
-from ctworker.errors import ArgumentError, CtworkerError
+
+from ctworker.base.errors import ArgumentError, CtworkerError
+from ctworker.client import hub
+from ctworker.options.settings import Settings
 from ctworker.sweep import models
 from ctworker.sweep.work import Model
 

@@ -10,16 +10,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import ctworker
 import pytest
-from ctworker import launcher
-from ctworker.errors import ArgumentError, CtworkerError
-from ctworker.launcher import WorkerProcess
-from ctworker.lm import CTWorkerLM
-
 from conftest import alive, wait_for
 
-from conftest import wait_for
+import ctworker
+from ctworker.base.errors import ArgumentError, CtworkerError
+from ctworker.client import launcher
+from ctworker.client.launcher import WorkerProcess
+from ctworker.lm import CTWorkerLM
 
 
 @pytest.mark.parametrize(("program", "code"), [("/bin/false", 1), ("/bin/true", 0)])

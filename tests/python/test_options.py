@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from conftest import REAL_WORKER
-from ctworker import Client, CtworkerError, Worker, spelling, values
-from ctworker.arguments import parse
+
+from ctworker import Client, CtworkerError, Worker
 from ctworker.compare import main as compare
+from ctworker.options import spelling, values
+from ctworker.options.arguments import parse
+from ctworker.options.settings import OPTIONS, On, Settings, options_on
 from ctworker.perplexity import main as ppl
 from ctworker.perplexity import methods
 from ctworker.perplexity.options import worker_arguments
-from ctworker.settings import OPTIONS, On, Settings, options_on
 
 BAD = {"dtype": "int4", "placement": "disk", "activations": "all", "cpu_variant": "sse", "max_length": "0", "store_limit": "5 bytes"}
 PARSERS = [(ppl.parser(), On.PPL), (compare.parser(), On.COMPARE)]

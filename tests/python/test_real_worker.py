@@ -13,15 +13,15 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-from ctworker import Client
-from ctworker.errors import CtworkerError
-from ctworker.lm import CTWorkerLM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
 import data_tasks
+import pytest
 from conftest import alive, golden_folder, requests, wait_for
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from test_processes import QUICK, run
+
+from ctworker import Client
+from ctworker.base.errors import CtworkerError
+from ctworker.lm import CTWorkerLM
 
 pytestmark = pytest.mark.usefixtures("real_worker")
 GOLDEN = golden_folder()

@@ -8,11 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
+from sweep_cases import (
+    TWO,
+    folder,  # noqa: F401 (fixtures)
+    write,
+)
 
-from ctworker.errors import ArgumentError, CtworkerError
+from ctworker.base.errors import ArgumentError, CtworkerError
 from ctworker.sweep import definition, results
-from sweep_cases import TWO, write
-from sweep_cases import folder  # noqa: F401 (fixtures)
 
 
 class TestFile:

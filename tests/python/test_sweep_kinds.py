@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import ROOT
+from sweep_cases import (
+    folder,  # noqa: F401 (fixtures)
+    read,
+    scores,
+    sweep,
+    write,
+)
+
+from ctworker.options.spelling import for_sweep
 from ctworker.sweep.kinds.methods import METHOD_KEYS
-from ctworker.spelling import for_sweep
-from sweep_cases import read, scores, sweep, write
-from sweep_cases import folder  # noqa: F401 (fixtures)
 
 METHODS = """\
 models: [{path: one, original: true}, {path: other, label: W4}]

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from conftest import REAL_WORKER, golden_folder
-from ctworker import Client, CtworkerError, Scores, TextScore, Worker, notebook
-from ctworker.errors import ArgumentError
-from ctworker.scoring import Progress
+
+from ctworker import Client, CtworkerError, Scores, TextScore, Worker
+from ctworker.base.errors import ArgumentError
+from ctworker.client import notebook
+from ctworker.client.scoring import Progress
 
 TEXT = " ".join(f"Sentence {i} of a text that says little, and says that {i * i} times." for i in range(40))
 pytestmark = pytest.mark.skipif(REAL_WORKER is None, reason="no worker was built")
@@ -36,8 +38,9 @@ def command(module: str, *words: str) -> dict[str, Any]:
 
 
 def test_score_text_as_lm_eval(worker: Worker, checkpoint: Path) -> None:
-    from ctworker.lm import CTWorkerLM
     from lm_eval.api.instance import Instance
+
+    from ctworker.lm import CTWorkerLM
 
     texts = ["A text.", ("The capital of France is", " Paris"), TEXT, ("", "alone")]
     scores = worker.score_text(texts)

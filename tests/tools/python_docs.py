@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 
 import ctworker
-from ctworker.settings import On, Option, options_on
+from ctworker.options.settings import On, Option, options_on
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 #: In the order of the page; lm-eval's model has the interface of lm-eval.

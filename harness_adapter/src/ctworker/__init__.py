@@ -17,16 +17,16 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "Client": "api",
-    "Comparison": "results",
-    "Divergence": "results",
-    "Estimate": "results",
-    "Perplexity": "results",
-    "Scores": "results",
-    "TextScore": "results",
-    "CtworkerError": "errors",
-    "Progress": "scoring",
-    "Score": "results",
-    "TextTokenizer": "tokenizer",
+    "Comparison": "client.results",
+    "Divergence": "client.results",
+    "Estimate": "client.results",
+    "Perplexity": "client.results",
+    "Scores": "client.results",
+    "TextScore": "client.results",
+    "CtworkerError": "base.errors",
+    "Progress": "base.progress",
+    "Score": "client.results",
+    "TextTokenizer": "text.tokenizer",
     "Worker": "api",
     "CTWorkerLM": "lm",  # needs lm-eval
 }
@@ -49,11 +49,19 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .api import Client, Worker
-    from .errors import CtworkerError
+    from .base.errors import CtworkerError
+    from .base.progress import Progress
+    from .client.results import (
+        Comparison,
+        Divergence,
+        Estimate,
+        Perplexity,
+        Score,
+        Scores,
+        TextScore,
+    )
     from .lm import CTWorkerLM
-    from .results import Comparison, Divergence, Estimate, Perplexity, Score, Scores, TextScore
-    from .scoring import Progress
-    from .tokenizer import TextTokenizer
+    from .text.tokenizer import TextTokenizer
 
 
 def __dir__() -> list[str]:

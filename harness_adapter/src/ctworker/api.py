@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import hub, spelling
-from .encoding import Encoder
-from .errors import ArgumentError, CtworkerError
-from .notebook import OnProgress, shown
+from .base.errors import ArgumentError, CtworkerError
+from .client import hub
+from .client.notebook import OnProgress, shown
+from .client.results import Divergence, Estimate, Perplexity, Score, Scores, TextScore
+from .client.token_client import TokenClient, TokenWorker
+from .options import spelling
+from .options.settings import On, parameters
 from .perplexity import measure, methods, texts
-from .results import Divergence, Estimate, Perplexity, Score, Scores, TextScore
-from .settings import On, parameters
-from .token_client import TokenClient, TokenWorker
-from .tokenizer import TextTokenizer
+from .text.encoding import Encoder
+from .text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from .perplexity.methods import Method

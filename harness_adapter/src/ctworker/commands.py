@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from . import interrupt
+from .base import interrupt
 
 
 def _main(command: str, module: str, *, stores: bool = True) -> int:

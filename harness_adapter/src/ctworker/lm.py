@@ -12,17 +12,20 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from tqdm import tqdm
 
-from . import arguments, cache, chat, excepthook, guard, hub, report
-from .arguments import DEFAULT_DEVICE
-from .bar import Bar
-from .batches import Item
-from .encoding import Encoder, Pair, make_item
-from .errors import ArgumentError
-from .results import Score
-from .scoring import Progress
-from .session import Session
-from .tokenizer import UNLIMITED, TextTokenizer
-from .wire import INT32
+from .base.errors import ArgumentError
+from .base.progress import Progress
+from .client import hub, report
+from .client.batches import Item
+from .client.results import Score
+from .client.session import Session
+from .client.wire import INT32
+from .harness import cache, excepthook, guard
+from .harness.bar import Bar
+from .options import arguments
+from .options.arguments import DEFAULT_DEVICE
+from .text import chat
+from .text.encoding import Encoder, Pair, make_item
+from .text.tokenizer import UNLIMITED, TextTokenizer
 
 log = logging.getLogger("lm_eval.ctworker")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from ..errors import CtworkerError
+from ..base.errors import CtworkerError
 from . import look
 from .look import Theme
 

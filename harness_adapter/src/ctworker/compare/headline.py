@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import tables
+from ..base import tables
+from ..base.tables import counted, multiple, number
 from ..perplexity import methods
-from ..tables import counted, multiple, number
 from .divergence import FEWEST_CLUSTERS
 
 NOISE_FLOOR = "noise floor"  # the label of the reference's 16-bit run against its float32 run

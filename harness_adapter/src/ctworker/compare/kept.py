@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import tables
-from ..errors import CtworkerError
+from ..base import tables
+from ..base.errors import CtworkerError
 
 SHARE = 0.05  # of the quantised matrices: so many of the worst are kept
 _BLOCK = 1 << 24

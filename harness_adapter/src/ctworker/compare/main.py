@@ -11,10 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import interrupt, spelling
-from ..errors import ArgumentError, CtworkerError
-from ..output import Parser, ProgressLine, ReportFile, duration, exit_code, say
-from ..pace import Pace
+from ..base import interrupt
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.output import Parser, ProgressLine, ReportFile, duration, exit_code, say
+from ..base.pace import Pace
+from ..base.progress import Progress
+from ..options import spelling
+from ..options.settings import On
 from ..perplexity import methods
 from ..perplexity.options import (
     add_method,
@@ -24,10 +27,9 @@ from ..perplexity.options import (
     load_texts,
     worker_arguments,
 )
-from ..scoring import Progress
-from ..settings import On
 from . import MATRIX_WINDOWS
 
+_respell = partial(spelling.for_command, command=On.COMPARE)
 _EPILOG = f"""\
 methods: {', '.join(name for name, method in methods.PRESETS.items() if method.cut == "rule")} (ctworker-ppl --help)
 
@@ -159,7 +161,7 @@ def _models(options: argparse.Namespace) -> Any:
         reference, [name for _, name in named], text, method, worker_arguments(options, On.COMPARE), endpoint=options.endpoint,
         token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
         noise_floor=options.noise_floor, worst=max(0, options.worst), layers=options.layers,
-        matrices=options.matrices, reference_label=reference_label, respell=partial(spelling.for_command, command=On.COMPARE),
+        matrices=options.matrices, reference_label=reference_label, respell=_respell,
         labels=[label for label, _ in named],
     )  # fmt: skip
 
@@ -202,7 +204,7 @@ class _Progress(ProgressLine):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="ctworker-compare: %(message)s", level=logging.WARNING)
-    return exit_code("ctworker-compare", lambda: run(parser().parse_args(arguments)), On.COMPARE)
+    return exit_code("ctworker-compare", lambda: run(parser().parse_args(arguments)), _respell)
 
 
 if __name__ == "__main__":

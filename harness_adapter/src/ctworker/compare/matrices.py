@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..results import Comparison
-from ..tables import column, counted, number, render, size
+from ..base.tables import column, counted, number, render, size
+from ..client.results import Comparison
 from .divergence import Estimate
 from .layers import ratio
 

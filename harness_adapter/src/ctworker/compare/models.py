@@ -16,19 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, arguments, hub, tables, values
-from ..errors import ArgumentError, CtworkerError
-from ..launcher import environment, find_binary
+from .. import __version__
+from ..base import tables
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.progress import Progress
+from ..client import hub
+from ..client.launcher import environment, find_binary
+from ..client.report import about_length, described
+from ..client.token_client import TokenClient, TokenWorker
+from ..client.wire import pack
+from ..options import arguments, values
+from ..options.settings import Settings
 from ..perplexity import measure, methods
 from ..perplexity.measure import Tokens
 from ..perplexity.methods import Method
 from ..perplexity.texts import Text
-from ..report import about_length, described
-from ..scoring import Progress
-from ..settings import Settings
-from ..token_client import TokenClient, TokenWorker
-from ..tokenizer import TextTokenizer
-from ..wire import pack
+from ..text.tokenizer import TextTokenizer
 from . import kept, layers, matrices
 from .headline import NOISE_FLOOR
 from .result import describe

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..base.errors import ArgumentError, CtworkerError
 from ..charts import heat, lines, look, sheet, spread
 from ..charts.lines import Line
 from ..charts.look import Theme
 from ..charts.sheet import Sheet
 from ..charts.spread import Spread
-from ..errors import ArgumentError, CtworkerError
 from ..perplexity import methods
 from . import headline
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from .. import tables
+from ..base import tables
+from ..base.tables import counted, render
+from ..client.report import about_activations
 from ..perplexity import methods
-from ..report import about_activations
-from ..tables import counted, render
 from . import headline, layers, matrices
 
 Statistics = dict[str, Any]  # Divergence.to_json()

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..results import Comparison
-from ..tokenizer import TextTokenizer
+from ..client.results import Comparison
+from ..text.tokenizer import TextTokenizer
 from . import divergence
 
 _BEFORE, _AFTER = 24, 8  # tokens shown around a worst position

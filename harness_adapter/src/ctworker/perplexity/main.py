@@ -7,16 +7,20 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from functools import partial
 from typing import Any
 
-from .. import __version__, arguments, hub, interrupt
-from ..errors import ArgumentError
-from ..output import Parser, ProgressLine, ReportFile, exit_code, say
-from ..report import about_activations, about_length
-from ..settings import On
-from ..tables import number, render
-from ..token_client import TokenClient, TokenWorker
-from ..tokenizer import TextTokenizer
+from .. import __version__
+from ..base import interrupt
+from ..base.errors import ArgumentError
+from ..base.output import Parser, ProgressLine, ReportFile, exit_code, say
+from ..base.tables import number, render
+from ..client import hub
+from ..client.report import about_activations, about_length
+from ..client.token_client import TokenClient, TokenWorker
+from ..options import arguments, spelling
+from ..options.settings import On
+from ..text.tokenizer import TextTokenizer
 from . import methods
 from .measure import (
     Result,
@@ -264,7 +268,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return exit_code("ctworker-ppl", lambda: run(parser().parse_args(argv)), On.PPL)
+    return exit_code("ctworker-ppl", lambda: run(parser().parse_args(argv)), partial(spelling.for_command, command=On.PPL))
 
 
 if __name__ == "__main__":

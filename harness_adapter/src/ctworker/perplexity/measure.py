@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..encoding import Encoder
-from ..errors import ArgumentError, CtworkerError
-from ..results import Score
-from ..scoring import Progress
-from ..token_client import TokenClient
-from ..tokenizer import TextTokenizer
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.progress import Progress
+from ..client.results import Score
+from ..client.token_client import TokenClient
+from ..text.encoding import Encoder
+from ..text.tokenizer import TextTokenizer
 from .methods import Method, least_tokens, total
 from .texts import Text
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any, NamedTuple
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 
 #: How rows become texts. `pages`, `documents`: each is a text of its own; the others join all rows into one.
 JOINS = {

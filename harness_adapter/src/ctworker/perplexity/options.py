@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .. import spelling
-from ..errors import ArgumentError
-from ..settings import On, options_on
+from ..base.errors import ArgumentError
+from ..options import spelling
+from ..options.settings import On, options_on
 from . import methods, texts
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, CtworkerError
+from ..base.errors import ArgumentError, CtworkerError
 from .measure import Result, Span
 from .texts import require_parquet
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, CtworkerError
-from ..json_file import check_pointer
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.json_file import check_pointer
 from . import detokenize
 
 #: Joined texts of WikiText-2's test set: join -> the first digits of its sha256.

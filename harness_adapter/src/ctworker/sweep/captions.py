@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..base.tables import counted
 from ..perplexity import methods
-from ..tables import counted
 from .columns import Column
 
 _FIELDS = tuple(methods.PRESETS[methods.DEFAULT].fields())

@@ -18,8 +18,8 @@ import threading
 import traceback
 from typing import Any
 
-from ..errors import ArgumentError, CtworkerError
-from ..spelling import for_sweep
+from ..base.errors import ArgumentError, CtworkerError
+from ..options.spelling import for_sweep
 from .kinds import by_name
 from .kinds.methods import METHOD_KEYS
 from .place import Place

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .. import tables
+from ..base import tables
 from ..compare.divergence import FEWEST_CLUSTERS
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import tables
+from ..base import tables
 from ..compare import headline
 
 _LOG_FROM = (

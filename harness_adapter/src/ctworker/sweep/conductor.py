@@ -12,10 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import arguments, command_line, hub, interrupt
-from ..errors import ArgumentError
-from ..spelling import for_sweep
-from ..token_client import TokenWorker
+from ..base import command_line, interrupt
+from ..base.errors import ArgumentError
+from ..client import hub
+from ..client.token_client import TokenWorker
+from ..options import arguments
+from ..options.spelling import for_sweep
 from . import document, output, paired
 from .columns import number
 from .definition import with_folder

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import arguments, values
-from ..errors import ArgumentError
-from ..settings import On, options_on
-from ..spelling import for_sweep
+from ..base.errors import ArgumentError
+from ..options import arguments, values
+from ..options.settings import On, options_on
+from ..options.spelling import for_sweep
 from .kinds import KINDS
 from .nodes import Node, read
 from .work import Model, Options, Sweep, Work

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__, interrupt
-from ..errors import ArgumentError, CtworkerError
-from ..output import Parser, open_closed_streams, replace_unknown_letters
-from ..spelling import for_sweep
+from .. import __version__
+from ..base import interrupt
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.output import Parser, open_closed_streams, replace_unknown_letters
+from ..options.spelling import for_sweep
 
 if TYPE_CHECKING:
     from .work import Sweep

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import hub
-from ..errors import CtworkerError
-from ..launcher import environment, find_binary
-from ..session import engine_options
-from ..settings import Settings
-from ..spelling import from_worker
+from ..base.errors import CtworkerError
+from ..client import hub
+from ..client.launcher import environment, find_binary
+from ..client.session import engine_options
+from ..options.settings import Settings
+from ..options.spelling import from_worker
 from .digest import digest
 from .work import Model
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 
 _KINDS = {
     bool: "true or false",

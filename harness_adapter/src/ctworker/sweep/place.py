@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..scoring import Progress
+from ..base.progress import Progress
 
 _PROGRESS_S = 0.5
 

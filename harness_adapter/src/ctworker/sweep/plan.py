@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..settings import On, options_on
+from ..options.settings import On, options_on
 from .digest import digest
 from .models import Files
 from .work import Model, Options, Sweep, Work

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from ..tables import size
+from ..base.tables import size
 from .plan import Cell
 from .timing import Timing
 

@@ -11,9 +11,9 @@ import jinja2
 from markupsafe import Markup
 
 from .. import __version__
+from ..base.tables import size
 from ..charts import heat, look
 from ..compare import headline
-from ..tables import size
 from . import captions, view
 from .columns import Axis, Column, Value, number
 

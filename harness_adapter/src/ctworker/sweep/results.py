@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .. import __version__
-from ..errors import ArgumentError, CtworkerError
+from ..base.errors import ArgumentError, CtworkerError
 from .files import replace
 from .work import Sweep
 

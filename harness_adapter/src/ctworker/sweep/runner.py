@@ -21,11 +21,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .. import arguments, session
-from ..errors import CtworkerError, WorkerDied
-from ..launcher import WorkerProcess
-from ..spelling import for_sweep
-from ..token_client import TokenClient
+from ..base.errors import CtworkerError, WorkerDied
+from ..client import session
+from ..client.launcher import WorkerProcess
+from ..client.token_client import TokenClient
+from ..options import arguments
+from ..options.spelling import for_sweep
 from . import models
 from .models import Files
 from .plan import Cell

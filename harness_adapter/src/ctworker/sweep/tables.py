@@ -6,9 +6,9 @@ import csv
 import io
 from typing import Any
 
-from .. import tables
+from ..base import tables
+from ..base.tables import escaped, size
 from ..compare.divergence import FEWEST_CLUSTERS
-from ..tables import escaped, size
 from . import captions, view
 from .columns import Column, Value
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import tables
+from ..base import tables
+from ..base.tables import size
 from ..compare import headline
 from ..compare.divergence import FEWEST_CLUSTERS
-from ..tables import size
 from . import changes
 from .columns import NOISE_FLOOR, Axis, Column, Value, number
 

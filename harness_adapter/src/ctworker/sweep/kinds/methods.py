@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError
+from ...base.errors import ArgumentError
+from ...options.spelling import for_sweep
 from ...perplexity import methods
-from ...spelling import for_sweep
 from .shared import environment_of, stamp_of
 
 if TYPE_CHECKING:

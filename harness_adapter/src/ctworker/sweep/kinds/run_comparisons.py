@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...base.errors import CtworkerError
+from ...client.token_client import TokenClient
 from ...compare.models import Options, compare
 from ...compare.models import prepare as plan_of
-from ...errors import CtworkerError
 from ...perplexity import methods
 from ...perplexity.measure import limited
-from ...token_client import TokenClient
 from .run_methods import texts_of
 
 if TYPE_CHECKING:

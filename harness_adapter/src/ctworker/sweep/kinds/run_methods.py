@@ -7,7 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import hub
+from ...base.progress import Progress
+from ...client import hub
+from ...client.report import about_length, described
+from ...client.token_client import TokenClient
+from ...options.settings import Settings
 from ...perplexity import methods, texts
 from ...perplexity.measure import (
     Result,
@@ -19,11 +23,7 @@ from ...perplexity.measure import (
     tokenize,
     used_fields,
 )
-from ...report import about_length, described
-from ...scoring import Progress
-from ...settings import Settings
-from ...token_client import TokenClient
-from ...tokenizer import TextTokenizer
+from ...text.tokenizer import TextTokenizer
 from .shared import environment
 
 if TYPE_CHECKING:

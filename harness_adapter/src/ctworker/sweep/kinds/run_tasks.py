@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError, CtworkerError
-from ...settings import On, options_on
+from ...base.errors import ArgumentError, CtworkerError
+from ...options.settings import On, options_on
 from .. import files
 from .shared import environment
 
