@@ -168,6 +168,12 @@ class TestProgress:
         assert (bar.n, bar.open) == (0.75, False)
 
 
+def test_what_token_ids_need() -> None:
+    """A machine that scores token ids needs msgpack, and no tokenizers, templates or numpy."""
+    code = "import sys; sys.modules |= dict.fromkeys(['tokenizers', 'jinja2', 'numpy', 'tqdm']); from ctworker import Client, Score, Worker"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_names() -> None:
     """What tab completion shows of the package is the public names."""
     import ctworker

@@ -1,4 +1,6 @@
-"""The Python API: scores, perplexities and divergences, without lm-eval. See docs/PYTHON.md and docs/API.md."""
+"""The Python API: scores, perplexities and divergences, without lm-eval. See docs/PYTHON.md and docs/API.md.
+
+Scoring token ids needs msgpack only: what texts need is imported by the methods for texts."""
 
 from __future__ import annotations
 
@@ -16,13 +18,12 @@ from .client.results import Divergence, Estimate, Perplexity, Score, Scores, Tex
 from .client.token_client import TokenClient, TokenWorker
 from .options import spelling
 from .options.settings import On, parameters
-from .perplexity import measure, methods, texts
-from .text.encoding import Encoder
-from .text.tokenizer import TextTokenizer
+from .perplexity import methods, texts
 
 if TYPE_CHECKING:
     from .perplexity.methods import Method
     from .perplexity.texts import Text
+    from .text.tokenizer import TextTokenizer
 
 #: A text, or the rows of a text, or a file with a text.
 TextOrFile = str | os.PathLike[str] | Sequence[str]
@@ -40,6 +41,8 @@ class Client(TokenClient):
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer: that of the parameter `tokenizer`, else the model's. Raises CtworkerError."""
         if self._text_tokenizer is None:
+            from .text.tokenizer import TextTokenizer
+
             name = self._settings.tokenizer or self._settings.pretrained or str(self.folder or "")
             if not name:
                 raise ArgumentError(
@@ -65,6 +68,8 @@ class Client(TokenClient):
         loglikelihood_rolling. A tuple (context, continuation): the continuation's tokens are scored, as a request of
         loglikelihood. progress: a bar (None: in a notebook). Raises CtworkerError.
         """
+        from .text.encoding import Encoder
+
         given = list(texts)
         encoder = Encoder(self.tokenizer, add_bos_token=None, prefix_token_id=None)
         whole = [text for text in given if isinstance(text, str)]
@@ -111,6 +116,8 @@ class Client(TokenClient):
         method's name (docs/METHODS.md), of which the following parameters replace single fields. progress: a bar (None: in a
         notebook). Raises CtworkerError.
         """
+        from .perplexity import measure
+
         with _in_python():
             chosen = methods.choose(method, _given(locals()))
             loaded = _load(text, dataset, column, chosen, join_given=join is not None)
