@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what docs/ say of the Python package from the package itself: docs/API.md from the docstrings, and the table of arguments
-in docs/LM_EVAL.md from the table of options.
+"""Writes what docs/ say of the Python package from the package itself: docs/API.md from the docstrings, and the arguments
+in docs/LM_EVAL.md and docs/SWEEP.md from the table of options.
 
     PYTHONPATH=harness_adapter/src tests/tools/python_docs.py [--snippets FOLDER]
 
@@ -104,8 +104,13 @@ def between(text: str, name: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Each page with its present content."""
-    lm_eval = DOCS / "LM_EVAL.md"
-    return {DOCS / "API.md": api(), lm_eval: between(lm_eval.read_text(encoding="utf-8"), "arguments", arguments())}
+    lm_eval, sweep = ((DOCS / name).read_text(encoding="utf-8") for name in ("LM_EVAL.md", "SWEEP.md"))
+    keys = ", ".join(f"`{option.name}`" for option in options_on(On.SWEEP))
+    return {
+        DOCS / "API.md": api(),
+        DOCS / "LM_EVAL.md": between(lm_eval, "arguments", arguments()),
+        DOCS / "SWEEP.md": re.sub(r"(Arguments as in \[LM_EVAL.md\]\(LM_EVAL.md\): )[^|]*", rf"\1{keys} ", sweep, count=1),
+    }
 
 
 def snippets() -> list[str]:
