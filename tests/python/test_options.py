@@ -110,6 +110,20 @@ def test_the_worker_speaks_of_arguments(of_worker: str, message: str) -> None:
     assert spelling.from_worker(of_worker) == message
 
 
+@pytest.mark.skipif(REAL_WORKER is None, reason="no worker was built")
+def test_our_own_worker_speaks_as_its_user(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The worker names its own options; Python, a command and a sweep name theirs."""
+    monkeypatch.setenv("CTWORKER_BIN", str(REAL_WORKER))
+    with pytest.raises(CtworkerError, match="raise memory_limit="):
+        Worker(checkpoint, memory_limit="1KiB")
+    (tmp_path / "text").write_text("a text of more than one token")
+    words = [str(checkpoint), "--text", str(tmp_path / "text"), "--window", "4", "--quiet", "--memory-limit", "1KiB"]
+    assert ppl.main(words) == 70
+    assert "raise --memory-limit" in capsys.readouterr().err
+
+
 def test_methods_in_python() -> None:
     assert spelling.for_python("choose --bos none, or a smaller --window", methods.FIELDS) == "choose bos=none, or a smaller window="
 
