@@ -102,12 +102,12 @@ class Settings:
         False, values.flag, On.LM_EVAL | On.WORKER, "never download", more="`HF_HUB_OFFLINE=1` works, too"
     )
     dtype: str = _option(
-        "auto", values.dtype, _ALL, "dtype of activations; float32: reference mode", choices=tuple(values.DTYPES),
+        "auto", values.dtype, _ALL, "dtype of activations (float32: reference mode)", choices=tuple(values.DTYPES),
         more="`auto`: the checkpoint's own",
     )
     activations: str | None = _option(
-        None, values.choice(_ACTIVATIONS), _ALL, "what is quantised besides the weights (default: none); checkpoint: activations, as "
-        "the checkpoint declares", choices=tuple(_ACTIVATIONS), more="see [FORMATS.md](FORMATS.md)",
+        None, values.choice(_ACTIVATIONS), _ALL, "what is quantised besides the weights (checkpoint: activations, as the "
+        "checkpoint declares)", choices=tuple(_ACTIVATIONS), more="default: `none` ([FORMATS.md](FORMATS.md))",
     )
     max_length: int | None = _option(
         None, values.count, _ALL, "longest model input in tokens (default: the model's own maximum)", metavar="N",
