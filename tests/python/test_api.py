@@ -37,8 +37,8 @@ def test_the_documented_example(checkpoint: Path, real_worker: str, tmp_path: Pa
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 4 and lines[2].startswith("cpu-") and len(lines[2].split()[-1]) == 64
-    total, count, *_ = lines[0].split()
+    assert len(lines) == 5 and lines[4].startswith("cpu-") and len(lines[4].split()[-1]) == 64
+    total, count, *_ = lines[2].split()
     assert float(total) < 0 and count == "3"
 
 
