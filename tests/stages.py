@@ -144,6 +144,10 @@ def stages(all_architectures=False):
     return [
         Stage("lint", "includes, libraries, banned calls, sizes, headers",
               [Step([PY, "tests/lint/check_tree.py"], "lines")], needs=()),
+        Stage("types", "the Python package and its examples: mypy --strict and ruff", [
+            Step([PY, "-m", "mypy"]), Step([PY, "-m", "ruff", "check", "--no-cache", "harness_adapter"]),
+            Step([PY, "tests/tools/python_docs.py", "--snippets", BUILD / "snippets"], env={"PYTHONPATH": ROOT / "harness_adapter/src"}),
+            Step([PY, "-m", "mypy", BUILD / "snippets"])], needs=()),
         Stage("build", "warnings are errors; installs", [
             *build_steps("ci", ["invariance"]),
             Step(["cmake", "--install", "build/ci", "--prefix", BUILD / "ci-install"]),

@@ -7,12 +7,21 @@ uses only the standard library, and imports nothing from ctworker before lm_eval
 
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
 
 class _Finder:
     """Lets the other finders load `lm_eval.models` and `lm_eval.evaluator`, then extends the two modules."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):
+    def find_spec(
+        cls, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name == "lm_eval":
             _handle_ctrl_c()
         if name not in ("lm_eval.models", "lm_eval.evaluator"):
@@ -24,32 +33,33 @@ class _Finder:
                     break
         else:
             return None
-        load = getattr(spec.loader, "exec_module", None)
+        loader: Any = spec.loader
+        load = getattr(loader, "exec_module", None)
         if load is None:
             return spec
         finish = _register if name == "lm_eval.models" else _guard
 
-        def exec_module(module):
+        def exec_module(module: "ModuleType") -> None:
             load(module)
             try:
                 finish(module)
             except Exception as error:  # an error here must not break lm-eval
                 sys.stderr.write(f"ctworker: could not register with {name}: {error!r}\n")
 
-        spec.loader.exec_module = exec_module
+        loader.exec_module = exec_module
         return spec
 
 
-def _handle_ctrl_c():
+def _handle_ctrl_c() -> None:
     """On lm_eval's command line with our model: from here on, Ctrl-C ends in one line."""
     if any(word == "ctworker" or word.endswith("=ctworker") for word in sys.orig_argv):
-        from ctworker import command_line, interrupt
+        from ctworker.base import command_line, interrupt
 
         if command_line.is_lm_eval():
             interrupt.install("ctworker")
 
 
-def _register(module):
+def _register(module: "ModuleType") -> None:
     """Runs after the built-in models are loaded: registering earlier would keep lm-eval from loading them."""
     from lm_eval.api import registry
 
@@ -59,8 +69,8 @@ def _register(module):
         registry.model_registry.register("ctworker", target="ctworker.lm:CTWorkerLM")
 
 
-def _guard(module):
-    from ctworker.guard import wrap
+def _guard(module: "Any") -> None:
+    from ctworker.harness.guard import wrap
 
     module.evaluate = wrap(module.evaluate)
 

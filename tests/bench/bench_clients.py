@@ -33,9 +33,9 @@ import pynng
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/tools"), str(ROOT / "harness_adapter/src")]
 import worker_cli  # noqa: E402
-from ctworker.batches import Item  # noqa: E402
-from ctworker.client import Connection  # noqa: E402
-from ctworker.scoring import Scorer  # noqa: E402
+from ctworker.client.batches import Item  # noqa: E402
+from ctworker.client.connection import Connection  # noqa: E402
+from ctworker.client.scoring import Scorer  # noqa: E402
 
 PROCESSES, LENGTH, VOCAB = 4, 128, 256
 MAKE = ROOT / "tests/tools/tiny_checkpoint.py"

@@ -229,7 +229,7 @@ class Served:
 
     def __init__(self, programs, model, *options, limit_s=120, env=None):
         sys.path.insert(0, str(ROOT / "harness_adapter/src"))
-        from ctworker import client, wire  # needs msgpack
+        from ctworker.client import connection as client, wire  # needs msgpack
         self._wire = wire
         self._dir = tempfile.TemporaryDirectory(prefix="ctw-gpu-")
         ready, self._log = Path(self._dir.name) / "ready", Path(self._dir.name) / "log"

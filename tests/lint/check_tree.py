@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the source tree: includes between rooms, the rooms of each library, banned calls, sizes,
-headers that compile alone, plain text. Prints "N passed, N failed" last; a check is one rule on one
+"""Checks the source tree: includes between rooms, imports between rooms of the Python package, the rooms
+of each library, banned calls, sizes, headers that compile alone, plain text. Prints "N passed, N failed" last; a check is one rule on one
 file. The tables below list the exceptions, each with its reason."""
 
 import ast
@@ -10,6 +10,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import python_rooms
 
 ROOT = Path(__file__).resolve().parents[2]
 C_DIRS = ("base", "kernels", "ipc", "worker")
@@ -247,6 +249,7 @@ def main():
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, ok, message in pool.map(check_header, headers):
             check(ok, f"{name}: the header does not compile alone: {message}")
+    python_rooms.check(ROOT, check)
     for file in [*LONG_FILES, *(file for file, _ in CALLS_ALLOWED)]:
         check(file in names, f"check_tree.py: an exception names {file}, which does not exist")
     for failure in failures:

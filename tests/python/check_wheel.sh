@@ -64,7 +64,7 @@ step "the sweep says what it needs" sh -c "'$bin/ctworker-sweep' x.yaml 2>&1 | g
 step "no torch" sh -c "! '$bin/python' -c 'import torch'"
 
 cd "$work"
-program=$("$bin/python" -c 'import ctworker.launcher as l; print(l.find_binary())')
+program=$("$bin/python" -c 'import ctworker.client.launcher as l; print(l.find_binary())')
 step "the program is the package's" sh -c "case '$program' in $work/venv/*) ;; *) exit 1 ;; esac"
 step "runs" "$program" --version
 step "console script" "$bin/ctworker" --version

@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
-from ctworker.arguments import check_one_process, parse
-from ctworker.errors import ArgumentError
+
+from ctworker.base.errors import ArgumentError
+from ctworker.options.arguments import check_one_process, parse
 
 
 def test_hf_names_work() -> None:
@@ -149,7 +150,7 @@ def test_device(
 ) -> None:
     wishes = {"pretrained", "device"} if written else {"pretrained"}
     settings = parse({"pretrained": "d", "device": device}, wishes=wishes)
-    assert (settings.backend, settings.device, settings.device_is_wish) == (backend, number, wish)
+    assert (settings.backend, settings.gpu, settings.device_is_wish) == (backend, number, wish)
 
 
 def test_harmless_arguments_are_noted_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -209,20 +210,20 @@ def test_several_devices(given: dict[str, object], devices: str | None) -> None:
          {"devices": "all", "device_memory_limit": "20GiB", "host_memory_limit": "60GiB"}),
         ({"max_cpu_memory": "60GiB", "device": "cpu"}, {"device_memory_limit": "60GiB", "host_memory_limit": None}),
         ({"max_memory": {0: "20GiB", "cpu": "60GiB"}},
-         {"backend": "cuda", "device": 0, "devices": None, "device_memory_limit": "20GiB", "host_memory_limit": "60GiB"}),
+         {"backend": "cuda", "gpu": 0, "devices": None, "device_memory_limit": "20GiB", "host_memory_limit": "60GiB"}),
         ({"max_memory": '{"0": "20GiB", "1": "20GiB"}'}, {"devices": "0,1", "host_memory_limit": None}),
-        ({"max_memory": {0: 0, 1: 5000, "disk": "1TB"}}, {"device": 1, "device_memory_limit": "5000"}),
-        ({"max_memory": {"cpu": "60GiB"}}, {"backend": "cpu", "device": None, "device_memory_limit": "60GiB"}),
+        ({"max_memory": {0: 0, 1: 5000, "disk": "1TB"}}, {"gpu": 1, "device_memory_limit": "5000"}),
+        ({"max_memory": {"cpu": "60GiB"}}, {"backend": "cpu", "gpu": None, "device_memory_limit": "60GiB"}),
         ({"tensor_parallel_size": 2}, {"devices": "0-1", "placement": None}),
         ({"data_parallel_size": 2}, {"devices": "0-1", "placement": "resident"}),
         ({"data_parallel_size": 2, "placement": "auto"}, {"placement": "auto"}),
         ({"data_parallel_size": 2, "tensor_parallel_size": 2}, {"devices": "0-3", "placement": None}),
         ({"data_parallel_size": 2, "devices": "4+6"}, {"devices": "4,6", "placement": "resident"}),
-        ({"device_map": {"": 1}}, {"backend": "cuda", "device": 1, "device_is_wish": True}),
-        ({"device_map": 0}, {"backend": "cuda", "device": 0}),
-        ({"device_map": '{"": "cuda:3"}'}, {"device": 3}),
-        ({"device_map": "cpu"}, {"backend": "cpu", "device": None}),
-        ({"device_map": {"a": "cuda:0", "b": "cpu"}}, {"backend": "cuda", "device": 0}),
+        ({"device_map": {"": 1}}, {"backend": "cuda", "gpu": 1, "device_is_wish": True}),
+        ({"device_map": 0}, {"backend": "cuda", "gpu": 0}),
+        ({"device_map": '{"": "cuda:3"}'}, {"gpu": 3}),
+        ({"device_map": "cpu"}, {"backend": "cpu", "gpu": None}),
+        ({"device_map": {"a": "cuda:0", "b": "cpu"}}, {"backend": "cuda", "gpu": 0}),
         ({"device_map": None, "max_memory": None, "gpu_memory_utilization": "None"}, {"backend": "auto", "devices": None}),
     ],
 )  # fmt: skip

@@ -7,14 +7,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from ctworker import Client
-from ctworker.auth import client_token
-from ctworker.errors import ArgumentError, WorkerError
-from ctworker.lm import CTWorkerLM
-
 import fake_worker
+import pytest
 from conftest import requests, wait_for
+
+from ctworker import Client
+from ctworker.base.errors import ArgumentError, WorkerError
+from ctworker.client.auth import client_token
+from ctworker.lm import CTWorkerLM
 
 SECRET = "0123456789abcdef"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fake_worker
 import pytest
-from ctworker.errors import CtworkerError
-from ctworker.lm import CTWorkerLM
+from conftest import ids, requests
 from lm_eval.api.model import CacheHook, CachingLM
 
-import fake_worker
-from conftest import ids, requests
+from ctworker.base.errors import CtworkerError
+from ctworker.lm import CTWorkerLM
 
 (ASKED,) = requests("loglikelihood", ("ab", "cd"))
 

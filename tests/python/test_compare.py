@@ -13,20 +13,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import fake_divergence
+import fake_worker
 import numpy as np
 import pytest
 
-import fake_divergence
-import fake_worker
+from ctworker.base.tables import multiple, number, render
+from ctworker.client.results import Comparison
 from ctworker.compare import main as compare
 from ctworker.compare import models as compare_models
 from ctworker.compare.divergence import COLUMNS, Columns, summarize
 from ctworker.compare.result import places
 from ctworker.perplexity import main as ppl
 from ctworker.perplexity import methods
-from ctworker.results import Comparison
 from ctworker.sweep import main as sweep
-from ctworker.tables import multiple, number, render
 
 TEXT = "the quick brown fox jumps over the lazy dog, and some other animals look on. " * 4
 
@@ -332,7 +332,7 @@ def test_another_tokenizer_is_refused_before_any_work(
         (["w4", "--text", "/none"], "expected one text"),
         (["w4", "--endpoint", "ipc:///none", "--noise-floor"], "cannot be used with --endpoint"),
         (["w4", "--endpoint", "ipc:///x", "--threads", "1"], "--threads is for a worker that this command starts"),
-        (["w4", "--store-limit", "1GiB"], "store_limit=1GiB needs store=DIR"),
+        (["w4", "--store-limit", "1GiB"], "--store-limit 1GiB needs --store DIR"),
         (["w4", "--dtype", "int3"], "expected one of auto, bfloat16, float16, float32"),
         (["/none"], "there is no folder /none"),
         (["w4", "--samples", "x", "y"], "with --samples there are no models to compare"),

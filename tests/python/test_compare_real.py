@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from conftest import ROOT, golden_folder
+from divergence_cases import slow_statistics
+
 from ctworker import Worker
-from ctworker.client import Connection
+from ctworker.client.connection import Connection
 from ctworker.compare import main as compare
 from ctworker.compare.divergence import CONFIDENCE, DELTA_P_PERCENTILES, KL_PERCENTILES
-from divergence_cases import slow_statistics
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import checkpoint_io
@@ -193,12 +193,18 @@ def test_a_store_gives_the_same_report_without_computing(
     assert (found["hits"], found["kept"]) == (len(TEXT.encode()) // 96, 0)
 
 
-def test_the_documented_example(models: dict[str, Path], real_worker: str) -> None:
-    """The code in docs/PYTHON.md."""
+def test_the_documented_example(
+    models: dict[str, Path], real_worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two ways to compare in docs/PYTHON.md give one number."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "TEXT").write_text(TEXT)
     section = (ROOT / "docs/PYTHON.md").read_text().split("## Comparing two models")[1]
-    code = section.split("```python\n")[1].split("```")[0]
-    code = code.replace("W4A16", str(models["w8a16"])).replace("ORIGINAL", str(models["dense"])).replace("2048", "64")
-    names: dict[str, Any] = {"tokens": list(TEXT.encode())}
-    exec(code, names)
-    estimate = names["statistics"].estimates["kl"]
-    assert 0.0 < estimate.value < 1e-2 and 0.0 < estimate.se < estimate.value
+    estimates = []
+    for part in section.split("```python\n")[1:3]:
+        names: dict[str, Any] = {}
+        code = part.split("```")[0].replace("W4A16", str(models["w8a16"])).replace("ORIGINAL", str(models["dense"]))
+        exec(code, names)
+        estimates.append(names["found"].kl if "found" in names else names["statistics"].estimates["kl"])
+    assert 0.0 < estimates[0].value < 1e-2 and 0.0 < estimates[0].se < estimates[0].value
+    assert estimates[0].value == pytest.approx(estimates[1].value, rel=1e-12)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from ctworker import Worker
-from ctworker.errors import CtworkerError
-from ctworker.lm import CTWorkerLM
-
 import fake_worker
+import pytest
 from conftest import requests, wait_for
+
+from ctworker import Worker
+from ctworker.base.errors import CtworkerError
+from ctworker.lm import CTWorkerLM
 
 TEXTS = [(f"context {i}", " then") for i in range(20)]
 EXPECTED = [fake_worker.pair_sum(list(a.encode()), list(b.encode())) for a, b in TEXTS]
@@ -51,7 +51,7 @@ def test_a_killed_worker_is_started_again(
 def test_a_crash_that_repeats_is_given_up(
     make: Callable[..., CTWorkerLM], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ctworker.session._RESTART_PAUSE_S", 0.01)
+    monkeypatch.setattr("ctworker.client.session._RESTART_PAUSE_S", 0.01)
     with pytest.raises(
         CtworkerError,
         match="killed by SIGKILL.*crash 3 of this run, 3 of them without a result.*20 of 20 requests",
@@ -63,10 +63,10 @@ def test_a_crash_that_repeats_is_given_up(
 def test_crashes_with_results_between_go_on(
     make: Callable[..., CTWorkerLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ctworker.session._RESTART_PAUSE_S", 0.01)
+    monkeypatch.setattr("ctworker.client.session._RESTART_PAUSE_S", 0.01)
     model = make("slow=0.1,crash=5")
     assert model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True) == EXPECTED
-    monkeypatch.setattr("ctworker.scoring._MAX_CRASHES_IN_ALL", 1)
+    monkeypatch.setattr("ctworker.client.scoring._MAX_CRASHES_IN_ALL", 1)
     with pytest.raises(CtworkerError, match="crash 2 of this run, 1 of them without"):
         make("slow=0.1,crash=5").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
 

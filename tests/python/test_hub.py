@@ -10,11 +10,12 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from ctworker import hub
-from ctworker.arguments import Settings
-from ctworker.errors import ArgumentError, CtworkerError
+
+from ctworker.base.errors import ArgumentError, CtworkerError
+from ctworker.client import hub
+from ctworker.options.settings import Settings
 from ctworker.sweep import models
-from ctworker.sweep.definition import Model
+from ctworker.sweep.work import Model
 
 REPOSITORY = [
     "config.json", "generation_config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",

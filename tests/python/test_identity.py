@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from ctworker.api import Client, Worker
-from ctworker.errors import ArgumentError
-from ctworker.identity import LocalIdentity, files_stamp
-from ctworker.lm import CTWorkerLM
-
 import fake_worker
+import pytest
+
+from ctworker.api import Client, Worker
+from ctworker.base.errors import ArgumentError
+from ctworker.client.identity import LocalIdentity, files_stamp
+from ctworker.lm import CTWorkerLM
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from ctworker import command_line
-
 import data_tasks
+import pytest
 from conftest import HERE, alive, wait_for
+
+from ctworker.base import command_line
 
 LM_EVAL = ["--model", "ctworker", "--model_args", "pretrained=M"]
 
@@ -145,7 +145,8 @@ def test_a_second_one_ends_at_once(endless: Path, monkeypatch: pytest.MonkeyPatc
     """The first waits for the worker, for ever."""
     monkeypatch.setenv("STUBBORN", "1")
     text = (
-        "import time; from ctworker import interrupt, launcher; interrupt._END_S = 1e9; interrupt.install('name')\n"
+        "import time; from ctworker.base import interrupt\nfrom ctworker.client import launcher\n"
+        "interrupt._END_S = 1e9; interrupt.install('name')\n"
         "worker = launcher.WorkerProcess([])\nwhile True: time.sleep(1)"
     )
     child = subprocess.Popen([sys.executable, "-c", text], stderr=subprocess.PIPE, text=True)
@@ -159,6 +160,7 @@ def test_a_second_one_ends_at_once(endless: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_ignored_where_it_was_ignored() -> None:
     """As of nohup and of shells without job control."""
-    text = "import os, signal; from ctworker import interrupt; interrupt.install('name'); os.kill(os.getpid(), signal.SIGINT); print('on')"
+    text = "import os, signal; from ctworker.base import interrupt; interrupt.install('name')\n"
+    text += "os.kill(os.getpid(), signal.SIGINT); print('on')"
     command = ["sh", "-c", f'trap "" INT; exec {shlex.join([sys.executable, "-c", text])}']
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "on\n"

@@ -6,14 +6,14 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from ctworker.client import Connection
-from ctworker.errors import CtworkerError
-from ctworker.lm import CTWorkerLM
-from ctworker.scoring import Item, Scorer
-
 import fake_worker
+import pytest
 from conftest import ids, requests
+
+from ctworker.base.errors import CtworkerError
+from ctworker.client.connection import Connection
+from ctworker.client.scoring import Item, Scorer
+from ctworker.lm import CTWorkerLM
 
 
 def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
@@ -52,8 +52,8 @@ def test_a_job_that_waits_too_long_makes_room(
     asked: Callable[[], list[list[str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ctworker.scoring._HOLD_S", 0.01)
-    monkeypatch.setattr("ctworker.scoring._HOLD_PAUSE_S", 0.05)
+    monkeypatch.setattr("ctworker.client.scoring._HOLD_S", 0.01)
+    monkeypatch.setattr("ctworker.client.scoring._HOLD_PAUSE_S", 0.05)
     answers = make("part=4096,full=3").loglikelihood(
         requests("loglikelihood", *TEXTS), disable_tqdm=True
     )
@@ -124,6 +124,6 @@ def test_a_stalled_worker_is_told(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("ctworker.scoring._BUSY_NOTE_S", 0.3)
+    monkeypatch.setattr("ctworker.client.scoring._BUSY_NOTE_S", 0.3)
     make("slow=2").loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True)
     assert "no progress on this job" in caplog.text

@@ -10,16 +10,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import ctworker
 import pytest
-from ctworker import launcher
-from ctworker.errors import ArgumentError, CtworkerError
-from ctworker.launcher import WorkerProcess
-from ctworker.lm import CTWorkerLM
-
 from conftest import alive, wait_for
 
-from conftest import wait_for
+import ctworker
+from ctworker.base.errors import ArgumentError, CtworkerError
+from ctworker.client import launcher
+from ctworker.client.launcher import WorkerProcess
+from ctworker.lm import CTWorkerLM
 
 
 @pytest.mark.parametrize(("program", "code"), [("/bin/false", 1), ("/bin/true", 0)])
@@ -129,8 +127,8 @@ def test_which_gpu(fake: Callable[[str], Path], checkpoint: Path) -> None:
         CTWorkerLM.create_from_arg_obj({"pretrained": str(checkpoint), **given}, added).close()
         return " ".join(json.loads(record.read_text())["argv"])
 
-    assert "--backend cuda --dtype auto --device 3" in options({}, {"device": "cuda:3"})
-    assert "--backend cuda --dtype auto --device 0" in options({"device": "cuda:0"}, {"device": "cuda:0"})
+    assert "--backend cuda --device 3" in options({}, {"device": "cuda:3"})
+    assert "--backend cuda --device 0" in options({"device": "cuda:0"}, {"device": "cuda:0"})
     assert "--device 2" in options({"device": "cuda:2"}, {"device": "cuda:0"})
     assert "--backend auto" in options({}, {"device": "cuda:0"})  # lm-eval's own default is not a user's choice
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from conftest import ROOT, golden_folder
+
+from ctworker.base.errors import ProtocolError
+from ctworker.client.results import Comparison, Layers, split
+from ctworker.client.wire import DIVERGENCE_COLUMNS, LAYER_COLUMNS
 from ctworker.compare import layers
 from ctworker.compare import main as compare
-from ctworker.errors import ProtocolError
-from ctworker.results import Comparison, Layers, split
-from ctworker.wire import DIVERGENCE_COLUMNS, LAYER_COLUMNS
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import reference_model

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ctworker.encoding import Encoder
-from ctworker.lm import CTWorkerLM
-from ctworker.tokenizer import UNLIMITED, TextTokenizer
+import tokenizer_cases
+from conftest import requests
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import _add_special_kwargs, has_bos_prefix, resolve_max_length
 
-import tokenizer_cases
-from conftest import requests
+from ctworker.lm import CTWorkerLM
+from ctworker.text.encoding import Encoder
+from ctworker.text.tokenizer import UNLIMITED, TextTokenizer
 
 TEXTS = ["Hello world", " Hello", "two  spaces ", "a\n", "<s>x", "<bos>x", "</s> y", "<|endoftext|>z", "[gMASK]<sop>x", "12 ,"]
 

@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from conftest import ROOT
-from ctworker import Worker, tables
-from ctworker.compare import main as compare
-from ctworker.compare import kept, matrices
-from ctworker.errors import CtworkerError, ProtocolError
-from ctworker.results import Comparison, Matrices, split
-from ctworker.wire import DIVERGENCE_COLUMNS
 from test_layers import TEXT, models, text, write_tensors  # noqa: F401
+
+from ctworker import Worker
+from ctworker.base import tables
+from ctworker.base.errors import CtworkerError, ProtocolError
+from ctworker.client.results import Comparison, Matrices, split
+from ctworker.client.wire import DIVERGENCE_COLUMNS
+from ctworker.compare import kept, matrices
+from ctworker.compare import main as compare
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import reference_model

@@ -8,15 +8,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import fake_worker
 import pytest
-from ctworker.errors import ArgumentError, CtworkerError
-from ctworker.lm import CTWorkerLM
+import tokenizer_cases
+from conftest import ids, requests
 from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-import fake_worker
-import tokenizer_cases
-from conftest import ids, requests
+from ctworker.base.errors import ArgumentError, CtworkerError
+from ctworker.lm import CTWorkerLM
 
 BOS, EOS = 256, 257
 

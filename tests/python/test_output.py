@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from ctworker import tables
-from ctworker.errors import CtworkerError
-from ctworker.output import ReportFile, exit_code
+
+from ctworker.base import tables
+from ctworker.base.errors import CtworkerError
+from ctworker.base.output import ReportFile, exit_code
 
 
 @pytest.mark.parametrize("name", ["report.json", "-"])
@@ -39,7 +40,7 @@ def test_standard_streams_that_are_closed(tmp_path: Path, closed: list[int]) -> 
     file = tmp_path / "report.json"
     program = (
         "import sys\n"
-        "from ctworker.output import ProgressLine, ReportFile, exit_code\n"
+        "from ctworker.base.output import ProgressLine, ReportFile, exit_code\n"
         "def run():\n"
         "    ProgressLine('a').close()\n"
         "    report = ReportFile(sys.argv[1])\n"

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ctworker.pace import Pace
+
+from ctworker.base.pace import Pace
 from ctworker.sweep.timing import Timing
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import data_tasks
 import numpy as np
 import pytest
 from scipy import stats
+from test_processes import QUICK, run
 
-import data_tasks
+from ctworker.base.errors import ArgumentError
 from ctworker.compare import main as compare
 from ctworker.compare import paired
 from ctworker.compare.samples import Pairs, pair, read_run
-from ctworker.errors import ArgumentError
-from test_processes import QUICK, run
 
 DATE = "2026-11-23T17-39-20.123456"
 

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from lm_eval.api.metrics import weighted_perplexity
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from ppl_cases import BOS, N_IDS, TEXT, WIKITEXT, report_of, text_file, with_bos  # noqa: F401 (fixtures)
 
 from ctworker import Worker
 from ctworker.perplexity import methods, texts
-from ctworker.tokenizer import TextTokenizer
-from ppl_cases import BOS, N_IDS, TEXT, WIKITEXT, report_of
-from ppl_cases import text_file, with_bos  # noqa: F401 (fixtures)
+from ctworker.text.tokenizer import TextTokenizer
 
 
 @dataclass

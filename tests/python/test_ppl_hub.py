@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-
 from conftest import SRC
 
 ROWS = ["", " = Title = \n", "", " some text \n"]
@@ -23,7 +22,7 @@ NAMES = [
 ]  # fmt: skip
 PROGRAM = """
 import json, sys
-from ctworker.errors import CtworkerError
+from ctworker.base.errors import CtworkerError
 from ctworker.perplexity import texts
 
 for name in sys.argv[1:]:

@@ -14,16 +14,15 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from ppl_cases import BOS, N_IDS, TEXT, report_of, text_file, with_bos  # noqa: F401 (fixtures)
 
 from ctworker import Worker
-from ctworker.errors import CtworkerError
+from ctworker.base.errors import CtworkerError
+from ctworker.client.scoring import Score
 from ctworker.perplexity import main as ppl
 from ctworker.perplexity import methods, texts
 from ctworker.perplexity.measure import Document, Tokens, check, measure, ratio, tokenize
-from ctworker.scoring import Score
-from ctworker.tokenizer import TextTokenizer
-from ppl_cases import BOS, N_IDS, TEXT, report_of
-from ppl_cases import text_file, with_bos  # noqa: F401 (fixtures)
+from ctworker.text.tokenizer import TextTokenizer
 
 
 def test_every_field_can_be_set(

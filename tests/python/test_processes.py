@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import data_tasks
 import fake_worker
+import pytest
 from conftest import HERE, SRC, alive, wait_for
 
 INSTALLED = os.environ.get("CTWORKER_TEST_INSTALLED") == "1"
@@ -116,7 +115,7 @@ def test_other_programs_keep_their_tracebacks(fake: Callable[[str], Path]) -> No
 
 
 def test_other_errors_keep_their_tracebacks() -> None:
-    text = "import sys; sys.argv[0] = 'lm_eval'; from ctworker import excepthook; excepthook.install(); 1 / 0"
+    text = "import sys; sys.argv[0] = 'lm_eval'; from ctworker.harness import excepthook; excepthook.install(); 1 / 0"
     said = run([sys.executable, "-c", text], code=1).stderr
     assert "Traceback" in said and "ZeroDivisionError" in said.splitlines()[-1]
 
@@ -130,7 +129,7 @@ def test_other_errors_keep_their_tracebacks() -> None:
     ],
 )
 def test_errors_of_libraries_in_tasks(code: str, expected: str) -> None:
-    text = f"import sys; sys.argv[0] = 'lm_eval'; from ctworker import excepthook; excepthook.install(); {code}"
+    text = f"import sys; sys.argv[0] = 'lm_eval'; from ctworker.harness import excepthook; excepthook.install(); {code}"
     assert run([sys.executable, "-c", text], code=1).stderr.startswith(expected)
 
 
@@ -210,7 +209,7 @@ import gc, os, sys, warnings
 warnings.simplefilter("error", DeprecationWarning)  # Python 3.12 warns about fork with threads
 import datasets
 from ctworker.lm import CTWorkerLM
-from ctworker.errors import CtworkerError
+from ctworker.base.errors import CtworkerError
 from lm_eval.api.instance import Instance
 model = CTWorkerLM(sys.argv[1])
 def ask():

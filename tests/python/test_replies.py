@@ -9,12 +9,12 @@ from typing import Any
 
 import msgpack
 import pytest
-from ctworker.client import Connection
-from ctworker.errors import CtworkerError, ProtocolError
-from ctworker.lm import CTWorkerLM
-from ctworker.transport import ReqSocket
-
 from conftest import requests
+
+from ctworker.base.errors import CtworkerError, ProtocolError
+from ctworker.client.connection import Connection
+from ctworker.client.transport import ReqSocket
+from ctworker.lm import CTWorkerLM
 
 Mutate = Callable[[str, bytes], bytes]
 

@@ -16,7 +16,7 @@ import pytest
 import data_tasks
 from conftest import wait_for
 from ctworker.compare import runs
-from ctworker.sweep import view
+from ctworker.sweep import columns, view
 from killed_sweep import Killed
 from sweep_cases import TWO, read, scores, start, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
@@ -50,7 +50,7 @@ class TestRun:
         assert first["source"]["identity"] != document["cells"][2]["source"]["identity"]
         assert first["method"]["n_docs"] == {"toy_rolling": 9} and first["versions"]["lm_eval"]
         table = (folder / "sweep-results" / "results.md").read_text()
-        assert "| W4 | 16.000 |" in table and view.number(best["value"], best["stderr"]) in table
+        assert "| W4 | 16.000 |" in table and columns.number(best["value"], best["stderr"]) in table
         lines = (folder / "sweep-results" / "results.csv").read_text().splitlines()
         assert len(lines) == 1 + sum(len(cell["metrics"]) for cell in document["cells"])
         self.check_paired(document, folder / "sweep-results")
@@ -167,11 +167,11 @@ class TestRun:
         """Known before any cell runs: the cells of these options fail, the others run; an error if there are no others."""
         file = write(folder, TWO + "options: [{name: small, dtype: float32, memory_limit: 1KiB}, {name: usual}]\n")
         code, out = sweep(file, "--only", ":toy_rolling")
-        assert code == 1 and out.index("raise --memory-limit") < out.index("toy_rolling [usual]: word_perplexity"), out
+        assert code == 1 and out.index("raise memory_limit:") < out.index("toy_rolling [usual]: word_perplexity"), out
         states = {(c["model"], c["options"]): c["state"] for c in read(folder)["cells"] if c["work"] == "toy_rolling"}
         assert states == {(model, name): state for model in ("one", "W4") for name, state in (("small", "failed"), ("usual", "done"))}
         code, out = sweep(write(folder, TWO + "options: {cpu_variant: avx1024}\n"))
-        assert code == 64 and "--cpu-variant: expected one of" in out.splitlines()[-1], out
+        assert code == 64 and "options.cpu_variant: 'avx1024': expected one of auto, c, avx2, avx512" in out.splitlines()[-1], out
 
     def test_hub_model_that_is_missing(self, folder: Path) -> None:
         """Its cells fail when it is its turn; the others run."""

@@ -8,11 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
+from sweep_cases import (
+    TWO,
+    folder,  # noqa: F401 (fixtures)
+    write,
+)
 
-from ctworker.errors import ArgumentError, CtworkerError
+from ctworker.base.errors import ArgumentError, CtworkerError
 from ctworker.sweep import definition, results
-from sweep_cases import TWO, write
-from sweep_cases import folder  # noqa: F401 (fixtures)
 
 
 class TestFile:
@@ -40,7 +43,7 @@ class TestFile:
             ("tasks: [toy_rolling, {task: toy_choices, num_fewshot: 0}]", "", "there is nothing to do"),
             ("include_path: tasks", "include_path: none", "5: include_path: there is no folder"),
             ("name: two", "models: []", "2: models: the key occurs twice, first in line 1"),
-            ("name: two", "options: {dtype: bf15}", "1: options.dtype: dtype='bf15': expected one of auto"),
+            ("name: two", "options: {dtype: bf15}", "1: options.dtype: 'bf15': expected one of auto"),
             ("name: two", "options: [{dtype: auto}, {dtype: float32}]", "the key name is missing"),
             ("name: two", "devices: [0, auto]", "several devices are named by number"),
             ("name: two", "devices: gpu", "1: devices: expected auto, cpu, or the number of a GPU, found text, 'gpu'"),

@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import ROOT
+from sweep_cases import (
+    folder,  # noqa: F401 (fixtures)
+    read,
+    scores,
+    sweep,
+    write,
+)
+
+from ctworker.options.spelling import for_sweep
 from ctworker.sweep.kinds.methods import METHOD_KEYS
-from ctworker.sweep.kinds.shared import in_keys
-from sweep_cases import read, scores, sweep, write
-from sweep_cases import folder  # noqa: F401 (fixtures)
 
 METHODS = """\
 models: [{path: one, original: true}, {path: other, label: W4}]
@@ -31,12 +36,12 @@ methods:
         ("choose a smaller --window, or a longer text", "choose a smaller window, or a longer text"),
         ("name a token with --bos-token ID, or choose --bos none", "name a token with bos_token: ID, or choose bos: none"),
         ("name the column with --column", "name the column with column"),
-        ("--cpu-variant: expected one of", "--cpu-variant: expected one of"),
+        ("--cpu-variant: expected one of", "cpu_variant: expected one of"),
         ("pass --windows 3", "pass --windows 3"),
     ],
 )
 def test_messages_name_keys(option: str, key: str) -> None:
-    assert in_keys(option, METHOD_KEYS) == key
+    assert for_sweep(option, METHOD_KEYS) == key
 
 
 @pytest.mark.usefixtures("real_worker")

@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from ctworker.errors import ArgumentError
-from ctworker.tokenizer import TextTokenizer
-
 import tokenizer_cases
+
+from ctworker.base.errors import ArgumentError
+from ctworker.text.tokenizer import TextTokenizer
 
 
 @pytest.fixture(scope="module")

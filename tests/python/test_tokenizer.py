@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ctworker.errors import ArgumentError
-from ctworker.tokenizer import TextTokenizer
+import tokenizer_cases
 from tokenizers import Tokenizer
 
-import tokenizer_cases
+from ctworker.base.errors import ArgumentError
+from ctworker.text.tokenizer import TextTokenizer
 
 EXPECTED = json.loads((tokenizer_cases.DATA / "tokenizer_ids.json").read_text(encoding="utf-8"))[
     "cases"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ctworker.compare.tokenizers import difference
-from ctworker.tokenizer import TextTokenizer
+from ctworker.text.tokenizer import TextTokenizer
 
 TEXTS = ["Some text,", " and More."]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ctworker.errors import ArgumentError
-from ctworker.tokenizer import TextTokenizer
-
 import tokenizer_spellings
+
+from ctworker.base.errors import ArgumentError
+from ctworker.text.tokenizer import TextTokenizer
 
 EXPECTED = json.loads(tokenizer_spellings.TABLE.read_text(encoding="utf-8"))["spellings"]
 

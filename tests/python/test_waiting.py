@@ -17,22 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import fake_worker
 import msgpack
 import pynng
 import pytest
-from ctworker.batches import Job
-from ctworker.client import Connection
-from ctworker.clock import Clock
-from ctworker.errors import ConnectionLost, TurnedAway
-from ctworker.scoring import Item, Score, Scorer
 
-import fake_worker
+from ctworker.base.clock import Clock
+from ctworker.base.errors import ConnectionLost, TurnedAway
+from ctworker.client.batches import Job
+from ctworker.client.connection import Connection
+from ctworker.client.scoring import Item, Score, Scorer
 
 SCORE = """
 import sys, time
 from array import array
-from ctworker.client import Connection
-from ctworker.scoring import Item, Scorer
+from ctworker.client.connection import Connection
+from ctworker.client.scoring import Item, Scorer
 scores = {}
 items = [Item(array("i", [1, 2, i]), 1) for i in range(int(sys.argv[2]))]
 with Connection(sys.argv[1], timeout=float(sys.argv[3])) as client:
@@ -92,7 +92,7 @@ def test_the_worker_cannot_ask_for_silence() -> None:
 
 def test_the_clock_leaves_out_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("ctworker.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("ctworker.base.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
     clock = Clock()
     now[0] = 0.25
     assert clock.now() == 0.25

@@ -13,10 +13,17 @@ from pathlib import Path
 import msgpack
 import pynng
 import pytest
-from ctworker.client import Connection
-from ctworker.errors import ArgumentError, ConnectionLost, CtworkerError, ProtocolError, WorkerError
-from ctworker.transport import ReqSocket
-from ctworker.wire import decode_columns, decode_reply, encode_request, pack, unpack
+
+from ctworker.base.errors import (
+    ArgumentError,
+    ConnectionLost,
+    CtworkerError,
+    ProtocolError,
+    WorkerError,
+)
+from ctworker.client.connection import Connection
+from ctworker.client.transport import ReqSocket
+from ctworker.client.wire import decode_columns, decode_reply, encode_request, pack, unpack
 
 
 def test_columns_are_little_endian() -> None:

@@ -11,17 +11,22 @@ Importing this package imports no submodule; each name below is loaded on first 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Client": "api",
-    "Comparison": "results",
-    "CtworkerError": "errors",
-    "Progress": "scoring",
-    "Score": "results",
-    "TextTokenizer": "tokenizer",
+    "Comparison": "client.results",
+    "Divergence": "client.results",
+    "Estimate": "client.results",
+    "Perplexity": "client.results",
+    "Scores": "client.results",
+    "TextScore": "client.results",
+    "CtworkerError": "base.errors",
+    "Progress": "base.progress",
+    "Score": "client.results",
+    "TextTokenizer": "text.tokenizer",
     "Worker": "api",
     "CTWorkerLM": "lm",  # needs lm-eval
 }
@@ -30,8 +35,13 @@ __all__ = [
     "Client",
     "Comparison",
     "CtworkerError",
+    "Divergence",
+    "Estimate",
+    "Perplexity",
     "Progress",
     "Score",
+    "Scores",
+    "TextScore",
     "TextTokenizer",
     "Worker",
     "__version__",
@@ -39,14 +49,26 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .api import Client, Worker
-    from .errors import CtworkerError
+    from .base.errors import CtworkerError
+    from .base.progress import Progress
+    from .client.results import (
+        Comparison,
+        Divergence,
+        Estimate,
+        Perplexity,
+        Score,
+        Scores,
+        TextScore,
+    )
     from .lm import CTWorkerLM
-    from .results import Comparison, Score
-    from .scoring import Progress
-    from .tokenizer import TextTokenizer
+    from .text.tokenizer import TextTokenizer
 
 
-def __getattr__(name: str) -> Any:
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> object:
     if name in _LAZY:
         from importlib import import_module
 

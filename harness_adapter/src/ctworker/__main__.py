@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import sys
 
-from . import interrupt
+from .base import interrupt
 
 
 def main() -> int:
     interrupt.install("ctworker", stores=False)  # until the program takes this process over
-    from .errors import ArgumentError, CtworkerError
-    from .launcher import find_binary
+    from .base.errors import ArgumentError, CtworkerError
+    from .client.launcher import find_binary
 
     arguments = sys.argv[1:]
     try:
@@ -21,7 +21,7 @@ def main() -> int:
         print(f"ctworker: {error}", file=sys.stderr)
         return 69
     if arguments[:1] == ["inspect"]:
-        from . import headers
+        from .client import headers
 
         try:
             arguments = headers.localise(arguments)

@@ -1,357 +1,231 @@
-"""The Python API: log-probabilities of token ids, without lm-eval. See docs/PYTHON.md."""
+"""The Python API: scores, perplexities and divergences, without lm-eval. See docs/PYTHON.md and docs/API.md.
+
+Scoring token ids needs msgpack only: what texts need is imported by the methods for texts."""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from . import arguments, hub
-from .batches import Item
-from .errors import ArgumentError, CtworkerError
-from .results import Comparison, Score, nothing
-from .scoring import Progress
-from .session import Session
-from .wire import INT32
+from .base.errors import ArgumentError, CtworkerError
+from .client import hub
+from .client.notebook import OnProgress, shown
+from .client.results import Divergence, Estimate, Perplexity, Score, Scores, TextScore
+from .client.token_client import TokenClient, TokenWorker
+from .options import spelling
+from .options.settings import On, parameters
+from .perplexity import methods, texts
 
-#: Token ids: a list, an array, a numpy array, ...
-Tokens: TypeAlias = Iterable[int]
-#: A text, of which every token but the first is scored, or (context, continuation), of which the continuation is scored.
-Sequenced: TypeAlias = Tokens | tuple[Tokens, Tokens]
+if TYPE_CHECKING:
+    from .perplexity.methods import Method
+    from .perplexity.texts import Text
+    from .text.tokenizer import TextTokenizer
 
-_COLUMNS = ["logprob", "greedy"]
+#: A text, or the rows of a text, or a file with a text.
+TextOrFile = str | os.PathLike[str] | Sequence[str]
 
 
-class Client:
+class Client(TokenClient):
     """Connects to a running worker. Not thread-safe; a forked process must create its own Client.
 
-    endpoint: `ipc:///path` or `tcp://host:port`. model: name of one of the worker's models; "": the first.
-    token_file: file with the token for a worker on tcp://; default: the token in CTW_TOKEN.
-    timeout: seconds to wait for an answer before a call fails. load_timeout: seconds to wait for loading.
+    endpoint: `ipc:///path` or `tcp://host:port`. The other parameters are options:
     """
 
-    def __init__(
+    _text_tokenizer: TextTokenizer | None = None
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer: that of the parameter `tokenizer`, else the model's. Raises CtworkerError."""
+        if self._text_tokenizer is None:
+            from .text.tokenizer import TextTokenizer
+
+            name = self._settings.tokenizer or self._settings.pretrained or str(self.folder or "")
+            if not name:
+                raise ArgumentError(
+                    f"the files of the model at {self.endpoint} are not on this machine: pass its tokenizer with tokenizer= (a "
+                    "folder or a hub name)"
+                )
+            source = hub.resolve(name, self._settings, weights=False)
+            self._text_tokenizer = TextTokenizer(source.folder, name=source.name)
+        return self._text_tokenizer
+
+    def score_text(
         self,
-        endpoint: str,
-        *,
-        model: str = "",
-        token_file: str | os.PathLike[str] | None = None,
-        timeout: float = 120.0,
-        load_timeout: float | None = None,
-    ) -> None:
-        given = {"endpoint": endpoint, "token_file": token_file, "timeout": timeout}
-        settings = arguments.parse(given | {"load_timeout": load_timeout, "model": model})
-        self._session = Session(settings, None)
-        self._closed = False
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stops a worker that this object started; any other worker keeps running. Then nothing can be scored."""
-        self._closed = True
-        self._session.close()
-
-    @property
-    def endpoint(self) -> str:
-        """The worker's URL, for further clients."""
-        return self._session.url
-
-    @property
-    def model(self) -> dict[str, Any]:
-        """The worker's description of the model: `name`, `dtype`, `backend`, `vocab`, ... (docs/PROTOCOL.md, "info")."""
-        return dict(self._session.model)
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """The worker's description of another of its models."""
-        return self._session.named(name)
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder that the worker's model was loaded from; None: it is not on this machine. Raises CtworkerError if the
-        folder no longer holds that checkpoint."""
-        return self._session.folder()
-
-    @property
-    def notes(self) -> list[str]:
-        """What could not be checked, for a reader of the results."""
-        return list(self._session.notes)
-
-    @property
-    def max_length(self) -> int:
-        """Longest model input in tokens."""
-        return self._session.model["max_length"]
-
-    @property
-    def identity(self) -> str:
-        """sha256 over every byte of the checkpoint's tensors and config.json."""
-        return self._session.source()["identity"]
-
-    @property
-    def numerics(self) -> str:
-        """Scores of equal tokens under equal `identity` and `numerics` are equal bit for bit."""
-        return self._session.source()["numerics"]
-
-    def score(
-        self,
-        sequences: Iterable[Sequenced],
+        texts: Iterable[str | tuple[str, str]],
         *,
         max_length: int | None = None,
         vocabulary: int | None = None,
-        on_score: Callable[[int, Score], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> list[Score]:
-        """Log-probabilities of each sequence's tokens, in the order of the sequences.
+        progress: bool | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Scores[TextScore]:
+        """Log-probabilities (nats) of texts, in the order of the texts, tokenised as by lm-eval.
 
-        A list of n tokens: tokens 1 .. n-1 are scored, each given all tokens before it. A tuple (context,
-        continuation): the continuation's tokens are scored; a context too long for max_length is truncated from
-        the left (`truncated` is the number of tokens removed).
-        vocabulary: probabilities over the first so many token ids only, which all tokens must be of.
-        on_score(i, score) is called as soon as a sequence's score is final.
-        Raises CtworkerError; an error in one sequence names the sequence's number.
+        A str: every token is scored, in lm-eval's windows, the first one after BOS (else EOS), as a request of
+        loglikelihood_rolling. A tuple (context, continuation): the continuation's tokens are scored, as a request of
+        loglikelihood. progress: a bar (None: in a notebook). Raises CtworkerError.
         """
-        items = [_item(i, sequence) for i, sequence in enumerate(_list(sequences))]
-        head = {"max_length": self.max_length if max_length is None else max_length, **self._over(vocabulary)}
-        return self._run("loglikelihood", items, head, on_score, on_progress)
+        from .text.encoding import Encoder
 
-    def score_rolling(
-        self,
-        texts: Iterable[Tokens],
-        prefix_token: int,
-        *,
-        max_length: int | None = None,
-        context_length: int = 1,
-        vocabulary: int | None = None,
-        on_score: Callable[[int, Score], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> list[Score]:
-        """Log-probabilities of every token of texts of any length, in lm-eval's windows of max_length tokens; the first
-        token is conditioned on prefix_token (for example BOS). Otherwise like score()."""
-        items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
-        head = {
-            "max_length": self.max_length if max_length is None else max_length,
-            "prefix_token": prefix_token,
-            "context_length": context_length,
-            **self._over(vocabulary),
-        }
-        return self._run("loglikelihood_rolling", items, head, on_score, on_progress)
+        given = list(texts)
+        encoder = Encoder(self.tokenizer, add_bos_token=None, prefix_token_id=None)
+        whole = [text for text in given if isinstance(text, str)]
+        pairs = [(text[0], text[1]) for text in given if not isinstance(text, str)]
+        ids = [array("i", each) for each in encoder.texts(whole)]
+        split = [(array("i", pair.context), array("i", pair.continuation)) for pair in encoder.pairs(pairs)]
+        found: dict[str, Iterator[TextScore]] = {}
+        with shown("score_text", progress, on_progress) as tell:
+            scores = self.score_rolling(
+                ids, encoder.prefix_token_id, max_length=max_length, vocabulary=vocabulary, on_progress=tell
+            )
+            found["whole"] = (_of_text(*each) for each in zip(whole, ids, scores, strict=True))
+            scores = self.score(split, max_length=max_length, vocabulary=vocabulary, on_progress=tell)
+            found["pair"] = (_of_text(text, part[1], score) for text, part, score in zip(pairs, split, scores, strict=True))
+        return Scores(next(found["whole" if isinstance(text, str) else "pair"]) for text in given)
 
-    def score_windows(
+    def perplexity(
         self,
-        texts: Iterable[Tokens],
-        window: int,
+        text: TextOrFile | None = None,
         *,
+        dataset: str | None = None,
+        column: str | None = None,
+        method: str = methods.DEFAULT,
+        join: str | None = None,
+        bos: str | None = None,
+        window: int | str | None = None,
         stride: int | None = None,
-        first: int = 1,
-        rows: int = 0,
-        new: bool = False,
-        tail: bool = False,
-        bos: int | None = None,
-        bos_mode: str = "replace",
-        max_length: int | None = None,
-        vocabulary: int | None = None,
-        on_score: Callable[[int, Score], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> list[Score]:
-        """Log-probabilities of texts that the worker cuts into windows by a rule (docs/PROTOCOL.md, "Windows of a rule"):
-        `window` tokens every `stride` tokens, scored from position `first`; `rows` windows of each text (0: all); `new`:
-        only tokens behind the window before; `tail`: also the shorter last window; `bos`: a token, which replaces each
-        window's first token (bos_mode "replace") or precedes it ("prefix"). Otherwise like score()."""
-        items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
-        head = _rule(window, stride, first, rows, new, tail, bos, bos_mode)
-        head |= {"max_length": self.max_length if max_length is None else max_length, **self._over(vocabulary)}
-        return self._run("loglikelihood_windows", items, head, on_score, on_progress)
+        first: int | str | None = None,
+        new: bool | None = None,
+        tail: bool | None = None,
+        spare: int | None = None,
+        rows: int | None = None,
+        vocabulary: str | None = None,
+        mean: str | None = None,
+        error: str | None = None,
+        bos_token: int | None = None,
+        progress: bool | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Perplexity:
+        """One perplexity by a named method, with its standard error: the numbers of `ctworker-ppl`, bit for bit.
 
-    def compare_windows(
+        text: the text itself; a list: its rows; a path object: a file (plain text, Parquet, JSON lines). dataset: instead of a
+        text, a data set as of `ctworker-ppl --dataset`; without both, wikitext2. column: of Parquet and JSON lines. method: the
+        method's name (docs/METHODS.md), of which the following parameters replace single fields. progress: a bar (None: in a
+        notebook). Raises CtworkerError.
+        """
+        from .perplexity import measure
+
+        with _in_python():
+            chosen = methods.choose(method, _given(locals()))
+            loaded = _load(text, dataset, column, chosen, join_given=join is not None)
+            tokens = measure.tokenize(loaded, chosen, self.tokenizer)
+            used = methods.resolve(chosen, self.max_length)
+            with shown(loaded.name, progress, on_progress) as tell:
+                result = measure.measure(self, measure.check(tokens, used), used, tell)
+        fields = result.fields() | result.source
+        return Perplexity(**{name: fields[name] for name in Perplexity.__dataclass_fields__})
+
+    def compare(
         self,
-        texts: Iterable[Tokens],
-        window: int,
+        text: TextOrFile | None = None,
         *,
         reference: str = "reference",
+        dataset: str | None = None,
+        column: str | None = None,
+        method: str = methods.DEFAULT,
+        join: str | None = None,
+        bos: str | None = None,
+        window: int | str | None = None,
         stride: int | None = None,
-        first: int = 1,
-        rows: int = 0,
-        new: bool = False,
-        tail: bool = False,
-        bos: int | None = None,
-        bos_mode: str = "replace",
+        first: int | str | None = None,
+        new: bool | None = None,
+        tail: bool | None = None,
+        spare: int | None = None,
+        rows: int | None = None,
+        bos_token: int | None = None,
         layers: bool = False,
-        matrices: bool = False,
-        on_result: Callable[[int, Comparison], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> list[Comparison]:
-        """How the model's predictions differ from those of the worker's model `reference`, at every target of texts that are
-        cut as score_windows() cuts them. Both models must read the same tokens. layers: their hidden states after each
-        layer are compared, too, for which both need the same number of layers, of one width. matrices: each quantised
-        matrix is put into the reference alone, too; it takes about half a scoring per matrix."""
-        items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
-        head = {"reference": reference, **_rule(window, stride, first, rows, new, tail, bos, bos_mode)}
-        if layers:
-            head["layers"] = True
-        if matrices:
-            head["matrices"] = True
-        results: dict[int, Comparison] = {}
+        matrices: int | None = None,
+        worst: int = 5,
+        progress: bool | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Divergence:
+        """How the model's predictions differ from those of the worker's model `reference`: the numbers of `ctworker-compare`,
+        bit for bit. Needs numpy (`ctworker[compare]`).
 
-        def keep(i: int, result: Comparison) -> None:
-            results[i] = result
-            if on_result is not None:
-                on_result(i, result)
+        text, dataset, column, method and its fields, progress: as of perplexity(). layers: hidden states are compared after
+        each layer, too. matrices: each quantised matrix is also put into the reference alone, on the first so many windows of
+        each document. worst: number of positions to report. Raises CtworkerError.
+        """
+        from .compare import main, models
 
-        self._submit("divergence", items, head, keep, on_progress, "text {}".format)
-        return [results[i] for i in range(len(items))]
-
-    def _over(self, vocabulary: int | None) -> dict[str, int]:
-        return {} if vocabulary in (None, self.model["vocab"]) else {"vocabulary": vocabulary}
-
-    def _run(
-        self,
-        kind: str,
-        items: Sequence[Item],
-        head: dict[str, Any],
-        on_score: Callable[[int, Score], None] | None,
-        on_progress: Callable[[Progress], None] | None,
-    ) -> list[Score]:
-        scores: list[Score | None] = [None] * len(items)
-        asked = [i for i, item in enumerate(items) if len(item.tokens) > item.n_context]
-
-        def keep(k: int, score: Score) -> None:
-            scores[asked[k]] = score
-            if on_score is not None:
-                on_score(asked[k], score)
-
-        head = {"columns": _COLUMNS, **head}
-        self._submit(kind, [items[i] for i in asked], head, keep, on_progress, lambda k: f"sequence {asked[k]}")
-        for i, score in enumerate(scores):
-            if score is None:
-                scores[i] = nothing(self.numerics, self.identity, windows="window" in head)
-        return scores  # type: ignore[return-value]
-
-    def _submit(
-        self,
-        kind: str,
-        items: Sequence[Item],
-        head: dict[str, Any],
-        keep: Callable[[int, Any], None],
-        on_progress: Callable[[Progress], None] | None,
-        where: Callable[[int], str],
-    ) -> None:
-        if self._closed:
-            raise CtworkerError(f"this {type(self).__name__} is closed: create another one")
-        _check_numbers(head)
-        self._session.score(
-            kind, items, head, on_score=keep, on_progress=on_progress or (lambda progress: None), where=where
-        )
+        main.require_numpy()
+        with _in_python():
+            chosen = methods.choose(method, _given(locals()))
+            loaded = _load(text, dataset, column, chosen, join_given=join is not None)
+            asked = models.Options(
+                reference, [self.model["name"]], loaded, chosen, endpoint=self.endpoint, worst=worst, layers=layers,
+                matrices=matrices, token_file=self._settings.token_file, tokenizer=self._settings.tokenizer,
+            )  # fmt: skip
+            with shown(loaded.name, progress, on_progress) as tell:
+                report = models.compare(models.prepare(asked), lambda i, n, label, now: tell(now))
+        return _divergence(report)
 
 
-class Worker(Client):
+class Worker(TokenWorker, Client):
     """Starts a worker. It stops at close(), at the end of the `with` block, and when this object or process ends.
 
-    model: checkpoint folder or hub name. dtype: dtype of activations (auto, bfloat16, float16, float32).
-    device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `activations`, `devices`, `max_length`, `threads`,
-    `device_memory_limit`, `memory_limit`, `weights_limit`, `host_memory_limit`, `placement`,
-    `cpu_variant`, `vocabulary`, `store`, `store_limit`, `hidden`, `hidden_limit`,
-    `worker_log`, `revision`, `subfolder`, `token`, `cache_dir`, `local_files_only`, `timeout`, `load_timeout`, as in
-    docs/LM_EVAL.md. reference: folder or hub name of a second
-    model, which the worker loads under the name `reference` for compare_windows(); reference_dtype: dtype of its
-    activations, if not `dtype`; hidden, hidden_limit: a folder for the reference's final hidden states, which later
-    comparisons read, and its size.
+    model: checkpoint folder or hub name. reference: folder or hub name of a second model, which the worker loads under the
+    name `reference` for compare() and compare_windows(); reference_dtype: dtype of its activations, if not `dtype`.
+    The other parameters are options:
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        dtype: str = "auto",
-        device: str | None = None,
-        reference: str | os.PathLike[str] | None = None,
-        reference_dtype: str | None = None,
-        **options: Any,
-    ) -> None:
-        given = {"pretrained": os.fspath(model), "dtype": dtype, "device": device, **options}
-        odd = sorted(set(options) - _WORKER_OPTIONS)
-        if odd:
-            raise ArgumentError(
-                f"Worker() takes no '{odd[0]}': its options are {', '.join(sorted(_WORKER_OPTIONS))}"
-            )
-        settings = arguments.parse(given)
-        checkpoint = hub.resolve(settings.pretrained or "", settings, weights=True)
-        beside = []
-        if reference is not None:
-            name = "reference"
-            if reference_dtype is not None:
-                name += f":{arguments.parse_dtype('reference_dtype', reference_dtype)}"
-            beside.append(f"{name}={hub.resolve(os.fspath(reference), settings, weights=True).folder}")
-        self._session = Session(settings, checkpoint, beside)
-        self._closed = False
 
-    @property
-    def pid(self) -> int:
-        """Process id of the worker."""
-        return self._session.pid
+for _class, _interface in ((Client, On.CLIENT), (Worker, On.WORKER)):
+    _class.__doc__ = f"{(_class.__doc__ or '').rstrip()}\n\n{parameters(_interface)}"
 
 
-_WORKER_OPTIONS = {
-    "activations", "max_length", "threads", "device_memory_limit", "memory_limit", "weights_limit", "host_memory_limit",
-    "placement", "devices", "cpu_variant", "vocabulary",
-    "store", "store_limit", "hidden", "hidden_limit", "revision", "subfolder",
-    "cache_dir", "token", "local_files_only", "worker_log", "timeout", "load_timeout",
-}  # fmt: skip
-
-
-def _rule(
-    window: int, stride: int | None, first: int, rows: int, new: bool, tail: bool, bos: int | None, bos_mode: str
-) -> dict[str, Any]:
-    """The keys of a head that say how texts are cut (docs/PROTOCOL.md, "Windows of a rule")."""
-    rule = {
-        "window": window, "stride": window if stride is None else stride, "first": first, "rows": rows, "new": new, "tail": tail
-    }  # fmt: skip
-    return rule if bos is None else rule | {"bos": bos, "bos_mode": bos_mode}
-
-
-_LEAST = {
-    "max_length": 1, "context_length": 1, "window": 1, "stride": 1, "first": 0, "rows": 0,
-    "prefix_token": 0, "bos": 0, "vocabulary": 1,
-}  # fmt: skip
-
-
-def _check_numbers(head: dict[str, Any]) -> None:
-    """Raises ArgumentError for what is no number of the protocol; the worker checks the ranges."""
-    for name, least in _LEAST.items():
-        value = head.get(name, least)
-        if not isinstance(value, int) or not least <= value < 1 << 31:
-            raise ArgumentError(f"{name}={value!r}: expected a whole number from {least} to {(1 << 31) - 1}")
-
-
-def _list(sequences: Any) -> list[Any]:
+@contextmanager
+def _in_python() -> Iterator[None]:
+    """Errors about texts and methods, which the commands share, speak of parameters."""
     try:
-        return list(sequences)
-    except TypeError:
-        raise ArgumentError(f"expected a list of sequences, found {type(sequences).__name__}") from None
+        yield
+    except CtworkerError as error:
+        message = spelling.for_python(str(error), (*methods.FIELDS, "method", "dataset", "text", "column"))
+        if message == str(error):
+            raise
+        raise (ArgumentError if isinstance(error, ArgumentError) else CtworkerError)(message) from error
 
 
-def _tokens(i: int, tokens: Any) -> array:
-    """The tokens as an array. Raises ArgumentError when they are not token ids."""
-    try:
-        return tokens if isinstance(tokens, array) and tokens.typecode == INT32 else array(INT32, list(tokens))
-    except (TypeError, OverflowError) as error:
-        raise ArgumentError(
-            f"sequence {i}: expected token ids or a tuple (context, continuation) of token ids: {error}"
-        ) from error
+def _given(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a method among a call's parameters."""
+    return {name: parameters[name] for name in methods.FIELDS if parameters.get(name) is not None}
 
 
-def _item(i: int, sequence: Any) -> Item:
-    if isinstance(sequence, tuple) and len(sequence) == 2 and isinstance(sequence[0], Iterable):
-        context, continuation = _tokens(i, sequence[0]), _tokens(i, sequence[1])
-        if continuation and not context:
-            raise ArgumentError(
-                f"sequence {i}: the context has no token: it needs the token that the continuation's first token is "
-                "conditioned on (for example BOS)"
-            )
-        return Item(context + continuation, len(context))
-    tokens = _tokens(i, sequence)
-    return Item(tokens, min(1, len(tokens)))
+def _load(text: TextOrFile | None, dataset: str | None, column: str | None, method: Method, *, join_given: bool) -> Text:
+    if text is not None and dataset is not None:
+        raise ArgumentError("text and dataset: pass only one of them")
+    if text is None:
+        return texts.load(dataset or "wikitext2", method.join, join_given=join_given, column=column)
+    if isinstance(text, os.PathLike):
+        return texts.load_file(str(Path(text)), method.join, column)
+    return texts.given([text] if isinstance(text, str) else list(text), method.join)
+
+
+def _of_text(text: str | tuple[str, str], tokens: array[int], score: Score) -> TextScore:
+    return TextScore(**vars(score), text=text, tokens=tokens)
+
+
+def _divergence(report: dict[str, Any]) -> Divergence:
+    (found,) = report["models"]
+    estimates = {
+        name: Estimate(**found["statistics"][name])
+        for name in ("kl", "kl_reverse", "total_variation", "same_top", "ln_ppl_ratio")
+    }
+    return Divergence(
+        **estimates, statistics=found["statistics"], worst=found["worst"], text=report["text"], model=found["model"],
+        reference=found["reference"], notes=[*report["text"]["notes"], *found["notes"]], layers=found.get("layers"),
+        matrices=found.get("matrices"),
+    )  # fmt: skip

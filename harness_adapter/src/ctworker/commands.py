@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from . import interrupt
+from .base import interrupt
 
 
 def _main(command: str, module: str, *, stores: bool = True) -> int:
     interrupt.install(command, stores=stores)
-    return import_module(f"{__package__}.{module}").main()
+    status: int = import_module(f"{__package__}.{module}").main()
+    return status
 
 
 def compare() -> int:

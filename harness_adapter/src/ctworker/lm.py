@@ -12,17 +12,20 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from tqdm import tqdm
 
-from . import arguments, cache, chat, excepthook, guard, hub, report
-from .arguments import DEFAULT_DEVICE
-from .bar import Bar
-from .batches import Item
-from .encoding import Encoder, Pair, make_item
-from .errors import ArgumentError
-from .results import Score
-from .scoring import Progress
-from .session import Session
-from .tokenizer import UNLIMITED, TextTokenizer
-from .wire import INT32
+from .base.errors import ArgumentError
+from .base.progress import Progress
+from .client import hub, report
+from .client.batches import Item
+from .client.results import Score
+from .client.session import Session
+from .client.wire import INT32
+from .harness import cache, excepthook, guard
+from .harness.bar import Bar
+from .options import arguments
+from .options.arguments import DEFAULT_DEVICE
+from .text import chat
+from .text.encoding import Encoder, Pair, make_item
+from .text.tokenizer import UNLIMITED, TextTokenizer
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -66,7 +69,7 @@ class CTWorkerLM(TemplateLM):
 
     @classmethod
     def create_from_arg_string(
-        cls, arg_string: str, additional_config: dict | None = None
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> CTWorkerLM:
         from lm_eval.utils import simple_parse_args_string
 
@@ -111,7 +114,7 @@ class CTWorkerLM(TemplateLM):
 
     @property
     def device(self) -> str:
-        return self._session.model["device"]
+        return str(self._session.model["device"])
 
     @property
     def tokenizer_name(self) -> str:
@@ -134,8 +137,8 @@ class CTWorkerLM(TemplateLM):
         """The template in use, for the results; a name selects among several templates."""
         if chat_template is False or chat_template is None:
             return None
-        named = isinstance(chat_template, str) and isinstance(self.tokenizer.chat_template, dict)
-        self._template_name = chat_template if named else None
+        named = isinstance(self.tokenizer.chat_template, dict)
+        self._template_name = chat_template if named and isinstance(chat_template, str) else None
         return self.tokenizer.select_template(self._template_name)
 
     def apply_chat_template(
@@ -329,7 +332,7 @@ class CTWorkerLM(TemplateLM):
 
     # -- helpers --------------------------------------------------------------------------------------------
 
-    def _keep(self, kind: str, arguments: tuple | None, answer: Any) -> None:
+    def _keep(self, kind: str, arguments: tuple[Any, ...] | None, answer: Any) -> None:
         """--use_cache: stores each answer as soon as it is final."""
         if arguments is not None:
             self.cache_hook.add_partial(kind, arguments, answer)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from . import interrupt
+from .base import interrupt
 
 
 def main() -> None:
     interrupt.install("ctworker")
     from importlib import import_module
 
-    from .output import open_closed_streams
+    from .base.output import open_closed_streams
 
     if find_spec("lm_eval") is None:
         sys.exit("ctworker-lm-eval: lm-eval is not installed: pip install 'ctworker[lm-eval]'")

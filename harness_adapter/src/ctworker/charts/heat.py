@@ -53,8 +53,9 @@ def draw(title: str, subtitle: str, alone: Sequence[dict[str, Any]], theme: Them
     known += [value for _, value in others if value]
     colours = LinearSegmentedColormap.from_list("ctworker", (theme.low, theme.high))
     high = max(known, default=1.0)
-    norm = LogNorm(max(min(known, default=0.1), high / 1e4), high * (1 + 1e-9), clip=True)
-    rows = [[float("nan") if value is None else max(value, norm.vmin) for value in row] for row in values]
+    low = max(min(known, default=0.1), high / 1e4)
+    norm = LogNorm(low, high * (1 + 1e-9), clip=True)
+    rows = [[float("nan") if value is None else max(value, low) for value in row] for row in values]
     image = axes.imshow(rows, aspect="auto", norm=norm, cmap=colours, interpolation="nearest") if kinds else None
     axes.grid(False)
     axes.set_yticks(range(len(kinds)), kinds)
@@ -68,7 +69,7 @@ def draw(title: str, subtitle: str, alone: Sequence[dict[str, Any]], theme: Them
 
 
 def _bar(made: Sheet, image: Any) -> None:
-    left, top, right, bottom = made.box
+    _, top, right, bottom = made.box
     place = ((right + 12) / sheet.WIDTH, 1 - bottom / made.height, 10 / sheet.WIDTH, (bottom - top) / made.height)
     axes = made.figure.add_axes(place)
     bar = made.figure.colorbar(image, cax=axes)

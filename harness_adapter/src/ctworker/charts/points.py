@@ -64,8 +64,8 @@ def _plot(chart: Chart, theme: Theme, key: Sequence[Entry]) -> Sheet:
     axes = made.axes
     axes.set_xlabel(chart.x)
     axes.set_ylabel(chart.y)
-    for _, value, style in chart.levels:
-        axes.axhline(value, color=theme.muted, linewidth=1.1, linestyle=style, zorder=1)
+    for _, value, dashes in chart.levels:
+        axes.axhline(value, color=theme.muted, linewidth=1.1, linestyle=dashes, zorder=1)
     if len(chart.front) > 1:
         axes.plot(*zip(*chart.front), color=theme.muted, linestyle="--", linewidth=1.2, zorder=2)
     for dot in chart.dots:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from ..errors import CtworkerError
+from ..base.errors import CtworkerError
 from . import look
 from .look import Theme
 
@@ -93,7 +93,8 @@ def text_width(text: str, size: float) -> float:
 def _renderer() -> Any:
     from matplotlib.backends.backend_agg import RendererAgg
 
-    return RendererAgg(1, 1, 72)
+    renderer: Any = RendererAgg  # its methods have no types
+    return renderer(1, 1, 72)
 
 
 def shortened(text: str, size: float, most: float) -> str:

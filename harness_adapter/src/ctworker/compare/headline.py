@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import tables
+from ..base import tables
+from ..base.tables import counted, multiple, number
 from ..perplexity import methods
-from ..tables import counted, multiple, number
 from .divergence import FEWEST_CLUSTERS
 
 NOISE_FLOOR = "noise floor"  # the label of the reference's 16-bit run against its float32 run
@@ -52,9 +52,10 @@ def perplexity_change(statistics: dict[str, Any]) -> str:
     if log["value"] is None or log["value"] > 700:
         return "-"
     ratio = math.exp(log["value"])
-    change = {"value": math.expm1(log["value"]), "se": None if log["se"] is None else ratio * log["se"]}
-    text = shown(change, statistics, 100.0, " %")
-    return text if text.startswith(("-", "0")) and change["value"] <= 0 else f"+{text}"
+    change = math.expm1(log["value"])
+    error = None if log["se"] is None else ratio * log["se"]
+    text = shown({"value": change, "se": error}, statistics, 100.0, " %")
+    return text if text.startswith(("-", "0")) and change <= 0 else f"+{text}"
 
 
 def shown(estimate: dict[str, float | None], statistics: dict[str, Any], scale: float = 1.0, unit: str = "") -> str:

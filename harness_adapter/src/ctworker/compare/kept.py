@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import tables
-from ..errors import CtworkerError
+from ..base import tables
+from ..base.errors import CtworkerError
 
 SHARE = 0.05  # of the quantised matrices: so many of the worst are kept
 _BLOCK = 1 << 24
@@ -106,7 +106,7 @@ def _tensors(folder: Path) -> dict[str, _Place]:
 
 def _size(place: _Place) -> int:
     first, end = place[1]["data_offsets"]
-    return end - first
+    return int(end) - int(first)
 
 
 def _write_shard(path: Path, tensors: dict[str, _Place]) -> None:

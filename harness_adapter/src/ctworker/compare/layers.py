@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..results import Comparison
-from ..tables import number, render
+from ..base.tables import number, render
+from ..client.results import Comparison
 from .divergence import FEWEST_CLUSTERS, Estimate
 
 Floats = npt.NDArray[np.float64]

@@ -7,13 +7,17 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import interrupt
-from ..errors import ArgumentError, CtworkerError
-from ..output import Parser, ProgressLine, ReportFile, duration, exit_code, say
-from ..pace import Pace
+from ..base import interrupt
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.output import Parser, ProgressLine, ReportFile, duration, exit_code, say
+from ..base.pace import Pace
+from ..base.progress import Progress
+from ..options import spelling
+from ..options.settings import On
 from ..perplexity import methods
 from ..perplexity.options import (
     add_method,
@@ -23,9 +27,9 @@ from ..perplexity.options import (
     load_texts,
     worker_arguments,
 )
-from ..scoring import Progress
 from . import MATRIX_WINDOWS
 
+_respell = partial(spelling.for_command, command=On.COMPARE)
 _EPILOG = f"""\
 methods: {', '.join(name for name, method in methods.PRESETS.items() if method.cut == "rule")} (ctworker-ppl --help)
 
@@ -76,14 +80,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add_text(out.add_argument_group("text"))
     add_method(out.add_argument_group("method and its fields: how the text is cut into windows"), numbers=False)
-    group = out.add_argument_group("worker")
-    add_worker(group)
-    group.add_argument(
-        "--hidden", metavar="DIR",
-        help="keep the reference's final hidden states in this folder, a few KB per token: comparing further models with it then "
-        "takes little more than scoring them",
-    )  # fmt: skip
-    group.add_argument("--hidden-limit", metavar="SIZE", help="size of that folder (default: 20GiB); the least used files go")
+    add_worker(out.add_argument_group("worker"), On.COMPARE)
     group = out.add_argument_group("output")
     group.add_argument("--full", action="store_true", help="all statistics of each model and its worst positions")
     group.add_argument("--markdown", action="store_true", help="the report as a Markdown table with its caption")
@@ -160,12 +157,12 @@ def _models(options: argparse.Namespace) -> Any:
     method = methods.choose(options.method, given_fields(options))
     (text,) = load_texts(options, method)
     (reference_label, reference), *named = (_named(each) for each in (options.reference, *options.models))
-    kept = {name: value for name in ("hidden", "hidden_limit") if (value := getattr(options, name)) is not None}
     return Options(
-        reference, [name for _, name in named], text, method, worker_arguments(options) | kept, endpoint=options.endpoint,
+        reference, [name for _, name in named], text, method, worker_arguments(options, On.COMPARE), endpoint=options.endpoint,
         token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
         noise_floor=options.noise_floor, worst=max(0, options.worst), layers=options.layers,
-        matrices=options.matrices, reference_label=reference_label, labels=[label for label, _ in named],
+        matrices=options.matrices, reference_label=reference_label, respell=_respell,
+        labels=[label for label, _ in named],
     )  # fmt: skip
 
 
@@ -207,7 +204,7 @@ class _Progress(ProgressLine):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="ctworker-compare: %(message)s", level=logging.WARNING)
-    return exit_code("ctworker-compare", lambda: run(parser().parse_args(arguments)))
+    return exit_code("ctworker-compare", lambda: run(parser().parse_args(arguments)), _respell)
 
 
 if __name__ == "__main__":

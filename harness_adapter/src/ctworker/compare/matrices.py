@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..results import Comparison
-from ..tables import column, counted, number, render, size
+from ..base.tables import column, counted, number, render, size
+from ..client.results import Comparison
 from .divergence import FEWEST_CLUSTERS, Estimate
 from .layers import ratio
 
@@ -23,12 +23,15 @@ _SHOWN = 20  # of a table; the JSON has all
 def summarize(results: Sequence[Comparison]) -> dict[str, Any]:
     """results: of texts that were compared with `matrices`. The largest divergence comes first."""
     parts = [result for result in results if result.matrices is not None and result.window_counts]
+    exchanged = [result.matrices for result in parts if result.matrices is not None]
     if not parts:
         raise ValueError("no windows whose matrices were exchanged")
-    names = parts[0].matrices.names
+    names = exchanged[0].names
     counts = np.concatenate([np.asarray(part.window_counts, np.float64) for part in parts])
-    sums = np.concatenate([np.asarray(part.matrices.kl).reshape(-1, len(names)) for part in parts])
-    alone = [{"name": name, "layer": layer(name), "kl": _mean(sums[:, i], counts).to_json()} for i, name in enumerate(names)]
+    sums = np.concatenate([np.asarray(each.kl).reshape(-1, len(names)) for each in exchanged])
+    alone: list[dict[str, Any]] = [
+        {"name": name, "layer": layer(name), "kl": _mean(sums[:, i], counts).to_json()} for i, name in enumerate(names)
+    ]
     alone.sort(key=lambda each: -(each["kl"]["value"] if each["kl"]["value"] is not None else float("inf")))
     return {"windows": len(counts), "targets": int(counts.sum()), "kl": divergence(parts), "alone": alone}
 

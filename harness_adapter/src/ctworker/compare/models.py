@@ -12,21 +12,26 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, arguments, hub, tables
-from ..api import Client, Worker
-from ..errors import ArgumentError, CtworkerError
-from ..launcher import environment, find_binary
+from .. import __version__
+from ..base import tables
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.progress import Progress
+from ..client import hub
+from ..client.launcher import environment, find_binary
+from ..client.report import about_length, described
+from ..client.token_client import TokenClient, TokenWorker
+from ..client.wire import pack
+from ..options import arguments, values
+from ..options.settings import Settings
 from ..perplexity import measure, methods
 from ..perplexity.measure import Tokens
 from ..perplexity.methods import Method
 from ..perplexity.texts import Text
-from ..report import about_length, described
-from ..scoring import Progress
-from ..tokenizer import TextTokenizer
-from ..wire import pack
+from ..text.tokenizer import TextTokenizer
 from . import kept, layers, matrices
 from .headline import NOISE_FLOOR
 from .result import describe
@@ -44,7 +49,7 @@ class Options:
     of each model in the report; None: the last part of its name. worker: arguments of Worker
     or Client that hold for all models. reference_dtype: None: the models'. worst: number of positions to report. layers:
     hidden states are compared after each layer, too. matrices: windows of each document on which each quantised matrix is
-    put into the reference alone; None: not asked."""
+    put into the reference alone; None: not asked. respell(message): of a model that failed, for the reader (spelling.py)."""
 
     reference: str
     models: list[str]
@@ -60,6 +65,7 @@ class Options:
     layers: bool = False
     matrices: int | None = None
     reference_label: str | None = None
+    respell: Callable[[str], str] = str
     labels: Sequence[str | None] = ()
 
 
@@ -120,12 +126,13 @@ def compare(plan: Plan, show: Show, keep: Callable[[dict[str, Any]], None] = lam
         start = time.monotonic()
         head: dict[str, Any] = {"label": case.label, "name": case.model, "notes": list(case.notes)}
         try:
-            found = _run(plan, case, report, lambda now, i=i, case=case: show(i, n, case.label, now))
+            found = _run(plan, case, report, partial(show, i, n, case.label))
         except CtworkerError as error:
             if n == 1:
                 raise
-            log.error("%s: %s", case.label, error)
-            found = {"error": str(error)}
+            message = plan.options.respell(str(error))
+            log.error("%s: %s", case.label, message)
+            found = {"error": message}
         head["notes"] += found.pop("notes", [])
         report["models"].append(head | found | {"seconds": round(time.monotonic() - start, 3)})
         keep(report)
@@ -141,7 +148,7 @@ def _check(options: Options) -> None:
             "--noise-floor and --reference-dtype load the reference in a dtype of its own, so they cannot be used with "
             "--endpoint: start the worker with --model NAME:DTYPE=DIR and compare its two models"
         )
-    dtype = arguments.parse_dtype("--dtype", options.worker.get("dtype") or "auto")
+    dtype = values.dtype("dtype", options.worker.get("dtype") or "auto")
     if options.noise_floor and dtype == "float32":
         raise ArgumentError("--noise-floor compares 16 bits with float32: leave out --dtype float32")
     if not options.models and not options.noise_floor:
@@ -170,7 +177,7 @@ def _short(name: str) -> str:
 # ---- before any work ----
 
 
-def _settings(options: Options, name: str) -> arguments.Settings:
+def _settings(options: Options, name: str) -> Settings:
     return arguments.parse({"pretrained": name, **options.worker})
 
 
@@ -216,7 +223,7 @@ def _source(name: str, options: Options) -> tuple[str, tuple[str, ...]]:
     machine, or is no longer what its folder holds."""
     if options.endpoint is None:
         return name, ()
-    with Client(options.endpoint, model=name, token_file=options.token_file) as client:
+    with TokenClient(options.endpoint, model=name, token_file=options.token_file) as client:
         folder, notes = client.folder, client.notes
     if folder is None:
         raise ArgumentError(
@@ -285,7 +292,7 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
     return {"model": model, "reference": other, **found, "notes": notes}
 
 
-def _sides(client: Client, reference: str, options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
+def _sides(client: TokenClient, reference: str, options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
     """The descriptions of the model and of the reference. Before anything was compared, identities may not be known yet."""
     model, other = (described(client.describe(name)) for name in (client.model["name"], reference))
     return model, other | {"name": options.reference}
@@ -333,10 +340,10 @@ def _check_reference(report: dict[str, Any], reference: dict[str, Any]) -> None:
             )
 
 
-def _client(options: Options, case: Case) -> Client:
+def _client(options: Options, case: Case) -> TokenClient:
     if options.endpoint is not None:
-        return Client(options.endpoint, model=case.model, token_file=options.token_file)
-    return Worker(
+        return TokenClient(options.endpoint, model=case.model, token_file=options.token_file)
+    return TokenWorker(
         case.model, reference=options.reference, reference_dtype=case.reference_dtype, **options.worker
     )
 

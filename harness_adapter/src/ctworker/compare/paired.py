@@ -73,7 +73,7 @@ def mcnemar(lost: int, gained: int) -> float:
     for k in range(min(lost, gained)):
         term = term * (n - k) // (k + 1)
         total += term
-    return min(1.0, 2 * total / 2**n)
+    return min(1.0, 2 * total / (1 << n))
 
 
 def bootstrap_interval(d: np.ndarray, seed: int) -> tuple[float, float]:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..base.errors import ArgumentError, CtworkerError
 from ..charts import heat, lines, look, sheet, spread
 from ..charts.lines import Line
 from ..charts.look import Theme
 from ..charts.sheet import Sheet
 from ..charts.spread import Spread
-from ..errors import ArgumentError, CtworkerError
 from ..perplexity import methods
 from . import headline
 
 _SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def _itself(value: float | None) -> float | None:
+    return value
+
+
+def _from_one(value: float | None) -> float | None:
+    return None if value is None else 1 - value
+
+
 #: Number of a layer -> (title, what is drawn, name in a file, value of a layer)
-_OF_LAYERS: tuple[tuple[str, str, str, Callable[[dict[str, Any]], float | None]], ...] = (
-    ("relative_error", "relative error of the hidden states", "layers", lambda value: value),
-    ("cosine", "1 - cosine of the hidden states", "cosine", lambda value: None if value is None else 1 - value),
+_OF_LAYERS: tuple[tuple[str, str, str, Callable[[float | None], float | None]], ...] = (
+    ("relative_error", "relative error of the hidden states", "layers", _itself),
+    ("cosine", "1 - cosine of the hidden states", "cosine", _from_one),
 )
 Draw = Callable[[Theme], Sheet]
 
@@ -78,9 +89,7 @@ def of_layers(models: list[tuple[str, int, list[dict[str, Any]]]], reference: st
         ]
         if made:
             title = f"{words[:1].upper()}{words[1:]}, against {reference}"
-            yield name, lambda theme, made=made, title=title, words=words: lines.draw(
-                title, about, words.partition(" of ")[0], made, theme
-            )
+            yield name, partial(lines.draw, title, about, words.partition(" of ")[0], made)
 
 
 def of_matrices(label: str, matrices: dict[str, Any], reference: str, about: str) -> Draw:

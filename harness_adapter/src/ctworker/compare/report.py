@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from .. import tables
+from ..base import tables
+from ..base.tables import counted, render
+from ..client.report import about_activations
 from ..perplexity import methods
-from ..report import about_activations
-from ..tables import counted, render
 from . import headline, layers, matrices
 
 Statistics = dict[str, Any]  # Divergence.to_json()
@@ -54,24 +55,34 @@ def _width(rows: list[list[str]], names: list[str], start: int, n: int) -> int:
 
 def _rows(statistics: list[Statistics]) -> Iterator[tuple[str, Callable[[Statistics], str]]]:
     for label, key, scale, unit in _ESTIMATES:
-        yield label, lambda s, key=key, scale=scale, unit=unit: _number(s, s[key], scale, unit)
+        yield label, _cell(scale, unit, key)
         if key == "kl":
             for percent in statistics[0]["kl_percentiles"]:
-                yield (
-                    f"  {_percent(percent)}",
-                    lambda s, percent=percent: _number(s, s["kl_percentiles"][percent]),
-                )
+                yield f"  {_percent(percent)}", _cell(1.0, "", "kl_percentiles", percent)
         if key == "delta_p":
             for percent in _DELTA_P:
-                yield (
-                    f"  {_percent(percent)}",
-                    lambda s, percent=percent: _number(s, s["delta_p_percentiles"][percent], 100.0, " %"),
-                )
+                yield f"  {_percent(percent)}", _cell(100.0, " %", "delta_p_percentiles", percent)
     for i, bucket in enumerate(statistics[0]["buckets"]):
         span = f"reference's top p in [{bucket['low']:g}, {bucket['high']:g}{']' if bucket['high'] == 1 else ')'}"
-        yield f"{span}: KL", lambda s, i=i: _number(s, s["buckets"][i]["kl"])
-        yield "  same top-1", lambda s, i=i: _number(s, s["buckets"][i]["same_top"], 100.0, " %")
-        yield "  share of targets", lambda s, i=i: f"{100 * s['buckets'][i]['count'] / s['targets']:.2f} %"
+        yield f"{span}: KL", _cell(1.0, "", "buckets", i, "kl")
+        yield "  same top-1", _cell(100.0, " %", "buckets", i, "same_top")
+        yield "  share of targets", partial(_share, i)
+
+
+def _cell(scale: float, unit: str, *path: str | int) -> Callable[[Statistics], str]:
+    """How the estimate at a path of the statistics is written."""
+
+    def write(statistics: Statistics) -> str:
+        found: Any = statistics
+        for key in path:
+            found = found[key]
+        return _number(statistics, found, scale, unit)
+
+    return write
+
+
+def _share(bucket: int, statistics: Statistics) -> str:
+    return f"{100 * statistics['buckets'][bucket]['count'] / statistics['targets']:.2f} %"
 
 
 def _percent(percent: str) -> str:

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..results import Comparison
-from ..tokenizer import TextTokenizer
+from ..client.results import Comparison
+from ..text.tokenizer import TextTokenizer
 from . import divergence
 
 _BEFORE, _AFTER = 24, 8  # tokens shown around a worst position
 
 
 def describe(
-    results: Sequence[Comparison], texts: Sequence[array], rule: dict[str, Any], tokenizer: TextTokenizer, n_worst: int
+    results: Sequence[Comparison], texts: Sequence[array[int]], rule: dict[str, Any], tokenizer: TextTokenizer, n_worst: int
 ) -> dict[str, Any]:
     """results: one for each text. rule: the job's keys that cut the texts."""
     document, position, window = places(results, texts, rule)
@@ -41,7 +41,7 @@ def describe(
 
 
 def places(
-    results: Sequence[Comparison], texts: Sequence[array], rule: dict[str, Any]
+    results: Sequence[Comparison], texts: Sequence[array[int]], rule: dict[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each target: its document, its position there, and its window, counted over all documents. A window's targets are
     the last ones of its tokens, however it was cut."""
@@ -59,7 +59,7 @@ def places(
 
 
 def _place(
-    columns: divergence.Columns, t: int, document: int, position: int, tokens: array, tokenizer: TextTokenizer
+    columns: divergence.Columns, t: int, document: int, position: int, tokens: array[int], tokenizer: TextTokenizer
 ) -> dict[str, Any]:
     before, target = _split(tokenizer, tokens[max(0, position - _BEFORE) : position], [tokens[position]])
     _, after = _split(tokenizer, tokens[position : position + 1], tokens[position + 1 : position + 1 + _AFTER])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..tables import number, render
+from ..base.tables import number, render
 from . import paired, samples
 
 SCHEMA = "ctworker-paired-1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..tokenizer import TextTokenizer
+from ..text.tokenizer import TextTokenizer
 
 _SHOWN = 40  # characters of a text in a message
 

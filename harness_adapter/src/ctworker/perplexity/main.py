@@ -7,15 +7,20 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from functools import partial
 from typing import Any
 
-from .. import __version__, arguments, hub, interrupt
-from ..api import Client, Worker
-from ..errors import ArgumentError
-from ..output import Parser, ProgressLine, ReportFile, exit_code, say
-from ..report import about_activations, about_length
-from ..tables import number, render
-from ..tokenizer import TextTokenizer
+from .. import __version__
+from ..base import interrupt
+from ..base.errors import ArgumentError
+from ..base.output import Parser, ProgressLine, ReportFile, exit_code, say
+from ..base.tables import number, render
+from ..client import hub
+from ..client.report import about_activations, about_length
+from ..client.token_client import TokenClient, TokenWorker
+from ..options import arguments, spelling
+from ..options.settings import On
+from ..text.tokenizer import TextTokenizer
 from . import methods
 from .measure import (
     Result,
@@ -64,9 +69,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("model", nargs="?", help="checkpoint folder or hub name (with --endpoint: leave it out)")
     add_text(out.add_argument_group("texts"))
     add_method(out.add_argument_group("method and its fields"))
-    group = out.add_argument_group("worker")
-    add_worker(group)
-    group.add_argument("--model-name", metavar="NAME", default="", help="the worker's model (default: its first)")
+    add_worker(out.add_argument_group("worker"), On.PPL)
     group = out.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
     group.add_argument("--per-token", metavar="FILE", help="write a Parquet file with a row for every scored token")
@@ -88,8 +91,6 @@ class Run:
             raise ArgumentError("expected a model (folder or hub name), or --endpoint URL of a running worker, and not both")
         self.notes: list[str] = []
         self.tokenizer = self._load_tokenizer()
-        if options.bos_token is not None and options.bos_token >= len(self.tokenizer):
-            raise ArgumentError(f"--bos-token {options.bos_token}: the tokenizer has only {len(self.tokenizer)} tokens")
         self.per_token = PerToken(options.per_token) if options.per_token and not options.dry_run else None
         loaded = load_texts(options, self.method)
         check_bos(self.method, self.tokenizer)
@@ -107,10 +108,10 @@ class Run:
 
     def _load_tokenizer(self) -> TextTokenizer:
         options = self.options
-        settings = arguments.parse({"pretrained": options.model or ".", **worker_arguments(self.options)})
+        settings = arguments.parse({"pretrained": options.model or ".", **worker_arguments(options, On.PPL)})
         name = options.tokenizer or options.model
         if name is None:
-            with Client(options.endpoint, model=options.model_name, token_file=options.token_file) as client:
+            with self._running() as client:
                 folder, self.notes = client.folder, client.notes
             name = str(folder)
             if folder is None:
@@ -121,11 +122,15 @@ class Run:
         source = hub.resolve(name, settings, weights=False)
         return TextTokenizer(source.folder, name=source.name)
 
-    def client(self) -> Client:
+    def client(self) -> TokenClient:
         options = self.options
         if options.endpoint is not None:
-            return Client(options.endpoint, model=options.model_name, token_file=options.token_file)
-        return Worker(options.model, **worker_arguments(self.options))
+            return self._running()
+        return TokenWorker(options.model, **worker_arguments(options, On.PPL))
+
+    def _running(self) -> TokenClient:
+        options = self.options
+        return TokenClient(options.endpoint, model=options.model_name or "", token_file=options.token_file)
 
     def score(self) -> dict[str, Any]:
         """The report. Raises CtworkerError."""
@@ -142,7 +147,7 @@ class Run:
             self.per_token.write(results, report)
         return report
 
-    def _report(self, client: Client, method: methods.Method, results: Sequence[Result]) -> dict[str, Any]:
+    def _report(self, client: TokenClient, method: methods.Method, results: Sequence[Result]) -> dict[str, Any]:
         model = client.model | results[0].source
         notes = [note for result in results for note in result.tokens.text.notes]
         if self.method.bos == "replace-if-added" and results[0].tokens.bos is None:
@@ -263,7 +268,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return exit_code("ctworker-ppl", lambda: run(parser().parse_args(argv)))
+    return exit_code("ctworker-ppl", lambda: run(parser().parse_args(argv)), partial(spelling.for_command, command=On.PPL))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..api import Client
-from ..encoding import Encoder
-from ..errors import ArgumentError, CtworkerError
-from ..scoring import Progress, Score
-from ..tokenizer import TextTokenizer
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.progress import Progress
+from ..client.results import Score
+from ..client.token_client import TokenClient
+from ..text.encoding import Encoder
+from ..text.tokenizer import TextTokenizer
 from .methods import Method, least_tokens, total
 from .texts import Text
 
@@ -24,7 +25,7 @@ class Document:
     """tokens: with the special tokens that the tokenizer adds. n_bytes, n_words: how many bytes, and how many words, of the
     text start before each token, and behind the last; for lm-eval, of the whole document before detokenisation."""
 
-    tokens: array
+    tokens: array[int]
     n_bytes: list[int]
     n_words: list[int]
 
@@ -126,6 +127,8 @@ class Result:
 
 def check_bos(method: Method, tokenizer: TextTokenizer) -> int | None:
     """The token that the method puts into or before windows. Raises ArgumentError if the tokenizer has none."""
+    if method.bos_token is not None and method.bos_token >= len(tokenizer):
+        raise ArgumentError(f"--bos-token {method.bos_token}: the tokenizer has only {len(tokenizer)} tokens")
     if method.bos in ("none", "stream"):
         return None
     if method.bos == "lm-eval":
@@ -204,7 +207,7 @@ def limited(method: Method, tokens: Tokens) -> Method:
     return replace(method, rows=method.rows or tokens.text.windows) if method.cut == "rule" else method
 
 
-def inputs(method: Method, tokens: Tokens) -> list[array]:
+def inputs(method: Method, tokens: Tokens) -> list[array[int]]:
     """What the worker cuts into windows: each document without the method's spare tokens."""
     return [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
 
@@ -219,7 +222,7 @@ def rule(method: Method, tokens: Tokens) -> dict[str, Any]:
 
 
 def measure(
-    client: Client,
+    client: TokenClient,
     tokens: Tokens,
     method: Method,
     on_progress: Callable[[Progress], None] | None = None,
@@ -256,18 +259,17 @@ def _spans(tokens: Tokens, method: Method, scores: Sequence[Score]) -> Iterator[
         if method.cut == "lm-eval":
             for k in range(0, n, window):
                 yield Span(i, k // window, k, min(n, k + window))
-        for k, counted in enumerate(score.window_counts or ()):
+        for k, counted in enumerate(score.window_counts):
             end = min(k * stride + window, n)
             yield Span(i, k, end - counted, end)
 
 
-def logprobs_of(spans: Sequence[Span], scores: Sequence[Score]) -> Iterator[tuple[Span, array]]:
+def logprobs_of(spans: Sequence[Span], scores: Sequence[Score]) -> Iterator[tuple[Span, array[float]]]:
     """Each window with the log-probabilities of its targets."""
     place, document = 0, -1
     for span in spans:
         place, document = (place, document) if span.document == document else (0, span.document)
         values = scores[span.document].logprobs
-        assert values is not None
         yield span, values[place : place + span.end - span.begin]
         place += span.end - span.begin
 
@@ -306,7 +308,7 @@ def ratio(sums: Sequence[float], weights: Sequence[float], over: str) -> Estimat
 
 def _by_tokens(scores: Sequence[Score]) -> Estimate:
     """As llama-perplexity: the tokens as independent draws."""
-    values = [-value for score in scores for value in score.logprobs or ()]
+    values = [-value for score in scores for value in score.logprobs]
     n = len(values)
     mean = math.fsum(values) / n
     variance = max(0.0, math.fsum(value * value for value in values) / n - mean * mean)
@@ -345,7 +347,7 @@ def _pieces(
     window, stride = int(method.window), int(method.stride or method.window)
     if not method.new and stride < window - int(method.first):
         return *_blocks(spans, scores, window), f"blocks of {window} tokens"
-    sums = [-value for score in scores for value in score.window_sums or ()]
+    sums = [-value for score in scores for value in score.window_sums]
     counts = [span.end - span.begin for span in spans]
     if method.mean == "huggingface":
         weights = [n - (span.window > 0) for n, span in zip(counts, spans, strict=True)]

@@ -6,13 +6,15 @@ cuts the windows (docs/PROTOCOL.md, "Windows of a rule").
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from typing import Any, NamedTuple
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 
 #: How rows become texts. `pages`, `documents`: each is a text of its own; the others join all rows into one.
 JOINS = {
@@ -52,29 +54,37 @@ ERRORS = {
 }
 
 
+def _listed(table: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {meaning}" for name, meaning in table.items())
+
+
+def _field(default: Any, help: str, metavar: str | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "metavar": metavar})
+
+
 @dataclass(frozen=True)
 class Method:
-    """window: tokens, "model" (the worker's max_length) or "N+stride/2". stride: None means the window. first: a position,
-    "half" (behind the middle) or "stride" (only the last `stride` tokens). new: later windows score only tokens behind the
-    window before. tail: a shorter last window counts. spare: tokens that must follow every window. rows: windows of each
-    text, 0: all."""
+    """A method. Each field but name, about and cut is an option of the commands, a key of a sweep file, and a parameter of
+    Client.perplexity(), with the help that stands here."""
 
     name: str
     about: str = field(compare=False)
-    join: str = "rows"
-    bos: str = "none"
+    join: str = _field("rows", f"how rows become texts. {_listed(JOINS)}")
+    bos: str = _field("none", _listed(BOS))
     cut: str = "rule"
-    window: int | str = 2048
-    stride: int | None = None
-    first: int | str = 1
-    new: bool = False
-    tail: bool = False
-    spare: int = 0
-    rows: int = 0
-    vocabulary: str = "model"
-    mean: str = "token"
-    error: str = "windows"
-    bos_token: int | None = None
+    window: int | str = _field(2048, "tokens of a window; model: the longest input; or N+stride/2", "N")
+    stride: int | None = _field(None, "tokens from one window's start to the next (default: window)", "N")
+    first: int | str = _field(
+        1, "first scored position of a window, from 0; half: behind the middle; stride: the last N tokens, N the stride", "N"
+    )
+    new: bool = _field(False, "later windows score only tokens behind the window before")
+    tail: bool = _field(False, "the shorter last window counts")
+    spare: int = _field(0, "tokens that must follow every window", "N")
+    rows: int = _field(0, "windows of each text, 0: all", "N")
+    vocabulary: str = _field("model", _listed(VOCABULARIES))
+    mean: str = _field("token", _listed(MEANS))
+    error: str = _field("windows", f"the standard error is {_listed(ERRORS)}")
+    bos_token: int | None = _field(None, "the token instead of the tokenizer's BOS", "ID")
 
     @property
     def needs_model(self) -> bool:
@@ -85,6 +95,11 @@ class Method:
         """Everything that defines the number, in a fixed order, without the description."""
         return {name: value for name, value in asdict(self).items() if name != "about"}
 
+
+#: The fields that a user can set, with their descriptions.
+FIELDS = {each.name: each for each in dataclass_fields(Method) if each.metadata}
+#: Fields that say how a perplexity is computed from log-probabilities; a comparison has none of them.
+OF_NUMBERS = ("vocabulary", "mean", "error")
 
 _HALF: dict[str, Any] = {"join": "file", "bos": "replace-if-added", "window": 512, "first": "half", "error": "tokens"}
 _STRIDED = _HALF | {"window": "512+stride/2", "stride": 512, "first": "stride", "spare": 1, "error": "windows"}
@@ -115,10 +130,8 @@ def in_words(fields: dict[str, Any]) -> str:
     preset = PRESETS.get(fields["name"])
     usual = preset.fields() if preset is not None else {}
     if preset is not None and preset.cut == "rule":
-        try:
+        with contextlib.suppress(ArgumentError):
             usual = resolve(preset, 1 << 20 if preset.needs_model else 1 << 31).fields()
-        except ArgumentError:
-            pass
     others = {key: value for key, value in fields.items() if key not in ("name", "window") and value != usual.get(key)}
     if fields.get("stride") == fields["window"]:
         others.pop("stride", None)
@@ -186,8 +199,8 @@ def _window(method: Method, max_length: int) -> int:
 
 
 def _first(method: Method, window: int, stride: int) -> int:
-    names = {"half": window // 2 + 1, "stride": max(1, window - stride)}
-    return names[method.first] if method.first in names else int(method.first)  # type: ignore[index]
+    names: dict[int | str, int] = {"half": window // 2 + 1, "stride": max(1, window - stride)}
+    return names[method.first] if method.first in names else int(method.first)
 
 
 def resolve(method: Method, max_length: int) -> Method:
@@ -217,7 +230,7 @@ def least_tokens(method: Method) -> int:
     """Tokens that a text must have for one window; the method is resolved."""
     if method.cut == "lm-eval":
         return 1
-    return (method.first + 1 if method.tail else int(method.window)) + method.spare
+    return (int(method.first) + 1 if method.tail else int(method.window)) + method.spare
 
 
 class Counts(NamedTuple):

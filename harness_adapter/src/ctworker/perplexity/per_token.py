@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, CtworkerError
+from ..base.errors import ArgumentError, CtworkerError
 from .measure import Result, Span
 from .texts import require_parquet
 
@@ -57,19 +57,20 @@ class PerToken:
             raise CtworkerError(f"--per-token {self._path}: cannot be written: {error.strerror or error}") from error
 
 
-def _documents(results: Sequence[Result]) -> Iterator[list[array]]:
+def _documents(results: Sequence[Result]) -> Iterator[list[array[Any]]]:
     """The columns of each document."""
     before = 0
     for result in results:
         for number, document in enumerate(result.tokens.documents):
             score = result.scores[number]
             spans = [span for span in result.spans if span.document == number]
-            assert score.logprobs is not None and score.greedy is not None
             yield _columns(before + number, spans, document.tokens, score.logprobs, score.greedy)
         before += len(result.tokens.documents)
 
 
-def _columns(number: int, spans: Sequence[Span], tokens: array, logprobs: array, greedy: array) -> list[array]:
+def _columns(
+    number: int, spans: Sequence[Span], tokens: array[int], logprobs: array[float], greedy: array[int]
+) -> list[array[Any]]:
     windows, places, ids = array("i"), array("i"), array("i")
     for span in spans:
         windows.extend([span.window] * (span.end - span.begin))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, CtworkerError
-from ..json_file import check_pointer
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.json_file import check_pointer
 from . import detokenize
 
 #: Joined texts of WikiText-2's test set: join -> the first digits of its sha256.
@@ -119,6 +119,11 @@ def load_file(path: str, join: str, column: str | None = None) -> Text:
     return _join(Path(path).name, path, rows, "documents" if join == "pages" else join, 0)
 
 
+def given(rows: list[str], join: str) -> Text:
+    """The text of a program's own rows. Raises ArgumentError."""
+    return _join("text", "text", rows, "documents" if join == "pages" else join, 0)
+
+
 def _of_hub_name(name: str) -> Dataset:
     parts = [*name.split(":"), "", ""]
     return Dataset(parts[0], parts[1] or None, parts[2] or "test")
@@ -178,7 +183,7 @@ def _text_of(path: Path, where: str, record: Any, column: str) -> str:
     if not isinstance(record, dict) or column not in record:
         names = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
         raise ArgumentError(f"{path}: {where} has no text in {column!r} (it has {names}): name the column with --column")
-    return record[column]
+    return str(record[column])
 
 
 def _parquet_rows(path: Path, column: str) -> list[str]:
@@ -186,7 +191,7 @@ def _parquet_rows(path: Path, column: str) -> list[str]:
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        rows = file.read([column])[column].to_pylist() if column in names else None
+        rows: list[str] | None = file.read([column])[column].to_pylist() if column in names else None
     except Exception as error:  # pyarrow raises many kinds
         raise ArgumentError(f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}") from error
     if rows is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..base.tables import counted
 from ..perplexity import methods
-from ..tables import counted
-from .view import Column
+from .columns import Column
 
 _FIELDS = tuple(methods.PRESETS[methods.DEFAULT].fields())
 
@@ -71,7 +71,7 @@ def _sources(column: Column) -> list[str]:
     """Settings, options, digests of the data, and numerics."""
     found = column.method
     digests = sorted({text["sha256"][:16] for text in [found, *found.get("texts", [])] if "sha256" in text})
-    options = next((cell["option_values"] for cell in column.cells if cell["option_values"]), {})
+    options: dict[str, Any] = next((cell["option_values"] for cell in column.cells if cell["option_values"]), {})
     settings = {name: found[name] for name in ("limit", "apply_chat_template", "system_instruction") if name in found}
     parts = [f"{words(name)} {plain(value)}" for name, value in (settings | options).items()]
     if digests:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import __version__
 from . import captions, tables, view
-from .view import Column, Value
+from .columns import Column, Value
 
 
 def files(document: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .. import tables
+from ..base import tables
 from ..compare.divergence import FEWEST_CLUSTERS
 
 if TYPE_CHECKING:
-    from .view import Column
+    from .columns import Column
 
 #: Metrics whose difference from the original is a ratio.
 _RATIO = ("perplexity",)
@@ -22,9 +22,9 @@ def fill(column: Column, document: dict[str, Any]) -> None:
     originals = {value.model["group"]: label for label, value in column.values.items() if value.model["original"]}
     for label, value in column.values.items():
         origin = originals.get(value.model["group"])
-        if origin is None or origin == label or value.value is None or column.values[origin].value is None:
+        before = None if origin is None or origin == label else column.values[origin].value
+        if origin is None or before is None or value.value is None:
             continue
-        before = column.values[origin].value
         if any(word in column.metric for word in _RATIO) and before > 0:
             value.change = _ratio(value.value / before, _text_error(cells[label], cells[origin]))
         else:
@@ -68,5 +68,6 @@ def _question_error(column: Column, label: str, document: dict[str, Any]) -> flo
         tests = [test for test in entry["tests"] if test["metric"] == column.metric]
         mean = [test for test in tests if len(tests) == 1 or test["task"] == column.work]
         if len(mean) == 1:
-            return mean[0]["se"]
+            error: float | None = mean[0]["se"]
+            return error
     return None

@@ -12,17 +12,22 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import api, arguments, command_line, hub, interrupt
-from ..errors import ArgumentError
+from ..base import command_line, interrupt
+from ..base.errors import ArgumentError
+from ..client import hub
+from ..client.token_client import TokenWorker
+from ..options import arguments
+from ..options.spelling import for_sweep
 from . import document, output, paired
-from .definition import Sweep, with_folder
+from .columns import number
+from .definition import with_folder
 from .models import Files, check_store, look, stamp_of, trial
 from .plan import Cell, blocks_of, cells_of, selected
 from .progress import Display, duration, show_plan
 from .results import Results
 from .runner import CellProcess, Runner
 from .timing import Timing
-from .view import number
+from .work import Sweep
 
 _WATCH_S = (
     5.0  # between looks into a watched folder; a folder is new when it has not changed for so long
@@ -64,7 +69,7 @@ class Conductor:
         return (self._force and cell.key not in self._ran) or self._state(cell) != "done"
 
     def _state(self, cell: Cell) -> str:
-        return self.results.cells.get(cell.key, {}).get("state", "pending")
+        return str(self.results.cells.get(cell.key, {}).get("state", "pending"))
 
     # -- before the run ------------------------------------------------------------------------------------
 
@@ -95,7 +100,7 @@ class Conductor:
             place = (cell.model.label, cell.options.name)
             if place not in errors:
                 device = {"pretrained": cell.model.path, "device": self.sweep.devices[0]}
-                errors[place] = trial(files.folder, arguments.parse({**device, **cell.worker_options}))
+                errors[place] = for_sweep(trial(files.folder, arguments.parse({**device, **cell.worker_options})))
                 if errors[place]:
                     self._say(f"{cell.model.label}: {errors[place]}")
             if errors[place]:
@@ -196,7 +201,7 @@ class Conductor:
             [(7 * i + 13 * k) % facts.facts["vocab"] for i in range(_MEASURED_LENGTH)]
             for k in range(_MEASURED_TOKENS // _MEASURED_LENGTH)
         ]
-        with api.Worker(str(facts.folder), device=self.sweep.devices[0]) as worker:
+        with TokenWorker(str(facts.folder), device=self.sweep.devices[0]) as worker:
             worker.score(texts[:1])
             began = time.monotonic()
             worker.score(texts)

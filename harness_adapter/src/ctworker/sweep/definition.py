@@ -5,77 +5,24 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import arguments
-from ..errors import ArgumentError
-from .kinds import KINDS, Kind
+from ..base.errors import ArgumentError
+from ..options import arguments, values
+from ..options.settings import On, options_on
+from ..options.spelling import for_sweep
+from .kinds import KINDS
 from .nodes import Node, read
+from .work import Model, Options, Sweep, Work
 
 _MODEL_FIELDS = ("path", "label", "group", "method", "bits", "original", "revision", "tokenizer")
 #: Options of a cell that are arguments of the model `ctworker` (docs/LM_EVAL.md) with the same meaning.
-_OPTION_FIELDS = (
-    "name", "dtype", "activations", "max_length", "add_bos_token", "prefix_token_id", "threads", "device_memory_limit", "memory_limit",
-    "weights_limit", "host_memory_limit", "placement", "cpu_variant", "timeout", "load_timeout",
-)  # fmt: skip
+_OPTION_FIELDS = ("name", *(option.name for option in options_on(On.SWEEP)))
 _TOP_FIELDS = ("name", "output", "devices", "store", "store_limit", "models", "options")
 _LEAST_STORE = 1 << 20  # bytes; the worker refuses less
 _GLOB = re.compile(r"[*?\[]")
-
-
-@dataclass(frozen=True)
-class Model:
-    """One model. path: a folder, or a hub name (`hub`); group: models that were made from one original."""
-
-    label: str
-    path: str
-    hub: bool = False
-    group: str = ""
-    method: str | None = None
-    bits: float | None = None
-    original: bool = False
-    revision: str = "main"
-    tokenizer: str | None = None
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a cell is scored with. name: "" if the sweep has one set of options only."""
-
-    name: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What is done with each model: an lm-eval task, a perplexity method, ... settings: everything that its numbers
-    depend on, as JSON; line: where the file says it, for messages; stamp: changes with the files that the settings name."""
-
-    kind: Kind
-    name: str
-    settings: dict[str, Any]
-    line: str = ""
-    stamp: str = ""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    name: str
-    file: Path
-    output: Path
-    devices: list[str]
-    models: list[Model]
-    options: list[Options]
-    work: list[Work]
-    store: Path | None = None  # the result store, None: without
-    store_limit: str | None = None
-
-    @property
-    def base(self) -> Path:
-        """Relative paths in the file start here."""
-        return self.file.parent
 
 
 def load(file: Path, output: str | None = None) -> Sweep:
@@ -239,11 +186,10 @@ def _size(node: Node | None) -> str | None:
     if node is None:
         return None
     try:
-        size = arguments.parse({"pretrained": "x", "memory_limit": node.scalar()}).memory_limit
+        size = values.size(node.path, node.scalar())
     except ArgumentError as error:
         raise node.wrong("a size such as 20GiB") from error
-    assert size is not None
-    number, prefix, binary = re.match(r"([\d.]+)([KMGT]?)(i?)", size, re.IGNORECASE).groups()  # type: ignore[union-attr]
+    number, prefix, binary = re.findall(r"([\d.]+)([KMGT]?)(i?)", size, re.IGNORECASE)[0]
     if float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ") < _LEAST_STORE:
         raise node.wrong("at least 1MiB")
     return size
@@ -256,7 +202,7 @@ def _options(node: Node | None) -> list[Options]:
     items = node.items("a mapping, or a list of mappings")
     for item in items:
         fields = item.fields(_OPTION_FIELDS, "options")
-        values = {}
+        chosen = {}
         for name, value in fields.items():
             if name == "name":
                 continue
@@ -265,11 +211,11 @@ def _options(node: Node | None) -> list[Options]:
             try:
                 settings = arguments.parse({"pretrained": "x", name: value.scalar()})
             except ArgumentError as error:
-                raise value.error(str(error)) from error
-            values[name] = getattr(settings, name)
+                raise value.error(for_sweep(str(error)).removeprefix(f"{name}: ")) from error
+            chosen[name] = getattr(settings, name)
         if len(items) > 1 and "name" not in fields:
             raise item.error("the key name is missing: each of several sets of options has a name")
-        found.append(Options(fields["name"].text() if "name" in fields else "", values))
+        found.append(Options(fields["name"].text() if "name" in fields else "", chosen))
     names = [options.name for options in found]
     if not found or len(set(names)) < len(names):
         raise node.error("expected at least one set of options, each with a name of its own")

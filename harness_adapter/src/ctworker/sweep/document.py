@@ -7,10 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .. import __version__
-from .definition import Model, Sweep
 from .models import Files
 from .plan import Cell
 from .results import SCHEMA, VERSION
+from .work import Model, Sweep
 
 _LIBRARIES = ("lm_eval", "tokenizers", "datasets", "numpy")
 _FACTS = (

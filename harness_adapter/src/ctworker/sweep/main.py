@@ -10,12 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__, interrupt
-from ..errors import ArgumentError, CtworkerError
-from ..output import Parser, open_closed_streams, replace_unknown_letters
+from .. import __version__
+from ..base import interrupt
+from ..base.errors import ArgumentError, CtworkerError
+from ..base.output import Parser, open_closed_streams, replace_unknown_letters
+from ..options.spelling import for_sweep
 
 if TYPE_CHECKING:
-    from .definition import Sweep
+    from .work import Sweep
 
 #: Module -> distribution; all are in the extra `ctworker[sweep]`.
 _NEEDED = {
@@ -93,10 +95,10 @@ def main(argv: list[str] | None = None) -> int:
 
         return _run(load(arguments.file, arguments.output), arguments)
     except ArgumentError as error:
-        print(f"ctworker-sweep: {error}", file=sys.stderr)
+        print(f"ctworker-sweep: {for_sweep(str(error))}", file=sys.stderr)
         return USAGE
     except CtworkerError as error:
-        print(f"ctworker-sweep: {error}", file=sys.stderr)
+        print(f"ctworker-sweep: {for_sweep(str(error))}", file=sys.stderr)
         return FAILED
     except OSError as error:  # of standard output; files of the results have their own errors
         print(f"ctworker-sweep: {error.strerror or error}: the same command goes on", file=sys.stderr)

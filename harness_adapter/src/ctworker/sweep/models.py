@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import hub
-from ..arguments import Settings
-from ..errors import CtworkerError
-from ..launcher import environment, find_binary
-from ..session import engine_options
-from .definition import Model
+from ..base.errors import CtworkerError
+from ..client import hub
+from ..client.launcher import environment, find_binary
+from ..client.session import engine_options
+from ..options.settings import Settings
+from ..options.spelling import from_worker
 from .digest import digest
+from .work import Model
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -41,11 +42,11 @@ class Files:
 
     @property
     def bytes(self) -> int:
-        return self.facts.get("bytes", 0)
+        return int(self.facts.get("bytes", 0))
 
     @property
     def params(self) -> int:
-        return self.facts.get("params", 0)
+        return int(self.facts.get("params", 0))
 
 
 def look(model: Model) -> Files:
@@ -127,7 +128,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 def _words(done: subprocess.CompletedProcess[str], command: str) -> str:
     """What a command of the worker said last."""
     lines = done.stderr.strip().splitlines() or [f"{done.args[0]} {command} printed nothing"]
-    return re.sub(rf"^ctworker:? (error: )?{command}: ", "", lines[-1])
+    return from_worker(re.sub(rf"^ctworker:? (error: )?{command}: ", "", lines[-1]))
 
 
 def read_ahead(model: Model, files: Files) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 
 _KINDS = {
     bool: "true or false",
@@ -53,9 +53,10 @@ class Node:
 
     def one_of(self, names: Iterable[str]) -> str:
         names = list(names)
-        if self.value not in names:
-            raise self.wrong(f"one of {', '.join(names)}{_guess(self.value, names)}")
-        return self.value
+        for name in names:
+            if name == self.value:
+                return name
+        raise self.wrong(f"one of {', '.join(names)}{_guess(self.value, names)}")
 
     def flag(self) -> bool:
         if not isinstance(self.value, bool):

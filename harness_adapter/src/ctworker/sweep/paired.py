@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..base.errors import ArgumentError
 from ..compare import paired, samples
-from ..errors import ArgumentError
 from .plan import Cell
 from .results import Results
 

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from .definition import Model, Options, Sweep, Work
+from ..options.settings import On, options_on
 from .digest import digest
 from .models import Files
+from .work import Model, Options, Sweep, Work
 
 #: Options that no score depends on.
 _NO_SCORE = ("threads", "memory_limit", "timeout", "load_timeout")
 #: Options that a worker is started with; cells that differ in others share a worker.
-WORKER_OPTIONS = (
-    "dtype", "activations", "max_length", "threads", "device_memory_limit", "memory_limit", "weights_limit",
-    "host_memory_limit", "placement", "cpu_variant",
-)  # fmt: skip
+WORKER_OPTIONS = tuple(option.name for option in options_on(On.SWEEP) if option.on & On.SERVE)
 
 
 @dataclass(eq=False)

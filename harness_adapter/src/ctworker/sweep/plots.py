@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ..charts import points, sheet
@@ -10,7 +11,7 @@ from ..charts.points import Chart, Dot
 from ..compare import plot
 from ..compare.plot import slug
 from . import captions, view
-from .view import Axis, Column
+from .columns import Axis, Column
 
 
 def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
@@ -23,7 +24,7 @@ def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
                 continue
             made = chart(column, axis, document["sweep"]["name"], numbers)
             if made.dots:
-                yield from sheet.files(f"{slug(column.title)}-{slug(axis.name)}", lambda theme, made=made: points.draw(made, theme))
+                yield from sheet.files(f"{slug(column.title)}-{slug(axis.name)}", partial(points.draw, made))
         for name, draw in of_comparison(column, numbers):
             yield from sheet.files(f"{slug(column.name)}-{name}", draw)
 

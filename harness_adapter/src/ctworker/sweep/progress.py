@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from ..tables import size
+from ..base.tables import size
 from .plan import Cell
 from .timing import Timing
 
@@ -88,7 +88,7 @@ class Display:
     def _draw(self) -> Table:
         fractions = {cell: fraction for cell, (_, fraction) in self._running.items()}
         units = sum(cell.units for cell in [*self._todo, *self._finished]) or 1
-        done = sum(cell.units for cell in self._finished)
+        done: float = sum(cell.units for cell in self._finished)
         done += sum(cell.units * fraction for cell, fraction in fractions.items())
         table = Table.grid(padding=(0, 1))
         table.add_row(

@@ -11,12 +11,11 @@ import jinja2
 from markupsafe import Markup
 
 from .. import __version__
+from ..base.tables import size
 from ..charts import heat, look
 from ..compare import headline
-from ..tables import size
 from . import captions, view
-from .view import Axis, Column, Value
-
+from .columns import Axis, Column, Value, number
 
 _PERCENTILES = {"25": "quartile", "50": "median", "75": "upper quartile", "99": "99 %", "99.9": "99.9 %"}
 _MATRICES = 20  # shown of each model; results.json has all
@@ -154,7 +153,7 @@ def _spread(column: Column, numbers: dict[str, int]) -> Iterator[dict[str, Any]]
     for label, found in view.spreads(column):
         known = {name: estimate["value"] for name, estimate in found["kl_percentiles"].items()}
         facts = [("mean", headline.shown(found["kl"], found))]
-        facts += [(names, view.number(known[name])) for name, names in _PERCENTILES.items() if known.get(name) is not None]
+        facts += [(names, number(known[name])) for name, names in _PERCENTILES.items() if known.get(name) is not None]
         row = {"label": label, "series": numbers[label], "mean": found["kl"]["value"], "facts": facts}
         rows.append(row | {key: known.get(name) for key, name in (("low", "25"), ("median", "50"), ("high", "75"), ("tail", "99.9"))})
     if rows:
@@ -175,7 +174,7 @@ def _matrices(column: Column) -> Iterator[dict[str, Any]]:
     for label, found in view.parts(column, "matrices"):
         whole = found["kl"]["value"]
         rows = [
-            (each["name"], view.number(each["kl"]["value"], each["kl"]["se"]), f"{100 * each['kl']['value'] / whole:.1f} %")
+            (each["name"], number(each["kl"]["value"], each["kl"]["se"]), f"{100 * each['kl']['value'] / whole:.1f} %")
             for each in found["alone"][:_MATRICES]
             if each["kl"]["value"] is not None and whole
         ]

@@ -9,12 +9,12 @@ import json
 import os
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .. import __version__
-from ..errors import ArgumentError, CtworkerError
-from .definition import Sweep
+from ..base.errors import ArgumentError, CtworkerError
 from .files import replace
+from .work import Sweep
 
 SCHEMA = "ctworker-sweep-results"
 VERSION = 2  # 1: without `paired`
@@ -22,9 +22,9 @@ VERSION = 2  # 1: without `paired`
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of results.json."""
-    return json.loads(
-        files(__package__).joinpath("results.schema.json").read_text(encoding="utf-8")
-    )
+    text = files(__package__).joinpath("results.schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 class Results:
@@ -36,7 +36,7 @@ class Results:
         self.path = self.folder / "results.json"
         self.cells: dict[str, dict[str, Any]] = {}
         self._name = sweep.name
-        self._lock = None
+        self._lock: IO[str] | None = None
         self.paired: list[dict[str, Any]] = []  # of the file
         self._n_kept = 0  # finished cells in the file
         old = self._read()
@@ -74,7 +74,7 @@ class Results:
         except OSError as error:
             raise self.trouble(self.path, error) from error
         try:
-            old = json.loads(text)
+            old: dict[str, Any] = json.loads(text)
             found = (old["schema"], old["version"], old["sweep"]["name"])
         except (ValueError, KeyError, TypeError) as error:
             raise ArgumentError(

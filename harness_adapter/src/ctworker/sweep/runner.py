@@ -21,13 +21,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .. import api, arguments, session
-from ..errors import CtworkerError, WorkerDied
-from ..launcher import WorkerProcess
+from ..base.errors import CtworkerError, WorkerDied
+from ..client import session
+from ..client.launcher import WorkerProcess
+from ..client.token_client import TokenClient
+from ..options import arguments
+from ..options.spelling import for_sweep
 from . import models
-from .definition import Model, Sweep
 from .models import Files
 from .plan import Cell
+from .work import Model, Sweep
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -92,7 +95,8 @@ class CellProcess:
                 raise WorkerDied(f"the process of the cells {how} (out of memory? see dmesg)")
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         self._process.kill()
@@ -161,7 +165,7 @@ class Runner(threading.Thread):
                 cell.params = max(cell.params, self._files[model.label].params)
         except CtworkerError as error:
             for cell in block:
-                self._fail(cell, str(error), {})
+                self._fail(cell, for_sweep(str(error)), {})
             return
         self._shared = next((cell.beside for cell in block if cell.beside is not None), None)
         for i, cell in enumerate(block):
@@ -193,12 +197,12 @@ class Runner(threading.Thread):
                 self._close()
                 if self._stopped:
                     return
-                answer = {"error": str(error)}
+                answer = {"error": for_sweep(str(error))}
                 if attempt < _ATTEMPTS:
                     log.warning("%s: %s; the cell runs once more", cell.name, error)
                     continue
             except CtworkerError as error:
-                answer = {"error": str(error)}
+                answer = {"error": for_sweep(str(error))}
             break
         run |= {
             "worker": self._n_workers,
@@ -264,7 +268,7 @@ class Runner(threading.Thread):
         if cell.beside is None and self._shared is not None:
             try:
                 worker = self._start(cell, self._shared)
-                with api.Client(worker.url) as client:
+                with TokenClient(worker.url) as client:
                     if client.model["placement"] != "streamed":
                         return worker
             except CtworkerError as error:

@@ -6,11 +6,11 @@ import csv
 import io
 from typing import Any
 
-from .. import tables
+from ..base import tables
+from ..base.tables import escaped, size
 from ..compare.divergence import FEWEST_CLUSTERS
-from ..tables import escaped, size
 from . import captions, view
-from .view import Column, Value
+from .columns import Column, Value
 
 _COLUMNS = (
     "model", "group", "method", "bits", "original", "bits_per_weight", "bits_per_parameter", "bytes", "params", "options",

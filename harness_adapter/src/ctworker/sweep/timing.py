@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pace import Pace
+from ..base.pace import Pace
 from .plan import Cell
 
 

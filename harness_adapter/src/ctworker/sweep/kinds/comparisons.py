@@ -10,14 +10,14 @@ from ...perplexity import methods
 from .methods import method_of
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
-    from ..definition import Model, Options, Work
     from ..nodes import Node
+    from ..place import Place
+    from ..work import Model, Options, Work
 
 
 class Comparisons:
     name = "comparison"
-    keys = ("comparisons",)
+    keys: tuple[str, ...] = ("comparisons",)
     of_model = True
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:
@@ -29,7 +29,7 @@ class Comparisons:
         ]
 
     def _work(self, node: Node, models: list[Model], base: Path) -> Work:
-        from ..definition import Work
+        from ..work import Work
 
         fields, settings, stamp = method_of(node, base, ("reference", "layers", "matrices", "noise_floor"))
         if methods.choose(settings["method"], settings["given"]).cut != "rule":

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError
+from ...base.errors import ArgumentError
+from ...options.spelling import for_sweep
 from ...perplexity import methods
-from .shared import environment_of, in_keys, stamp_of
+from .shared import environment_of, stamp_of
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
-    from ..definition import Model, Options, Work
     from ..nodes import Node
+    from ..place import Place
+    from ..work import Model, Options, Work
 
-_METHOD_FIELDS = [
-    field.name
-    for field in dataclasses.fields(methods.Method)
-    if field.name not in ("name", "about")
-]
-_FLAGS = [field.name for field in dataclasses.fields(methods.Method) if field.type == "bool"]
+_METHOD_FIELDS = [*methods.FIELDS, "cut"]
+_FLAGS = [name for name, field in methods.FIELDS.items() if field.type == "bool"]
 _OWN_FIELDS = ("method", "label", "dataset", "text", "column", "env")
 #: Keys of a method that are options of ctworker-ppl.
 METHOD_KEYS = ("method", "dataset", "text", "column", *_METHOD_FIELDS)
@@ -46,7 +42,7 @@ def method_of(
     try:
         methods.choose(name, given)
     except ArgumentError as error:
-        raise node.error(in_keys(str(error), METHOD_KEYS)) from error
+        raise node.error(for_sweep(str(error), METHOD_KEYS)) from error
     files = [item.text() for item in fields["text"].items()] if "text" in fields else []
     datasets = [item.text() for item in fields["dataset"].items()] if "dataset" in fields else []
     local = [dataset.partition("=")[2] for dataset in datasets if "=" in dataset]
@@ -65,7 +61,7 @@ def method_of(
 
 class Methods:
     name = "perplexity"
-    keys = ("methods",)
+    keys: tuple[str, ...] = ("methods",)
     of_model = True
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:
@@ -74,7 +70,7 @@ class Methods:
         return [self._work(node, base) for node in fields["methods"].items("a list of methods")]
 
     def _work(self, node: Node, base: Path) -> Work:
-        from ..definition import Work
+        from ..work import Work
 
         fields, settings, stamp = method_of(node, base, ())
         label = fields["label"].text() if "label" in fields else settings["method"]

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...api import Client
+from ...base.errors import CtworkerError
+from ...client.token_client import TokenClient
 from ...compare.models import Options, compare
 from ...compare.models import prepare as plan_of
-from ...errors import CtworkerError
 from ...perplexity import methods
 from ...perplexity.measure import limited
 from .run_methods import texts_of
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
+    from ..place import Place
 
 #: Statistic -> whether more is better; the first stands for the cell.
 _STATISTICS = {
@@ -44,7 +44,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     method = methods.choose(settings["method"], settings["given"])
     (text,) = texts_of(settings, method)
     assert place.url is not None and place.reference is not None
-    with Client(place.url) as client:
+    with TokenClient(place.url) as client:
         name, floor = client.model["name"], place.reference["floor"]
         if floor and client.model["dtype"] == "float32":
             raise CtworkerError("the model computes in float32 already, so it has no noise floor: leave out noise_floor")

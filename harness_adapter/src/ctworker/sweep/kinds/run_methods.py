@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import hub
-from ...api import Client
-from ...arguments import Settings
+from ...base.progress import Progress
+from ...client import hub
+from ...client.report import about_length, described
+from ...client.token_client import TokenClient
+from ...options.settings import Settings
 from ...perplexity import methods, texts
 from ...perplexity.measure import (
     Result,
@@ -21,13 +23,11 @@ from ...perplexity.measure import (
     tokenize,
     used_fields,
 )
-from ...report import about_length, described
-from ...scoring import Progress
-from ...tokenizer import TextTokenizer
+from ...text.tokenizer import TextTokenizer
 from .shared import environment
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
+    from ..place import Place
 
 _MOST_PIECES = 5000
 
@@ -48,7 +48,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     method = methods.choose(settings["method"], settings["given"])
     tokens = _tokens(settings, place, method)
     assert place.url is not None
-    with Client(place.url) as client:
+    with TokenClient(place.url) as client:
         method = methods.resolve(method, client.max_length)
         results = []
         for i, text in enumerate(tokens):
@@ -93,7 +93,8 @@ def tokenizer_of(place: Place) -> TextTokenizer:
             else hub.resolve(source, Settings(), weights=False).folder
         )
         place.kept[key] = TextTokenizer(folder, name=source)
-    return place.kept[key]
+    tokenizer: TextTokenizer = place.kept[key]
+    return tokenizer
 
 
 def _tokens(settings: dict[str, Any], place: Place, method: methods.Method) -> list[Tokens]:
@@ -102,7 +103,8 @@ def _tokens(settings: dict[str, Any], place: Place, method: methods.Method) -> l
     key = ("tokens", tokenizer.fingerprint, repr(settings))
     if key not in place.kept:
         place.kept[key] = [tokenize(text, method, tokenizer) for text in texts_of(settings, method)]
-    return place.kept[key]
+    tokens: list[Tokens] = place.kept[key]
+    return tokens
 
 
 def _part(report: Callable[[Progress], None], i: int, n: int) -> Callable[[Progress], None]:

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError, CtworkerError
+from ...base.errors import ArgumentError, CtworkerError
+from ...options.settings import On, options_on
 from .. import files
 from .shared import environment
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
-    from ..cell_process import Place
+    from ..place import Place
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -35,7 +36,7 @@ _EVALUATE = (
     "limit",
 )
 #: Model arguments that a running worker has already; the others are passed on to the model.
-_OF_WORKER = ("dtype", "activations", "threads", "memory_limit", "cpu_variant", "load_timeout")
+_OF_WORKER = {option.name for option in options_on(On.SERVE)} - {"max_length"} | {"load_timeout"}
 
 
 def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -202,17 +203,16 @@ def _ratio_error(
 ) -> float | None:
     """The standard error of exp(-sum a / sum b) and of -sum a / (ln 2 sum b) over documents with (a, b), to first
     order: lm-eval gives none for these. None: the metric is of another kind."""
-    pairs = [sample.get(metric) for sample in samples or ()]
-    if len(pairs) < 2 or not all(
-        isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs
-    ):
+    values = [sample.get(metric) for sample in samples or ()]
+    pairs = [pair for pair in values if isinstance(pair, (tuple, list)) and len(pair) == 2]
+    if len(pairs) < 2 or len(pairs) < len(values):
         return None
     total = sum(weight for _, weight in pairs)
     ratio = sum(part for part, _ in pairs) / total
     n = len(pairs)
     spread = sum((part - ratio * weight) ** 2 for part, weight in pairs) * n / (n - 1)
     slope = value if metric.endswith("perplexity") else 1 / math.log(2)
-    return slope * math.sqrt(spread) / total
+    return float(slope * math.sqrt(spread) / total)
 
 
 def _subtasks(settings: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,18 +22,6 @@ def environment_of(fields: dict[str, Node], inherited: Iterable[str] = ()) -> di
             raise fields["env"].wrong("a mapping of environment variables")
         found |= {name: node.text() for name, node in fields["env"].value.items()}
     return found
-
-
-def in_keys(message: str, keys: Iterable[str]) -> str:
-    """A message of ctworker-ppl, which names its options, for a sweep, whose file has the same as keys: `choose bos: none`
-    instead of `choose --bos none`."""
-    names = {key.replace("_", "-"): key for key in keys}
-
-    def key(match: re.Match[str]) -> str:
-        name = names.get(match[1])
-        return match[0] if name is None else f"{name}:" if match[2] else name
-
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)\b(?=( (?:[A-Z]+|none|documents|\d+)\b)?)", key, message)
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from .shared import environment_of, stamp_of
 
 if TYPE_CHECKING:
-    from ..cell_process import Place
-    from ..definition import Model, Options, Work
     from ..nodes import Node
+    from ..place import Place
+    from ..work import Model, Options, Work
 
 _FIELDS = (
     "task", "label", "num_fewshot", "limit", "metric", "apply_chat_template", "fewshot_as_multiturn",
@@ -23,7 +23,7 @@ _INHERITED = ("CTWORKER_WIKITEXT",)
 
 class Tasks:
     name = "task"
-    keys = ("tasks", "include_path")
+    keys: tuple[str, ...] = ("tasks", "include_path")
     of_model = False
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:
@@ -72,7 +72,7 @@ class Tasks:
         return self._made(name, settings, node, base)
 
     def _made(self, name: str, settings: dict[str, Any], node: Node, base: Path) -> Work:
-        from ..definition import Work
+        from ..work import Work
 
         stamp = stamp_of(base, [*settings["include_path"], *settings["env"].values()])
         return Work(self, name, settings, node.where, stamp)

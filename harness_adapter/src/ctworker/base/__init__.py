@@ -1,0 +1,1 @@
+"""What everything else uses: errors, files, tables, the terminal, Ctrl-C."""

@@ -1,0 +1,1 @@
+"""From texts to token ids: tokenizers and chat templates, as in transformers."""
