@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Gets SmolLM2-135M, and quantises it. Sourced by examples/quickstart.sh and examples/sweep.sh, in the root of the project.
 #
 #   ctw_hub_answers PYTHON           succeeds if the Hugging Face hub can be reached; takes a few seconds at most

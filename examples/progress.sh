@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shows the progress of long commands. Sourced by examples/quickstart.sh and examples/sweep.sh.
 #
 #   ctw_run WHAT LOG COMMAND...   runs the command with its output in the file LOG, and shows every few seconds what it does:
@@ -18,13 +19,16 @@ ctw_tick() {
 }
 
 ctw_run() {
-  local what=$1 log=$2 code=0 start=$SECONDS ticker ctw_pip_quiet=""
+  local what=$1 log=$2 code=0 start=$SECONDS ticker
+  # shellcheck disable=SC2034 # read by ctw_setup_python
+  local ctw_pip_quiet=""
   shift 2
   : >"$log"
   ctw_tick "$what" "$log" &
   ticker=$!
   "$@" >"$log" 2>&1 </dev/null || code=$?
-  kill $ticker 2>/dev/null && wait $ticker 2>/dev/null || true
+  kill $ticker 2>/dev/null || true
+  wait $ticker 2>/dev/null || true
   if [ -t 2 ]; then printf '\r\033[K' >&2; fi
   if [ $code -ne 0 ]; then
     tail -n 30 "$log" >&2

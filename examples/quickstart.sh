@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
       ;;
     --full) full=1 && options+=(--full) ;;
     -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$self" && exit 0 ;;
-    --version) echo "quickstart of ctworker $(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" && exit 0 ;;
+    --version) ctw_show_version quickstart && exit 0 ;;
     *) usage_error "unknown argument $1" ;;
   esac
   shift
@@ -90,6 +90,7 @@ run_lm_eval() { # NAME CHECKPOINT
 mkdir -p $DIR/logs
 ctw_say "All files, and the logs of each step, are in $DIR."
 step "Packages"
+# shellcheck disable=SC2119 # not this script's arguments
 if [ -z "$wheel" ]; then ctw_setup_system; fi
 mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers|huggingface-hub)' tests/requirements.txt)
 ctw_run "Python packages" $DIR/logs/packages.log ctw_setup_python $DIR/venv "${requirements[@]}"

@@ -19,6 +19,7 @@ esac
 cd "$(dirname "$self")/.."
 # shellcheck source=examples/setup.sh
 . examples/setup.sh
+if [ "${1:-}" = --version ]; then ctw_show_version sweep && exit 0; fi
 # shellcheck source=examples/progress.sh
 . examples/progress.sh
 # shellcheck source=examples/model.sh
@@ -27,6 +28,7 @@ DIR=build/quickstart
 BIN=$DIR/venv/bin
 
 mkdir -p $DIR/logs
+# shellcheck disable=SC2119 # not this script's arguments
 if [ -z "$wheel" ]; then ctw_setup_system; fi
 mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers|huggingface-hub)' tests/requirements.txt)
 ctw_run "Python packages" $DIR/logs/packages.log ctw_setup_python $DIR/venv "${requirements[@]}"

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__, interrupt
+from .. import interrupt
 from ..errors import ArgumentError, CtworkerError
 from ..output import Parser, open_closed_streams, replace_unknown_letters
 
@@ -77,7 +77,6 @@ def parser() -> argparse.ArgumentParser:
         "--watch", metavar="DIR", type=Path,
         help="when all cells are finished, wait for new checkpoint folders in DIR and run the work on each; Ctrl-C ends it",
     )  # fmt: skip
-    made.add_argument("--version", action="version", version=f"ctworker-sweep {__version__}")
     return made
 
 

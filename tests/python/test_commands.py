@@ -1,0 +1,57 @@
+"""All commands of the product: --help of the program names them, and each has --version."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from ctworker import __version__, launcher
+
+ROOT = Path(__file__).resolve().parents[2]
+_SECTION = re.search(r"^\[project.scripts\]\n(.*?)\n\n", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+SCRIPTS = dict(re.findall(r'^([\w-]+) = "(.*)"$', _SECTION[1], re.MULTILINE))
+SHELL = ("examples/quickstart.sh", "examples/sweep.sh", "tests/tools/wheel", "tests/tools/bare_root")
+
+
+@pytest.mark.usefixtures("real_worker")
+def test_help_names_every_command():
+    help_text = subprocess.run([launcher.find_binary(), "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    named = set(re.findall(r"\bctworker(?:-[\w-]+)?", help_text))
+    assert set(SCRIPTS) <= named and len(SCRIPTS) >= 5
+    assert "lm_eval --model ctworker" in help_text
+
+
+@pytest.mark.usefixtures("real_worker")
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_a_console_script_has_a_version(name):
+    module, function = SCRIPTS[name].split(":")
+    assert callable(getattr(import_module(module), function))
+    code = f"import sys; sys.argv[0] = {name!r}; from {module} import {function}; sys.exit({function}())"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                          stdout=subprocess.PIPE, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{name} {__version__}"), done.stdout
+
+
+@pytest.mark.parametrize("name", SHELL)
+def test_a_shell_command_has_a_version(name):
+    done = subprocess.run([ROOT / name, "--version"], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{Path(name).stem} of ctworker {__version__}\n")
+
+
+def test_alice_is_whole_and_clean():
+    """The text of the quickstart: 12 chapters, nothing but Carroll's."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        pages = import_module("alice_task").chapters()["test"]["page"]
+    finally:
+        sys.path.pop(0)
+    assert len(pages) == 12 and all(len(page) > 8000 for page in pages)
+    text = "".join(pages)
+    assert text.endswith("THE END\n") and not re.search(r"gutenberg|edition|\[", text, re.IGNORECASE)
+    assert (ROOT / "examples/alice.txt").stat().st_size <= 200_000
