@@ -108,7 +108,7 @@ fi
 origin=$model
 if [ -z "$model" ]; then
   model=$DIR/smollm2
-  ctw_run "model" $DIR/logs/model.log ctw_get_model "$BIN/python" "$hub" "$model"
+  ctw_run "getting the model" $DIR/logs/model.log ctw_get_model "$BIN/python" "$hub" "$model"
   origin=$(cat "$model/origin")
 fi
 get_text
@@ -132,7 +132,8 @@ if [ "$quantize" != none ]; then
   names+=("$quantize")
   run_lm_eval "$quantize" "$quantised"
   step "Token perplexity, and divergence from the unquantised model: ctworker-compare"
-  compare=("$BIN/ctworker-compare" "$model" "$quantised" --window "$context" --dtype "$dtype" "${text_args[@]}")
+  compare=("$BIN/ctworker-compare" "$model" "$quantised" --window "$context" "${text_args[@]}")
+  [ "$dtype" = auto ] || compare+=(--dtype "$dtype")
   ctw_run "ctworker-compare" $DIR/logs/compare.log "${compare[@]}" "${rows_args[@]}" --hidden $DIR/hidden \
     --json "$DIR/results/compare-$quantize.json"
 fi

@@ -36,7 +36,7 @@ ctw_run "installing ctworker" $DIR/logs/install.log ctw_install "$BIN/python" "$
 
 hub=0
 if [ ! -e $DIR/smollm2/origin ] && ctw_hub_answers "$BIN/python"; then hub=1; fi
-ctw_run "model" $DIR/logs/model.log ctw_get_model "$BIN/python" "$hub" $DIR/smollm2
+ctw_run "getting the model" $DIR/logs/model.log ctw_get_model "$BIN/python" "$hub" $DIR/smollm2
 ctw_say "  model: $(cat $DIR/smollm2/origin)"
 for scheme in w8a16 w4a16 w3a16 nvfp4; do
   ctw_run "quantising to $scheme" $DIR/logs/quantize.log ctw_quantise "$BIN/python" $DIR/smollm2 "$scheme" "$DIR/smollm2-$scheme"
