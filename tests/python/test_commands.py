@@ -55,3 +55,21 @@ def test_alice_is_whole_and_clean():
     text = "".join(pages)
     assert text.endswith("THE END\n") and not re.search(r"gutenberg|edition|\[", text, re.IGNORECASE)
     assert (ROOT / "examples/alice.txt").stat().st_size <= 200_000
+
+
+def _progress(command, log):
+    script = f'. examples/setup.sh; . examples/progress.sh; ctw_run "a step" "{log}" {command}'
+    return subprocess.run(["bash", "-eu", "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def test_a_step_of_the_quickstart_shows_what_it_does(tmp_path):
+    done = _progress("sh -c 'echo unpacking; sleep 6; echo end'", tmp_path / "log")
+    first, last = done.stderr.splitlines()
+    assert re.fullmatch(r"  a step, \d+ s: unpacking", first) and re.fullmatch(r"  a step: \d+ s", last)
+    assert (tmp_path / "log").read_text() == "unpacking\nend\n"
+
+
+def test_a_step_that_fails_shows_the_end_of_its_output(tmp_path):
+    done = _progress("sh -c 'echo no such disk; exit 7'", tmp_path / "log")
+    assert done.returncode == 7
+    assert done.stderr.startswith("no such disk\na step: failed (exit code 7)") and str(tmp_path / "log") in done.stderr
