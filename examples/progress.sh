@@ -10,7 +10,7 @@ ctw_tick() {
   local what=$1 log=$2 line last every=5 before="" after=$'\n' start=$SECONDS
   if [ -t 2 ]; then every=1 before=$'\r\033[K' after=""; fi
   while sleep $every && kill -0 $$ 2>/dev/null; do
-    last=$(tail -c 4096 "$log" 2>/dev/null | tr '\r' '\n' | grep '[^[:space:]]' | tail -n 1) || true
+    last=$(tail -c 4096 "$log" 2>/dev/null | tr '\r' '\n' | grep -a '[^[:space:]]' | tail -n 1) || true
     # Without lm-eval's times, and the words of its bar.
     last=$(sed -E 's/^[[:space:]]*//; s/^[-:0-9]{10,} [A-Z]+ +\[[^]]*\] //; s/^Running \w+ requests: *//' <<<"$last")
     line="  $what, $((SECONDS - start)) s${last:+: $last}"
@@ -26,7 +26,8 @@ ctw_run() {
   : >"$log"
   ctw_tick "$what" "$log" &
   ticker=$!
-  "$@" >"$log" 2>&1 </dev/null || code=$?
+  # In a shell of its own: otherwise, what a trap says while a function runs would go to the log.
+  ("$@") >"$log" 2>&1 </dev/null || code=$?
   kill $ticker 2>/dev/null || true
   wait $ticker 2>/dev/null || true
   if [ -t 2 ]; then printf '\r\033[K' >&2; fi

@@ -73,3 +73,14 @@ def test_a_step_that_fails_shows_the_end_of_its_output(tmp_path):
     done = _progress("sh -c 'echo no such disk; exit 7'", tmp_path / "log")
     assert done.returncode == 7
     assert done.stderr.startswith("no such disk\na step: failed (exit code 7)") and str(tmp_path / "log") in done.stderr
+
+
+def test_an_interrupted_step_says_so(tmp_path):
+    """Ctrl-C reaches the shell and its command; a function's output goes to the log, the trap's does not."""
+    script = (
+        "trap 'ctw_say interrupted; exit 130' INT; . examples/setup.sh; . examples/progress.sh; "
+        "work() { kill -INT 0; sleep 5; }; " + f'ctw_run "a step" "{tmp_path}/log" work'
+    )
+    done = subprocess.run(["bash", "-eu", "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                          check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
