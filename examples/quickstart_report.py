@@ -10,7 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from ctworker.tables import number, render
+from ctworker.tables import number, render, size
 
 LONGEST = 2048  # tokens of a window, as in most published numbers
 
@@ -47,7 +47,7 @@ def table(args, words, compared):
     for i, (name, word) in enumerate(zip(args.names, words)):
         token = compared["statistics"]["ppl" if i else "ref_ppl"]["value"] if compared else None
         saved = f" ({sizes[i] / sizes[0] - 1:+.0%})" if i else ""
-        rows.append([name, f"{word:.2f}", "-" if token is None else f"{token:.2f}", f"{sizes[i] / 1e6:.1f} MB{saved}"])
+        rows.append([name, f"{word:.2f}", "-" if token is None else f"{token:.2f}", f"{size(sizes[i])}{saved}"])
     print(render(rows), end="\n\n")
 
 

@@ -4,7 +4,6 @@ which Python reads no .pth files (a zip, --target, PYTHONPATH)."""
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from importlib.util import find_spec
 
 from . import __version__, interrupt
@@ -20,6 +19,8 @@ def main() -> None:
         sys.exit("ctworker-lm-eval: lm-eval is not installed: pip install 'ctworker[lm-eval]'")
     open_closed_streams()
     if sys.argv[1:] == ["--version"]:
+        from importlib.metadata import version
+
         print(f"ctworker-lm-eval {__version__} with lm-eval {version('lm_eval')}")
         return
     import_module("_ctworker_hook")  # before any import of lm_eval
