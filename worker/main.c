@@ -47,6 +47,13 @@ static void print_help(void)
          "  ctworker COMMAND --help   options, defaults and environment variables of a command\n"
          "  ctworker --version        version, commit, compiler and libraries\n"
          "\n"
+         "Commands of the Python package (pip install 'ctworker[lm-eval,ppl,compare,sweep]'):\n"
+         "  lm_eval --model ctworker   tasks of lm-evaluation-harness (ctworker-lm-eval where Python\n"
+         "                             reads no .pth files)\n"
+         "  ctworker-ppl               one perplexity by a named method, with its standard error\n"
+         "  ctworker-compare           what a quantised model lost: divergence from its original\n"
+         "  ctworker-sweep             models x tasks, methods and comparisons, and their report\n"
+         "\n"
          "Examples:\n"
          "  ctworker inspect ./SmolLM2-135M\n"
          "  echo '{\"id\": 1, \"tokens\": [1, 15, 27]}' | ctworker score --model ./SmolLM2-135M\n"
@@ -55,7 +62,7 @@ static void print_help(void)
          "CTW_LOG=debug|info|warn|error sets the log level on standard error (default: info).");
 }
 
-static void print_version(void)
+static int print_version(void)
 {
     printf("ctworker %s\n"
            "commit   %s\n"
@@ -64,6 +71,7 @@ static void print_version(void)
            "msgpack  %s\n",
            ctw_version(), ctw_version_commit(), ctw_version_compiler(), ctw_version_build(),
            ctw_ipc_nng_version(), ctw_ipc_msgpack_version());
+    return 0;
 }
 
 static int run_unknown(const char *word)
@@ -85,13 +93,15 @@ static int run(int argc, char **argv)
         return EXIT_USAGE;
     }
     const char *word = argv[1];
-    for (size_t i = 0; i < CTW_COUNT(commands); i++)
-        if (strcmp(word, commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
-        print_version();
-        return 0;
+    for (size_t i = 0; i < CTW_COUNT(commands); i++) {
+        if (strcmp(word, commands[i].name) != 0)
+            continue;
+        if (argc == 3 && strcmp(argv[2], "--version") == 0)
+            return print_version();
+        return commands[i].run(argc - 1, argv + 1);
     }
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)
+        return print_version();
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
         print_help();
         return 0;

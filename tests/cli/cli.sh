@@ -38,6 +38,7 @@ n_commands=0
 for command in $("$worker" --help | sed -n 's/^  \([a-z]*\) .* .*/\1/p' | grep -v ctworker); do
     case $command in echo | lm_eval | "") continue ;; esac
     expect 0 out "Usage: ctworker $command" -- "$command" --help
+    expect 0 out "ctworker 0" -- "$command" --version
     expect 64 err "unknown option --hepl; did you mean --help" -- "$command" --hepl
     n_commands=$((n_commands + 1))
 done

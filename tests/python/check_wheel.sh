@@ -143,7 +143,7 @@ step "uninstall leaves nothing" sh -c "'$bin/pip' uninstall -q -y ctworker &&
 
 # The whole of README's first lines, in a root of this machine's distribution that has Python alone.
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-"$root/tests/tools/bare_root" "$suite" "$wheel" "$model" >"$work/bare" && code=0 || code=$?
+"$root/tests/tools/bare_root" "$suite" "$wheel" "$original" >"$work/bare" && code=0 || code=$?
 cat "$work/bare"
 read -r bare_passed _ bare_failed _ <<<"$(tail -n 1 "$work/bare")"
 echo "$((passed + bare_passed)) passed, ${bare_failed:-1} failed"

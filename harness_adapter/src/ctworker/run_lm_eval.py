@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+from . import __version__
 from .base import interrupt
 
 
@@ -18,6 +19,11 @@ def main() -> None:
     if find_spec("lm_eval") is None:
         sys.exit("ctworker-lm-eval: lm-eval is not installed: pip install 'ctworker[lm-eval]'")
     open_closed_streams()
+    if sys.argv[1:] == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"ctworker-lm-eval {__version__} with lm-eval {version('lm_eval')}")
+        return
     import_module("_ctworker_hook")  # before any import of lm_eval
     import_module("lm_eval.__main__").cli_evaluate()
 

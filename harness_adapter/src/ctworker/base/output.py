@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .. import __version__
 from ..base.progress import Progress
 from .errors import ArgumentError, CtworkerError
 
@@ -21,7 +22,11 @@ log = logging.getLogger("lm_eval.ctworker")
 
 
 class Parser(argparse.ArgumentParser):
-    """A wrong command line ends with the exit code 64, as of ctworker itself; argparse's own is 2."""
+    """Has --version. A wrong command line ends with the exit code 64, as of ctworker itself; argparse's own is 2."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.add_argument("--version", action="version", version=f"{self.prog} {__version__}")
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -29,12 +34,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class ProgressLine:
-    """One line on standard error: in place on a terminal, otherwise every half minute."""
+    """One line on standard error: in place on a terminal, otherwise soon, and then ever rarer, up to every half minute."""
 
     def __init__(self, name: str, *, live: bool | None = None) -> None:
         """live: in place; None: as standard error is a terminal or not."""
         self._name, self._live = name, sys.stderr.isatty() if live is None else live
-        self._next = 0.0 if self._live else time.monotonic() + 30
+        self._start = time.monotonic()
+        self._next = 0.0 if self._live else self._start + 5
 
     def __call__(self, progress: Progress) -> None:
         self.show(self._name, progress)
@@ -44,7 +50,7 @@ class ProgressLine:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + (0.5 if self._live else 30)
+        self._next = now + (0.5 if self._live else min(30.0, max(5.0, (now - self._start) / 4)))
         parts = [f"{name}: {100 * progress.fraction:3.0f} %"]
         if progress.tokens_per_s is not None:
             parts.append(f"{progress.tokens_per_s:.0f} tokens/s")

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__
 from ..base import interrupt
 from ..base.errors import ArgumentError, CtworkerError
 from ..base.output import Parser, open_closed_streams, replace_unknown_letters
@@ -79,7 +78,6 @@ def parser() -> argparse.ArgumentParser:
         "--watch", metavar="DIR", type=Path,
         help="when all cells are finished, wait for new checkpoint folders in DIR and run the work on each; Ctrl-C ends it",
     )  # fmt: skip
-    made.add_argument("--version", action="version", version=f"ctworker-sweep {__version__}")
     return made
 
 
