@@ -7,7 +7,7 @@ static const struct ctw_field orphan_fields[] = {
 static const struct ctw_schema orphan_schema =
     CTW_SCHEMA("submit.head.orphan", struct ctw_orphan_map, orphan_fields);
 
-/* worker/service/job_head.c checks which keys each kind of job requires and accepts. */
+/* worker/service/jobs/job_head.c checks which keys each kind of job requires and accepts. */
 static const struct ctw_field head_fields[] = {
     CTW_FIELD(STR, struct ctw_head_map, kind, REQUIRED),
     CTW_FIELD(STR, struct ctw_head_map, model, OPTIONAL),

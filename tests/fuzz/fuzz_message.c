@@ -1,11 +1,12 @@
 /*
- * ipc/ and worker/service/job_part.c: any message that decodes encodes to bytes that decode to the
- * same message; any part that is accepted is planned into sequences that obey the engine's rules.
+ * ipc/ and worker/service/jobs/job_part.c: any message that decodes encodes to bytes that decode to
+ * the same message; any part that is accepted is planned into sequences that obey the engine's
+ * rules.
  */
 #include <string.h>
 
 #include "fuzz.h"
-#include "worker/service/job.h"
+#include "worker/service/jobs/job.h"
 
 enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16, LAYERS = 3, MATRICES = 5 };
 

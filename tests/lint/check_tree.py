@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the source tree: includes between rooms, the rooms of each library, banned calls, sizes,
-headers that compile alone, plain text. Prints "N passed, N failed" last; a check is one rule on one
+"""Checks the source tree: includes between rooms, circles of calls within a room, the rooms of each
+library, names that stand twice, banned calls, sizes, headers that compile alone, plain text. Prints "N passed, N failed" last; a check is one rule on one
 file. The tables below list the exceptions, each with its reason."""
 
 import os
@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 C_DIRS = ("base", "kernels", "ipc", "worker")
 # Limits in lines; the aims are 400 per file and 40 per function.
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
+MAX_ROOM = 25  # source files
 MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 140, ".sh": 130}
 
 # Room -> the rooms that its files may include in addition to the room itself; a header's name allows only
@@ -39,13 +40,35 @@ ROOMS = {
     "worker/engine/mixers": ("worker/engine",),
     "worker/engine/mlps": ("worker/engine",),
     "worker/store": ("base",),
-    "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine", "worker/store"),
+    "worker/service/jobs": ("base", "kernels", "ipc", "worker/model", "worker/engine", "worker/store"),
+    "worker/service/scorer": ("base", "worker/engine", "worker/store", "worker/service/jobs"),
+    "worker/service/requests": ("base", "ipc", "worker/engine", "worker/store", "worker/service/jobs"),
+    "worker/service/life": ("base", "ipc", "worker/engine", "worker/store", "worker/service/jobs",
+                            "worker/service/requests", "worker/service/scorer"),
     "worker/cli": ("base", "kernels", "ipc", "worker/checkpoint", "worker/model", "worker/weights",
-                   "worker/engine", "worker/service", "worker/store"),
+                   "worker/engine", "worker/service/requests", "worker/service/life", "worker/store"),
     "worker": ("base", "ipc", "worker/cli"),
 }
 # Room -> the only source files that the room's top folder may hold.
 ONLY_FILES = {"worker": {"main.c"}}
+# Room -> reason to have more than MAX_ROOM files.
+LARGE_ROOMS = {
+    "base": "small files that know nothing of each other",
+    "worker/checkpoint": "to go: a room for the quantisation configurations, one file a method",
+    "worker/cli": "one file a command",
+    "worker/engine": "to go: rooms by the path of a token",
+    "worker/model": "to go: rooms for the recipe, names, RoPE",
+    "worker/model/families": "one file a family",
+    "worker/weights": "to go: one loader",
+    "kernels/cpu": "one file a variant of each operation",
+}
+# (file, file whose functions it uses) -> reason: without these uses, the uses of a room's files form no circle.
+CIRCLES_ALLOWED = {
+}
+# File name, or tag of a struct, enum or union -> reason to stand twice in C sources.
+SAME_NAMES_ALLOWED = {
+    "decode.h": "one in the folder of each weight format, whose name tells it apart",
+}
 # Header pattern -> files that may include the header.
 LIBRARIES = [
     (re.compile(r"cjson/"), re.compile(r"base/json[^/]*$")),
@@ -68,7 +91,7 @@ BANNED = {
 }
 # (file, call) -> reason for the exception.
 CALLS_ALLOWED = {
-    ("worker/service/serve.c", "_exit"): "no destructors under a thread that uses a GPU",
+    ("worker/service/life/serve.c", "_exit"): "no destructors under a thread that uses a GPU",
     ("ipc/messages.c", "strcat"): "joins the names of our own table of operations",
 }
 # File -> reason to be longer than MAX_FILE.
@@ -204,6 +227,82 @@ def check_text(name, data):
             check(False, f"{name}: {e}")
 
 
+# A function with linkage, or an inline function of a header: its name, at the start of its definition.
+FUNCTION = re.compile(r"^(?!static (?!inline))[a-z_][\w\s*]*?[\s*](\w+)\([^;{}]*?\)\s*\{", re.MULTILINE)
+# Whatever uses a function outside of a declaration: a call, or a value.
+USE = re.compile(r"\b(ctw_\w+)\b")
+DECLARATION = re.compile(r"^[a-z_][^{}=;]*\([^{}=;]*\)[^{}=;]*;", re.MULTILINE)
+
+
+def uses_within_rooms(sources):
+    """{file: {file of the same folder: a function of it that the first one uses}}"""
+    where = {}
+    for name, code in sources.items():
+        for m in FUNCTION.finditer(code):
+            where.setdefault((os.path.dirname(name), m[1]), name)
+    uses = {}
+    for name, code in sources.items():
+        for m in USE.finditer(DECLARATION.sub("", code)):
+            there = where.get((os.path.dirname(name), m[1]), name)
+            if there != name:
+                uses.setdefault(name, {}).setdefault(there, m[1])
+    return uses
+
+
+def find_circle(uses):
+    """Files each of which uses the next, and the last the first; [] if there is no circle."""
+    done, path = set(), []
+
+    def visit(name):
+        if name in path:
+            return path[path.index(name):]
+        if name in done:
+            return []
+        path.append(name)
+        for there in uses.get(name, ()):
+            circle = visit(there)
+            if circle:
+                return circle
+        done.add(path.pop())
+        return []
+
+    for name in sorted(uses):
+        circle = visit(name)
+        if circle:
+            return circle
+    return []
+
+
+def check_circles(sources):
+    uses = uses_within_rooms(sources)
+    for (name, there), _ in CIRCLES_ALLOWED.items():
+        check(uses.get(name, {}).pop(there, None), f"check_tree.py: CIRCLES_ALLOWED: {name} does not use {there}")
+    for room in {os.path.dirname(name) for name in sources}:
+        of_room = {name: to for name, to in uses.items() if os.path.dirname(name) == room}
+        circle = find_circle(of_room)
+        steps = [f"{a} uses {uses[a][b]}() of {b}" for a, b in zip(circle, [*circle[1:], *circle[:1]])]
+        check(not circle, f"{room}: files use each other in a circle: {'; '.join(steps)}")
+
+
+def check_names(sources):
+    """Each file name and each ctw_ tag stands once in the C sources."""
+    places = {}
+    for name, code in sources.items():
+        places.setdefault(os.path.basename(name), []).append(name)
+        for m in re.finditer(r"^\s*(?:struct|union|enum) (ctw_\w+)\s*\{", code, re.MULTILINE):
+            places.setdefault(m[1], []).append(name)
+    for what, found in places.items():
+        check(len(found) == 1 or what in SAME_NAMES_ALLOWED, f"{what} stands twice: {', '.join(found)}")
+
+
+def check_room_sizes(sources):
+    sizes = {}
+    for name in sources:
+        sizes[os.path.dirname(name)] = sizes.get(os.path.dirname(name), 0) + 1
+    for room, n in sizes.items():
+        check(n <= MAX_ROOM or room in LARGE_ROOMS, f"{room}: {n} files, at most {MAX_ROOM} are allowed")
+
+
 def check_header(name):
     compiler = os.environ.get("CC", "cc")
     done = subprocess.run(
@@ -215,6 +314,7 @@ def check_header(name):
 
 def main():
     names = tracked_files()
+    sources = {}
     for name in names:
         data = (ROOT / name).read_bytes()
         if name == "LICENSE" or b"\0" in data:
@@ -223,6 +323,7 @@ def main():
         if name.endswith((".c", ".h", ".cu", ".cuh")):
             text = data.decode(errors="replace")
             if name.split("/")[0] in C_DIRS:
+                sources[name] = code_only(text)
                 check_room(name)
             check_includes(name, text)
             check_calls(name, code_only(text))
@@ -230,6 +331,9 @@ def main():
         elif name.endswith(".sh") or name in ("tests/run", ".ci/run"):
             ok = subprocess.run(["bash", "-n", name], cwd=ROOT, check=False).returncode == 0
             check(ok, f"{name}: bash -n finds a syntax error")
+    check_circles(sources)
+    check_names(sources)
+    check_room_sizes(sources)
     headers = [n for n in names if n.endswith(".h") and n.split("/")[0] in C_DIRS and
                not any(re.match(p, n) for p in PARTIAL_HEADERS)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -2,7 +2,7 @@
 #ifndef CTW_TESTS_ASK_H
 #define CTW_TESTS_ASK_H
 
-#include "worker/service/handlers.h"
+#include "worker/service/requests/handlers.h"
 
 #define ASK __attribute__((unused)) static enum ctw_status
 

@@ -15,7 +15,7 @@
 #include "ask.h"
 #include "base/clock.h"
 #include "fake_engine.h"
-#include "worker/service/scorer.h"
+#include "worker/service/scorer/scorer.h"
 
 enum { WAIT_MS = 60000 };
 

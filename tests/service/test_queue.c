@@ -286,17 +286,17 @@ static void a_cancelled_pass_is_not_done(void **state)
 static void rates(void **state)
 {
     (void)state;
-    struct ctw_rate r = {0};
-    assert_true(ctw_rate_tokens_per_s(&r) == 0);
+    struct ctw_throughput r = {0};
+    assert_true(ctw_throughput_tokens_per_s(&r) == 0);
     for (int i = 0; i <= 1000; i++)
-        ctw_rate_add(&r, 1000 + i * 100, i * 50.0, i * 100.0);
-    assert_true(ctw_rate_tokens_per_s(&r) == 500);
-    assert_true(ctw_rate_cost_per_s(&r) == 1000);
+        ctw_throughput_add(&r, 1000 + i * 100, i * 50.0, i * 100.0);
+    assert_true(ctw_throughput_tokens_per_s(&r) == 500);
+    assert_true(ctw_throughput_cost_per_s(&r) == 1000);
     for (int i = 1; i <= 350; i++) /* after half a minute only the new rate counts */
-        ctw_rate_add(&r, 101000 + i * 100, 50000 + i * 10.0, 0);
-    assert_true(ctw_rate_tokens_per_s(&r) == 100);
-    ctw_rate_reset(&r);
-    assert_true(ctw_rate_tokens_per_s(&r) == 0);
+        ctw_throughput_add(&r, 101000 + i * 100, 50000 + i * 10.0, 0);
+    assert_true(ctw_throughput_tokens_per_s(&r) == 100);
+    ctw_throughput_reset(&r);
+    assert_true(ctw_throughput_tokens_per_s(&r) == 0);
 }
 
 /* Attention's share of the time: 2 * layers * heads * head size pairs against the parameters. */

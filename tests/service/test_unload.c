@@ -13,7 +13,7 @@
 #include "ask.h"
 #include "base/clock.h"
 #include "fake_engine.h"
-#include "worker/service/scorer.h"
+#include "worker/service/scorer/scorer.h"
 
 static struct ctw_queue queue;
 static struct ctw_scorer scorer;
@@ -79,7 +79,8 @@ static void load(void)
     char name[CTW_MODEL_NAME_MAX];
     int retry_ms;
     struct ctw_err err;
-    assert_int_equal(ctw_queue_load(&queue, "/models/fake", NULL, NULL, name, &retry_ms, &err), CTW_OK);
+    assert_int_equal(ctw_queue_load(&queue, "/models/fake", NULL, NULL, name, &retry_ms, &err),
+                     CTW_OK);
     wait_for_models(1);
 }
 

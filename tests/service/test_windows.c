@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/status.h"
-#include "worker/service/windows.h"
+#include "worker/service/jobs/windows.h"
 
 /*
  * Generated with lm_eval.utils.get_rolling_token_windows(range(n), -1, max_length, context_length)

@@ -14,8 +14,8 @@
 #include "worker/cli/engine_options.h"
 #include "worker/cli/version.h"
 #include "worker/engine/machine.h"
-#include "worker/service/registry.h"
-#include "worker/service/serve.h"
+#include "worker/service/life/registry.h"
+#include "worker/service/life/serve.h"
 #include "worker/store/hidden.h"
 #include "worker/store/store.h"
 

@@ -9,7 +9,7 @@
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"
-#include "worker/service/registry.h"
+#include "worker/service/life/registry.h"
 
 static const char about[] =
     "Stops a running worker: it accepts no more jobs, finishes or cancels its unfinished jobs,\n"
