@@ -1,4 +1,5 @@
-#include "kernels/inputs.h"
+/* Products whose shards rotate or quantise their input, or rotate their output. */
+#include "kernels/backend_internal.h"
 
 static bool same_input(const struct ctw_shard *a, const struct ctw_shard *b)
 {
@@ -46,35 +47,6 @@ int64_t ctw_input_elems(const struct ctw_op_linear *op)
 {
     struct room r = room_of(op);
     return r.input + r.product + r.other;
-}
-
-bool ctw_quantise_ok(const struct ctw_quantise *q, int64_t dim)
-{
-    bool ints = q->codes == CTW_CODES_INT, is_static = q->scale_kind == CTW_SCALE_STATIC;
-    bool by_range = is_static || q->scale_kind == CTW_SCALE_DYNAMIC;
-    return q->codes != CTW_CODES_NONE && (!ints || (q->bits >= 2 && q->bits <= 8)) &&
-           (q->scale_kind != CTW_SCALE_E8M0 || !ints) && (!q->asymmetric || (ints && by_range)) &&
-           q->group >= 0 && (q->group == 0 || (!is_static && dim % q->group == 0)) &&
-           (!is_static || q->scale > 0) && (q->scale_kind != CTW_SCALE_E4M3 || q->global > 0);
-}
-
-/* ---- memory ------------------------------------------------------------------------------- */
-
-void ctw_inputs_free(struct ctw_backend *be)
-{
-    ctw_device_free(be, be->inputs);
-    be->inputs = NULL;
-    be->inputs_bytes = 0;
-}
-
-enum ctw_status ctw_inputs_reserve(struct ctw_backend *be, size_t bytes, struct ctw_err *err)
-{
-    if (bytes <= be->inputs_bytes)
-        return CTW_OK;
-    ctw_inputs_free(be);
-    enum ctw_status st = ctw_device_alloc(be, &be->inputs, bytes, err);
-    be->inputs_bytes = st == CTW_OK ? bytes : 0;
-    return st;
 }
 
 /* ---- products ----------------------------------------------------------------------------- */
@@ -194,7 +166,7 @@ static enum ctw_status run_one(struct ctw_backend *be, const struct ctw_op_linea
     }
     enum ctw_status st = own_input(be, &plain, shards, err);
     if (st == CTW_OK)
-        st = ctw_linear(be, &plain, err);
+        st = be->ops->linear(be, &plain, err);
     if (st != CTW_OK || turn == NULL)
         return st;
     return rotate_output(be, op, turn, plain.y, own(be, op, room->input + room->product), columns,
@@ -309,36 +281,28 @@ enum ctw_status ctw_inputs_linear(struct ctw_backend *be, const struct ctw_op_li
     return st;
 }
 
-enum ctw_status ctw_inputs_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
-                                      const struct ctw_op_qkv *qkv, struct ctw_err *err)
+enum ctw_status ctw_inputs_make(struct ctw_backend *be, struct ctw_op_linear *op,
+                                struct ctw_shard shards[CTW_MAX_SHARDS], struct ctw_err *err)
 {
-    struct ctw_shard shards[CTW_MAX_SHARDS];
-    struct ctw_op_linear whole = *op;
     size_t row = (size_t)ctw_input_elems(op) * ctw_dtype_bytes(op->dtype);
-    if (ctw_inputs_split(op)) {
-        enum ctw_status st = ctw_inputs_linear(be, op, err);
-        return st == CTW_OK ? ctw_qkv(be, qkv, err) : st;
-    }
     enum ctw_status st = ctw_inputs_reserve(be, (size_t)op->n_tok * row, err);
-    if (st == CTW_OK)
-        st = own_input(be, &whole, shards, err);
-    return st == CTW_OK ? ctw_linear_qkv(be, &whole, qkv, err) : st;
+    return st == CTW_OK ? own_input(be, op, shards, err) : st;
 }
 
 /* Of a head in parts, the first makes the input for all: no operation comes between them. */
-enum ctw_status ctw_inputs_head(struct ctw_backend *be, const struct ctw_op_head *op,
-                                struct ctw_err *err)
+enum ctw_status ctw_inputs_make_head(struct ctw_backend *be, struct ctw_op_head *op,
+                                     struct ctw_shard *shard, struct ctw_err *err)
 {
-    struct ctw_op_head plain = *op;
-    struct ctw_shard shard = *op->weight;
-    int64_t k = shard.weight->k, ldx = k;
+    const struct ctw_shard *weight = op->weight;
+    int64_t k = weight->weight->k, ldx = k;
     enum ctw_status st =
         ctw_inputs_reserve(be, (size_t)(op->n_rows * k) * ctw_dtype_bytes(op->dtype), err);
     if (st == CTW_OK && op->id0 == 0)
-        st = make_input(be, &shard, op->dtype, op->n_rows, &plain.x, &ldx, NULL, err);
-    plain.x = be->inputs;
-    shard.input = NULL;
-    shard.rotate_in = NULL;
-    plain.weight = &shard;
-    return st == CTW_OK ? ctw_head(be, &plain, err) : st;
+        st = make_input(be, weight, op->dtype, op->n_rows, &op->x, &ldx, NULL, err);
+    *shard = *weight;
+    shard->input = NULL;
+    shard->rotate_in = NULL;
+    op->x = be->inputs;
+    op->weight = shard;
+    return st;
 }
