@@ -135,7 +135,7 @@ void ctw_text_clean(char *text, size_t n)
 }
 
 static enum ctw_status read_text(const msgpack_object *o, const char *where, const char *key,
-                                 struct ctw_slice *out, struct ctw_err *err)
+                                 struct ctw_span *out, struct ctw_err *err)
 {
     if (o->type != MSGPACK_OBJECT_STR)
         return ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" must be text (str)", where, key);
@@ -145,11 +145,11 @@ static enum ctw_status read_text(const msgpack_object *o, const char *where, con
     if (!is_text(o->via.str.ptr, o->via.str.size))
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: \"%s\" is not valid UTF-8 without control characters", where, key);
-    *out = (struct ctw_slice){.data = o->via.str.ptr, .n = o->via.str.size};
+    *out = (struct ctw_span){.data = o->via.str.ptr, .n = o->via.str.size};
     return CTW_OK;
 }
 
-bool ctw_reader_str(const struct ctw_reader *r, const char *key, struct ctw_slice *out)
+bool ctw_reader_str(const struct ctw_reader *r, const char *key, struct ctw_span *out)
 {
     const msgpack_object *o = find(r, key);
     return o != NULL && read_text(o, "", key, out, NULL) == CTW_OK;
@@ -164,7 +164,7 @@ static enum ctw_status read_list(msgpack_zone *zone, const msgpack_object *o,
                                  bool lenient, struct ctw_list *list, struct ctw_err *err)
 {
     size_t n = o->via.array.size;
-    size_t size = f->type == CTW_FIELD_STRS ? sizeof(struct ctw_slice) : f->map->size;
+    size_t size = f->type == CTW_FIELD_STRS ? sizeof(struct ctw_span) : f->map->size;
     list->n = n;
     /* n is at most CTW_IPC_ELEMENTS, so the product cannot wrap. */
     list->data = msgpack_zone_malloc(zone, n * size + 1);
@@ -175,7 +175,7 @@ static enum ctw_status read_list(msgpack_zone *zone, const msgpack_object *o,
         char *to = (char *)list->data + i * size;
         enum ctw_status st;
         if (f->type == CTW_FIELD_STRS)
-            st = read_text(e, in->name, f->key, (struct ctw_slice *)(void *)to, err);
+            st = read_text(e, in->name, f->key, (struct ctw_span *)(void *)to, err);
         else if (e->type != MSGPACK_OBJECT_MAP)
             st = ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" must be %s", in->name, f->key,
                           type_names[f->type]);
@@ -229,7 +229,7 @@ static enum ctw_status read_value(msgpack_zone *zone, const msgpack_object *o,
     case CTW_FIELD_STR:
         return read_text(o, in->name, f->key, to, err);
     case CTW_FIELD_BIN:
-        *(struct ctw_slice *)to = (struct ctw_slice){.data = o->via.bin.ptr, .n = o->via.bin.size};
+        *(struct ctw_span *)to = (struct ctw_span){.data = o->via.bin.ptr, .n = o->via.bin.size};
         return CTW_OK;
     case CTW_FIELD_STRS:
     case CTW_FIELD_MAPS:
@@ -332,9 +332,9 @@ enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *s
     return read_map(u->zone, root(r), schema, envelope, lenient, out, err);
 }
 
-/* ---- slices ---- */
+/* ---- spans ---- */
 
-bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity)
+bool ctw_span_copy(struct ctw_span s, char *out, size_t capacity)
 {
     bool fits = s.n < capacity;
     if (fits && s.n > 0)
@@ -343,12 +343,12 @@ bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity)
     return fits;
 }
 
-bool ctw_slice_is(struct ctw_slice s, const char *text)
+bool ctw_span_is(struct ctw_span s, const char *text)
 {
     return s.n == strlen(text) && memcmp(s.data, text, s.n) == 0;
 }
 
-struct ctw_slice ctw_slice_of(const char *text)
+struct ctw_span ctw_span_of(const char *text)
 {
-    return (struct ctw_slice){.data = text, .n = text == NULL ? 0 : strlen(text)};
+    return (struct ctw_span){.data = text, .n = text == NULL ? 0 : strlen(text)};
 }

@@ -16,13 +16,13 @@
 
 #include "base/status.h"
 
-/* Bytes or text, not owned by the slice; text is not NUL-terminated. */
-struct ctw_slice {
+/* Bytes or text, not owned by the span; text is not NUL-terminated. */
+struct ctw_span {
     const char *data;
     size_t n;
 };
 
-/* A list of structs; for CTW_FIELD_STRS, a list of struct ctw_slice. */
+/* A list of structs; for CTW_FIELD_STRS, a list of struct ctw_span. */
 struct ctw_list {
     void *data;
     size_t n;
@@ -32,9 +32,9 @@ enum ctw_field_type {
     CTW_FIELD_UINT,  /* uint64_t */
     CTW_FIELD_FLOAT, /* double */
     CTW_FIELD_BOOL,  /* bool */
-    CTW_FIELD_STR,   /* struct ctw_slice */
-    CTW_FIELD_BIN,   /* struct ctw_slice */
-    CTW_FIELD_STRS,  /* struct ctw_list of struct ctw_slice */
+    CTW_FIELD_STR,   /* struct ctw_span */
+    CTW_FIELD_BIN,   /* struct ctw_span */
+    CTW_FIELD_STRS,  /* struct ctw_list of struct ctw_span */
     CTW_FIELD_MAP,   /* a struct in place */
     CTW_FIELD_MAPS   /* struct ctw_list of structs */
 };
@@ -91,7 +91,7 @@ void ctw_writer_fini(struct ctw_writer *w);
 
 void ctw_write_map(struct ctw_writer *w, uint32_t n_pairs);
 void ctw_write_key_uint(struct ctw_writer *w, const char *key, uint64_t v);
-void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_slice v);
+void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_span v);
 void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v);
 void ctw_write_key(struct ctw_writer *w, const char *key);
 
@@ -102,7 +102,7 @@ void ctw_write_struct(struct ctw_writer *w, const struct ctw_schema *schema, con
 
 /* ---- reading ---- */
 
-/* A parsed message. The bytes must outlive the reader, and the reader must outlive all slices and
+/* A parsed message. The bytes must outlive the reader, and the reader must outlive all spans and
  * lists read from it. */
 struct ctw_reader {
     void *parsed;
@@ -121,7 +121,7 @@ bool ctw_reader_has(const struct ctw_reader *r, const char *key) CTW_MUST_CHECK;
 /* Reads a top-level value. False: the key is absent or repeated, or the value has another type. */
 bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out) CTW_MUST_CHECK;
 bool ctw_reader_str(const struct ctw_reader *r, const char *key,
-                    struct ctw_slice *out) CTW_MUST_CHECK;
+                    struct ctw_span *out) CTW_MUST_CHECK;
 bool ctw_reader_bool(const struct ctw_reader *r, const char *key, bool *out) CTW_MUST_CHECK;
 
 /*
@@ -133,9 +133,9 @@ enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *s
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Copies text into a NUL-terminated buffer. False, with an empty string: it does not fit. */
-bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity);
-bool ctw_slice_is(struct ctw_slice s, const char *text);
-struct ctw_slice ctw_slice_of(const char *text); /* NULL: an empty slice */
+bool ctw_span_copy(struct ctw_span s, char *out, size_t capacity);
+bool ctw_span_is(struct ctw_span s, const char *text);
+struct ctw_span ctw_span_of(const char *text); /* NULL: an empty span */
 /* Replaces bytes that a str must not hold (invalid UTF-8, control characters) with '?'. */
 void ctw_text_clean(char *text, size_t n);
 

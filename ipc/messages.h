@@ -30,7 +30,7 @@ enum ctw_op {
 
 struct ctw_error_map {
     uint64_t has;
-    struct ctw_slice code, message;
+    struct ctw_span code, message;
     uint64_t retry_ms, item, layer;
 };
 enum { CTW_ERROR_RETRY_MS = 2, CTW_ERROR_ITEM, CTW_ERROR_LAYER };
@@ -43,23 +43,23 @@ struct ctw_empty {
 
 struct ctw_orphan_map {
     uint64_t has;
-    struct ctw_slice policy;
+    struct ctw_span policy;
     uint64_t ttl_s;
 };
 enum { CTW_ORPHAN_POLICY, CTW_ORPHAN_TTL_S };
 
 struct ctw_head_map {
     uint64_t has;
-    struct ctw_slice kind, model;
+    struct ctw_span kind, model;
     uint64_t max_length;
-    struct ctw_list columns; /* of struct ctw_slice */
+    struct ctw_list columns; /* of struct ctw_span */
     struct ctw_orphan_map orphan;
     uint64_t prefix_token, context_length;
     uint64_t window, stride, first, rows;
     bool new, tail;
     uint64_t bos;
-    struct ctw_slice bos_mode;
-    struct ctw_slice reference;
+    struct ctw_span bos_mode;
+    struct ctw_span reference;
     bool layers, matrices;
     uint64_t vocabulary;
 };
@@ -87,13 +87,13 @@ enum {
 
 struct ctw_items_map {
     uint64_t has;
-    struct ctw_slice tokens, n_context, n_continuation, n_tokens; /* int32, little-endian */
+    struct ctw_span tokens, n_context, n_continuation, n_tokens; /* int32, little-endian */
 };
 enum { CTW_ITEMS_TOKENS, CTW_ITEMS_N_CONTEXT, CTW_ITEMS_N_CONTINUATION, CTW_ITEMS_N_TOKENS };
 
 struct ctw_submit {
     uint64_t has;
-    struct ctw_slice job;
+    struct ctw_span job;
     uint64_t part;
     struct ctw_head_map head;
     struct ctw_items_map items;
@@ -102,77 +102,77 @@ enum { CTW_SUBMIT_HEAD = 2 };
 
 struct ctw_seal {
     uint64_t has;
-    struct ctw_slice job;
+    struct ctw_span job;
     uint64_t parts;
 };
 
 struct ctw_poll {
     uint64_t has;
-    struct ctw_slice job;
+    struct ctw_span job;
     uint64_t wait_ms, seen;
-    struct ctw_slice owner; /* an administrator's: whose job; "": not given */
+    struct ctw_span owner; /* an administrator's: whose job; "": not given */
 };
 enum { CTW_POLL_WAIT_MS = 1, CTW_POLL_SEEN };
 
 struct ctw_fetch {
     uint64_t has;
-    struct ctw_slice job;
+    struct ctw_span job;
     uint64_t first, max_bytes;
-    struct ctw_slice owner; /* as in poll */
+    struct ctw_span owner; /* as in poll */
 };
 enum { CTW_FETCH_MAX_BYTES = 2 };
 
 struct ctw_job_request { /* cancel, release */
     uint64_t has;
-    struct ctw_slice job;
-    struct ctw_slice owner; /* as in poll */
+    struct ctw_span job;
+    struct ctw_span owner; /* as in poll */
 };
 
 struct ctw_load {
     uint64_t has;
-    struct ctw_slice path, model;
+    struct ctw_span path, model;
 };
 enum { CTW_LOAD_MODEL = 1 };
 
 struct ctw_unload {
     uint64_t has;
-    struct ctw_slice model;
+    struct ctw_span model;
 };
 
 struct ctw_mode { /* drain, shutdown */
     uint64_t has;
-    struct ctw_slice mode;
+    struct ctw_span mode;
 };
 
 /* ---- replies ---- */
 
 struct ctw_libraries_map {
     uint64_t has;
-    struct ctw_slice nng, msgpack;
+    struct ctw_span nng, msgpack;
 };
 
 struct ctw_weights_map {
     uint64_t has;
     uint64_t kept, gathered, hosted, streamed;
-    struct ctw_slice files;
+    struct ctw_span files;
 };
 enum { CTW_WEIGHTS_FILES = 4 };
 
 struct ctw_model_map {
     uint64_t has;
-    struct ctw_slice name, path, state, message;
-    struct ctw_slice architecture, model_type, identity, numerics;
-    struct ctw_slice backend, variant, device;
+    struct ctw_span name, path, state, message;
+    struct ctw_span architecture, model_type, identity, numerics;
+    struct ctw_span backend, variant, device;
     uint64_t threads;
-    struct ctw_slice dtype, activations;
+    struct ctw_span dtype, activations;
     uint64_t max_length, vocab, params;
     double weight_bits;
     uint64_t chunk_tokens, pass_tokens, memory_planned, memory_limit;
-    struct ctw_slice reason, products;
+    struct ctw_span reason, products;
     uint64_t fit_length;
-    struct ctw_slice placement, weights_note;
+    struct ctw_span placement, weights_note;
     uint64_t weights_bytes, weights_memory, weights_streamed;
-    struct ctw_slice activations_mode;
+    struct ctw_span activations_mode;
     struct ctw_weights_map weights;
     uint64_t own_length;
 };
@@ -188,9 +188,9 @@ enum {
 struct ctw_device_map {
     uint64_t has;
     uint64_t device;
-    struct ctw_slice backend, name, pci, uuid;
+    struct ctw_span backend, name, pci, uuid;
     uint64_t threads, memory_total, memory_free, memory_used, weights, passes_planned;
-    struct ctw_slice state, message, model;
+    struct ctw_span state, message, model;
     uint64_t layer, layers;
     double weights_read;
     uint64_t tokens_done;
@@ -199,11 +199,11 @@ struct ctw_device_map {
 
 struct ctw_job_map {
     uint64_t has;
-    struct ctw_slice job, model, kind, state;
+    struct ctw_span job, model, kind, state;
     uint64_t items_done, items;
     uint64_t tokens_done, tokens;
     double seconds_left;
-    struct ctw_slice owner;
+    struct ctw_span owner;
 };
 enum { CTW_JOB_PROGRESS_BITS = 7 << 6, CTW_JOB_OWNER = 9 }; /* progress: the three before owner */
 
@@ -215,17 +215,17 @@ struct ctw_limits_map {
 
 struct ctw_store_map {
     uint64_t has;
-    struct ctw_slice path;
+    struct ctw_span path;
     uint64_t entries, bytes, limit, hits, kept, lost;
 };
 
 struct ctw_info_reply {
     uint64_t has;
-    struct ctw_slice version;
+    struct ctw_span version;
     uint64_t protocol;
-    struct ctw_slice boot;
+    struct ctw_span boot;
     uint64_t pid;
-    struct ctw_slice state, message;
+    struct ctw_span state, message;
     double uptime_s;
     struct ctw_libraries_map libraries;
     struct ctw_list models; /* of struct ctw_model_map */
@@ -239,20 +239,20 @@ enum { CTW_INFO_INSECURE = 11, CTW_INFO_STORE, CTW_INFO_DEVICES };
 
 struct ctw_health_reply {
     uint64_t has;
-    struct ctw_slice state, message, boot;
+    struct ctw_span state, message, boot;
     uint64_t jobs, stalled_ms;
 };
 
 struct ctw_submit_reply {
     uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t parts, items;
     bool repeated;
 };
 
 struct ctw_seal_reply {
     uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t items;
 };
 
@@ -265,7 +265,7 @@ struct ctw_progress_map {
 
 struct ctw_poll_reply {
     uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t items_done, items;
     struct ctw_progress_map progress;
     struct ctw_error_map error;
@@ -275,12 +275,12 @@ enum { CTW_POLL_REPLY_ERROR = 4 };
 
 struct ctw_result_map {
     uint64_t has;
-    struct ctw_slice item, sum, count, is_greedy, truncated, logprob, greedy;
-    struct ctw_slice windows, window_sum, window_count;
-    struct ctw_slice ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
-    struct ctw_slice window_tokens, layer_reference, layer_error, layer_cosine, layer_relative;
-    struct ctw_slice layer_channel, layer_channel_error;
-    struct ctw_slice matrix_kl;
+    struct ctw_span item, sum, count, is_greedy, truncated, logprob, greedy;
+    struct ctw_span windows, window_sum, window_count;
+    struct ctw_span ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
+    struct ctw_span window_tokens, layer_reference, layer_error, layer_cosine, layer_relative;
+    struct ctw_span layer_channel, layer_channel_error;
+    struct ctw_span matrix_kl;
 };
 enum {
     CTW_RESULT_LOGPROB = 5,
@@ -293,29 +293,29 @@ enum {
 
 struct ctw_fetch_reply {
     uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t first, n;
     struct ctw_result_map result;
-    struct ctw_slice numerics, identity;
-    struct ctw_slice ref_numerics, ref_identity;
+    struct ctw_span numerics, identity;
+    struct ctw_span ref_numerics, ref_identity;
     uint64_t layers;
-    struct ctw_list matrices; /* of struct ctw_slice */
+    struct ctw_list matrices; /* of struct ctw_span */
 };
 enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6, CTW_FETCH_REPLY_LAYERS = 8, CTW_FETCH_REPLY_MATRICES };
 
 struct ctw_state_reply { /* cancel, release */
     uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
 };
 
 struct ctw_model_reply { /* load, unload */
     uint64_t has;
-    struct ctw_slice model, state;
+    struct ctw_span model, state;
 };
 
 struct ctw_drain_reply { /* drain, shutdown */
     uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t jobs;
 };
 
@@ -339,7 +339,7 @@ extern const struct ctw_schema ctw_error_schema; /* ipc/messages/error.c */
 struct ctw_request {
     uint64_t id;
     enum ctw_op op;
-    struct ctw_slice token; /* from the envelope; empty: no token */
+    struct ctw_span token; /* from the envelope; empty: no token */
     union {
         struct ctw_empty empty; /* info, health */
         struct ctw_submit submit;
@@ -394,7 +394,7 @@ void ctw_reply_close(struct ctw_reply *reply);
 /* Zeroed memory that ctw_reply_close() frees; NULL: out of memory. */
 void *ctw_reply_alloc(struct ctw_reply *reply, size_t bytes) CTW_MUST_CHECK;
 /* Sets *out to a copy of the text in memory from ctw_reply_alloc(); false: out of memory. */
-bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_slice *out);
+bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_span *out);
 /* Turns the reply into an error reply; copies the message. */
 void ctw_reply_fail(struct ctw_reply *reply, const struct ctw_err *err);
 

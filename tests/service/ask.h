@@ -71,7 +71,7 @@ ASK ask_fetch(struct ctw_queue *q, const struct ctw_contact *contact, const stru
 
 /* cancel or release */
 ASK ask_job(ctw_handler_fn *handle, struct ctw_queue *q, const struct ctw_contact *contact,
-            struct ctw_slice id, struct ctw_err *err)
+            struct ctw_span id, struct ctw_err *err)
 {
     struct ctw_service service;
     struct ctw_request request = {.body = {.job = {.job = id}}};

@@ -92,9 +92,9 @@ static struct ctw_contact contact(void)
     return (struct ctw_contact){.pipe = bench_pipe, .now_ms = ctw_now_ms()};
 }
 
-static struct ctw_slice id_of(const char *id)
+static struct ctw_span id_of(const char *id)
 {
-    return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+    return (struct ctw_span){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
 }
 
 /* Submits n_items pairs of n_context tokens and one target; the last target is `token`. Ids are 16
@@ -113,12 +113,12 @@ static __attribute__((unused)) enum ctw_status submit(struct bench *b, const cha
         contexts[i] = n_context;
         continuations[i] = 1;
     }
-    struct ctw_slice bins[3] = {{(char *)tokens, (size_t)n_tok * 4},
-                                {(char *)contexts, (size_t)n_items * 4},
-                                {(char *)continuations, (size_t)n_items * 4}};
+    struct ctw_span bins[3] = {{(char *)tokens, (size_t)n_tok * 4},
+                               {(char *)contexts, (size_t)n_items * 4},
+                               {(char *)continuations, (size_t)n_items * 4}};
     struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
                            .job = id_of(id),
-                           .head = {.kind = ctw_slice_of("loglikelihood")},
+                           .head = {.kind = ctw_span_of("loglikelihood")},
                            .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
                                             1u << CTW_ITEMS_N_CONTINUATION,
                                      .tokens = bins[0],
@@ -151,7 +151,7 @@ begin_part(struct bench *b, const char *id, uint32_t pipe, const char *owner, in
     struct ctw_submit s = {.has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
                            .job = id_of(id),
                            .part = part,
-                           .head = {.kind = ctw_slice_of("loglikelihood_rolling"),
+                           .head = {.kind = ctw_span_of("loglikelihood_rolling"),
                                     .has = 1u << CTW_HEAD_PREFIX_TOKEN,
                                     .prefix_token = 1},
                            .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
@@ -185,7 +185,7 @@ static __attribute__((unused)) const char *wait_for_job(struct bench *b, const c
         struct ctw_contact c = contact();
         struct ctw_wait wait = {.since_ms = c.now_ms, .allowed = true};
         enum ctw_status st = ask_poll(&b->queue, &c, &poll, &wait, &reply, err);
-        struct ctw_slice state = reply.body.poll.state;
+        struct ctw_span state = reply.body.poll.state;
         ctw_reply_close(&reply);
         if (st != CTW_OK)
             return "refused";
@@ -194,7 +194,7 @@ static __attribute__((unused)) const char *wait_for_job(struct bench *b, const c
             continue;
         }
         for (size_t i = 0; i < CTW_COUNT(final); i++) {
-            if (ctw_slice_is(state, final[i]))
+            if (ctw_span_is(state, final[i]))
                 return final[i];
         }
     }

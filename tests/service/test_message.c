@@ -10,14 +10,14 @@
 #include "ipc/messages.h"
 
 #define BYTES(literal)                                                                             \
-    (struct ctw_slice)                                                                             \
+    (struct ctw_span)                                                                              \
     {                                                                                              \
         .data = (literal), .n = sizeof(literal) - 1                                                \
     }
 
 static const char job_id[] = "0123456789abcdef";
 
-static void assert_slice(struct ctw_slice got, const char *want, size_t n)
+static void assert_slice(struct ctw_span got, const char *want, size_t n)
 {
     assert_int_equal(got.n, n);
     assert_memory_equal(got.data, want, n);
@@ -44,7 +44,7 @@ static void round_trip(const struct ctw_request *request, struct ctw_request *ou
 static void submit_goes_round(void **state)
 {
     (void)state;
-    struct ctw_slice columns[] = {BYTES("logprob"), BYTES("greedy")};
+    struct ctw_span columns[] = {BYTES("logprob"), BYTES("greedy")};
     struct ctw_request in = {.id = 77, .op = CTW_OP_SUBMIT}, out;
     struct ctw_writer w = {0};
     struct ctw_submit *s = &in.body.submit;
@@ -65,7 +65,7 @@ static void submit_goes_round(void **state)
     assert_slice(d->job, job_id, 16);
     assert_int_equal(d->part, 300);
     assert_int_equal(d->head.columns.n, 2);
-    assert_slice(((struct ctw_slice *)d->head.columns.data)[1], "greedy", 6);
+    assert_slice(((struct ctw_span *)d->head.columns.data)[1], "greedy", 6);
     assert_slice(d->head.orphan.policy, "keep", 4);
     assert_int_equal(d->head.orphan.ttl_s, 604800);
     assert_int_equal(d->head.prefix_token, 4294967295u);
@@ -116,7 +116,7 @@ static void a_rule_goes_round(void **state)
 static void every_request_goes_round(void **state)
 {
     (void)state;
-    struct ctw_slice job = BYTES("0123456789abcdef");
+    struct ctw_span job = BYTES("0123456789abcdef");
     const struct ctw_request all[] = {
         {.id = 0, .op = CTW_OP_INFO},
         {.id = UINT64_MAX, .op = CTW_OP_HEALTH},
@@ -281,7 +281,7 @@ static void large_columns_go_round(void **state)
     struct ctw_err err;
     assert_non_null(data);
     data[n - 1] = 'x';
-    in.body.fetch.result.item = (struct ctw_slice){.data = data, .n = n};
+    in.body.fetch.result.item = (struct ctw_span){.data = data, .n = n};
     struct ctw_reply out = decode_encoded(&in, &w);
     assert_int_equal(out.body.fetch.result.item.n, n);
     assert_int_equal(out.body.fetch.result.item.data[n - 1], 'x');
@@ -292,13 +292,13 @@ static void large_columns_go_round(void **state)
     n = CTW_IPC_MESSAGE_BYTES;
     data = ctw_calloc(n, 1);
     assert_non_null(data);
-    in.body.fetch.result.item = (struct ctw_slice){.data = data, .n = n};
+    in.body.fetch.result.item = (struct ctw_span){.data = data, .n = n};
     assert_int_equal(ctw_reply_encode(&in, &w, &err), CTW_EINVAL);
     ctw_writer_fini(&w);
     ctw_free(data);
 }
 
-static enum ctw_status scan(struct ctw_slice s, struct ctw_err *err)
+static enum ctw_status scan(struct ctw_span s, struct ctw_err *err)
 {
     return ctw_wire_scan(s.data, s.n, err);
 }
@@ -306,7 +306,7 @@ static enum ctw_status scan(struct ctw_slice s, struct ctw_err *err)
 static void the_scan_knows_every_type(void **state)
 {
     (void)state;
-    const struct ctw_slice good[] = {
+    const struct ctw_span good[] = {
         BYTES("\xc0"),
         BYTES("\xc2"),
         BYTES("\x7f"),
@@ -347,7 +347,7 @@ static void the_scan_knows_every_type(void **state)
         for (size_t n = 0; n < good[i].n; n++) /* truncated anywhere, the message is refused */
             assert_int_equal(ctw_wire_scan(good[i].data, n, &err), CTW_EFORMAT);
     }
-    const struct ctw_slice bad[] = {
+    const struct ctw_span bad[] = {
         BYTES("\xc1"),
         BYTES("\xc7\1\1x"),
         BYTES("\xd4\1x"),
@@ -365,7 +365,7 @@ static void the_scan_knows_every_type(void **state)
 static void out_of_memory_is_told(void **state)
 {
     (void)state;
-    struct ctw_slice path = BYTES("/models/x");
+    struct ctw_span path = BYTES("/models/x");
     struct ctw_request in = {.op = CTW_OP_LOAD, .body.load = {.path = path}}, out;
     struct ctw_writer w = {0};
     struct ctw_err err;

@@ -309,9 +309,9 @@ static void long_sequences_cost_more(void **state)
     struct ctw_model m = {.n_decoders = 2, .n_layers = 4, .layers = layers, .n_params = 51200};
     struct ctw_job j = {.head = {.pair_cost = ctw_model_pair_cost(&m)}};
     assert_true(j.head.pair_cost == 0.01);
-    struct ctw_unit one = {.n_tok = 2}, hundred = {.n_tok = 101};
-    assert_true(ctw_unit_cost(&j, &one) == 1.01);
-    assert_true(ctw_unit_cost(&j, &hundred) == 100 + 0.01 * 5050);
+    struct ctw_sequence one = {.n_tok = 2}, hundred = {.n_tok = 101};
+    assert_true(ctw_sequence_cost(&j, &one) == 1.01);
+    assert_true(ctw_sequence_cost(&j, &hundred) == 100 + 0.01 * 5050);
 }
 
 int main(void)

@@ -111,9 +111,9 @@ static struct ctw_contact contact(void)
     return (struct ctw_contact){.pipe = 1, .now_ms = ctw_now_ms()};
 }
 
-static struct ctw_slice id_of(const char id[CTW_IPC_JOB_ID_BYTES + 1])
+static struct ctw_span id_of(const char id[CTW_IPC_JOB_ID_BYTES + 1])
 {
-    return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+    return (struct ctw_span){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
 }
 
 static enum ctw_status submit_part(const char id[CTW_IPC_JOB_ID_BYTES + 1], uint64_t part,
@@ -125,7 +125,7 @@ static enum ctw_status submit_part(const char id[CTW_IPC_JOB_ID_BYTES + 1], uint
         .has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
         .job = id_of(id),
         .part = part,
-        .head = {.kind = ctw_slice_of("loglikelihood"), .model = ctw_slice_of("fake")},
+        .head = {.kind = ctw_span_of("loglikelihood"), .model = ctw_span_of("fake")},
         .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
                          1u << CTW_ITEMS_N_CONTINUATION,
                   .tokens = {(const char *)tokens, sizeof(tokens)},
@@ -201,7 +201,7 @@ static void replace_job(void)
     const struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
                                  .job = id_of(replaced),
                                  .head = {.has = 1u << CTW_HEAD_PREFIX_TOKEN,
-                                          .kind = ctw_slice_of("loglikelihood_rolling"),
+                                          .kind = ctw_span_of("loglikelihood_rolling"),
                                           .prefix_token = 1},
                                  .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
                                            .tokens = {(const char *)tokens, sizeof(tokens)},

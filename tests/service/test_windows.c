@@ -86,7 +86,7 @@ static void every_token_is_predicted_once(void **state)
  */
 static const struct {
     int64_t n;
-    struct ctw_window_rule rule;
+    struct ctw_cut_rule rule;
     int n_windows;
     struct ctw_window windows[4];
 } by_hand[] = {
@@ -113,7 +113,7 @@ static void windows_follow_the_rule(void **state)
 {
     (void)state;
     for (size_t c = 0; c < CTW_COUNT(by_hand); c++) {
-        const struct ctw_window_rule *r = &by_hand[c].rule;
+        const struct ctw_cut_rule *r = &by_hand[c].rule;
         int64_t input = 0, targets = 0;
         assert_int_equal(ctw_rule_count(r, by_hand[c].n), by_hand[c].n_windows);
         for (int i = 0; i < by_hand[c].n_windows; i++) {
@@ -132,7 +132,7 @@ static void windows_follow_the_rule(void **state)
 
 /* For all small rules: windows lie in the text, have targets, and with only_new and tail each token
  * from `first` on is scored once, in order. */
-static void check_rule(const struct ctw_window_rule *r, int64_t n)
+static void check_rule(const struct ctw_cut_rule *r, int64_t n)
 {
     int64_t next = r->first, count = ctw_rule_count(r, n);
     bool whole = r->only_new && r->tail && r->rows == 0;
@@ -160,8 +160,8 @@ static void every_rule_keeps_its_bounds(void **state)
             for (int64_t first = 0; first < window; first++)
                 for (int64_t n = 0; n <= 25; n++)
                     for (int more = 0; more < 8; more++) {
-                        struct ctw_window_rule r = {window,   stride,   first, more & 4 ? 2 : 0,
-                                                    more & 1, more & 2, 0,     0};
+                        struct ctw_cut_rule r = {window,   stride,   first, more & 4 ? 2 : 0,
+                                                 more & 1, more & 2, 0,     0};
                         check_rule(&r, n);
                     }
 }

@@ -4,7 +4,7 @@
 
 #include "base/lines.h"
 #include "base/log.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"
@@ -28,7 +28,7 @@ static const char about[] =
 static double percent_of(const struct ctw_job_map *j)
 {
     if (j->tokens == 0)
-        return ctw_slice_is(j->state, "done") ? 100 : 0;
+        return ctw_span_is(j->state, "done") ? 100 : 0;
     return 100 * (double)j->tokens_done / (double)j->tokens;
 }
 
@@ -71,7 +71,7 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
 
 /* ---- table ---- */
 
-static void print_lines(const char *name, struct ctw_slice text)
+static void print_lines(const char *name, struct ctw_span text)
 {
     struct ctw_lines lines = ctw_lines_of(text.data, text.n);
     for (; ctw_lines_next(&lines); name = "              ")
@@ -95,7 +95,7 @@ static void print_model(const struct ctw_model_map *m)
     putchar('\n');
     if (m->activations.n > 0)
         printf("  activations %.*s declared in the checkpoint, %s\n", TEXT(m->activations),
-               ctw_slice_is(m->activations_mode, "checkpoint") ? "simulated" : "not simulated");
+               ctw_span_is(m->activations_mode, "checkpoint") ? "simulated" : "not simulated");
     printf("  runs on     %.*s-%.*s, %.*s", TEXT(m->backend), TEXT(m->variant), TEXT(m->device));
     if (m->threads > 0)
         printf(", %" PRIu64 " threads", m->threads);
@@ -132,14 +132,13 @@ static void print_size(uint64_t bytes)
 /* What it does, and its part of the work of all devices. */
 static void print_doing(const struct ctw_device_map *d, uint64_t tokens)
 {
-    bool works =
-        ctw_slice_is(d->state, "computing") || ctw_slice_is(d->state, "waiting for weights");
+    bool works = ctw_span_is(d->state, "computing") || ctw_span_is(d->state, "waiting for weights");
     printf("      %.*s", TEXT(d->state));
-    if (ctw_slice_is(d->state, "failed"))
+    if (ctw_span_is(d->state, "failed"))
         printf(": %.*s", TEXT(d->message));
     else if (works)
         printf(", layer %" PRIu64 " of %" PRIu64 " of %.*s", d->layer, d->layers, TEXT(d->model));
-    else if (ctw_slice_is(d->state, "loading"))
+    else if (ctw_span_is(d->state, "loading"))
         printf(" %.*s", TEXT(d->model));
     if (d->weights_read < 1)
         printf(", %.0f %% of the weights read", 100 * d->weights_read);

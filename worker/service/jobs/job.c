@@ -20,7 +20,7 @@ struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
     ctw_job_blame(j, -1, -1);
     ctw_job_touch(j, contact);
     if (contact->owner != NULL)
-        ctw_slice_copy(ctw_slice_of(contact->owner), j->contact.owner, sizeof(j->contact.owner));
+        ctw_span_copy(ctw_span_of(contact->owner), j->contact.owner, sizeof(j->contact.owner));
     j->input.bytes = sizeof(*j);
     j->results.numerics = ctw_strdup(numerics);
     j->results.matrix_names =
@@ -62,7 +62,7 @@ void ctw_job_destroy(struct ctw_job *j)
         ctw_free(j->results.matrix_names[i]);
     ctw_free(j->results.matrix_names);
     ctw_free(j->plan.items);
-    ctw_free(j->plan.units);
+    ctw_free(j->plan.sequences);
     ctw_free(j->plan.tokens);
     ctw_free(j->plan.keys);
     ctw_free(j->results.logprob);
@@ -91,7 +91,7 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p, stru
     j->input.parts[j->input.n_parts++] = p;
     j->input.n_items += p->n_items;
     j->input.n_targets += p->n_targets;
-    j->input.n_units += p->n_units;
+    j->input.n_sequences += p->n_sequences;
     j->input.n_tok += p->n_input;
     j->input.n_copied += p->n_copied;
     j->input.bytes += p->bytes;
@@ -118,14 +118,14 @@ static void gather_items(struct ctw_job *j)
 }
 
 /* The sequence of a window, with the rule's BOS. *to: where a copy of the tokens may be put. */
-static struct ctw_unit unit_of(const struct ctw_job *j, const struct ctw_item *it,
-                               const struct ctw_window *w, int32_t **to)
+static struct ctw_sequence sequence_of(const struct ctw_job *j, const struct ctw_item *it,
+                                       const struct ctw_window *w, int32_t **to)
 {
-    const struct ctw_window_rule *rule = &j->head.rule;
+    const struct ctw_cut_rule *rule = &j->head.rule;
     bool before = rule->bos_mode == CTW_BOS_PREFIX;
-    struct ctw_unit u = {.tokens = it->tokens + w->start,
-                         .n_tok = (int32_t)w->n_tok + before,
-                         .first = (int32_t)w->first + before};
+    struct ctw_sequence u = {.tokens = it->tokens + w->start,
+                             .n_tok = (int32_t)w->n_tok + before,
+                             .first = (int32_t)w->first + before};
     if (rule->bos_mode != CTW_BOS_NONE) {
         memcpy(*to + before, u.tokens, (size_t)w->n_tok * sizeof(**to));
         (*to)[0] = rule->bos;
@@ -135,17 +135,17 @@ static struct ctw_unit unit_of(const struct ctw_job *j, const struct ctw_item *i
     return u;
 }
 
-static void make_units(struct ctw_job *j)
+static void make_sequences(struct ctw_job *j)
 {
-    struct ctw_unit *u = j->plan.units;
+    struct ctw_sequence *u = j->plan.sequences;
     int32_t *copy = j->plan.tokens;
     for (int64_t i = 0; i < j->input.n_items; i++) {
         struct ctw_item *it = &j->plan.items[i];
         int64_t out = 0;
-        it->window = u - j->plan.units;
-        for (int64_t k = 0; k < it->n_units; k++) {
+        it->window = u - j->plan.sequences;
+        for (int64_t k = 0; k < it->n_sequences; k++) {
             struct ctw_window w = ctw_item_window(it, &j->head, k);
-            *u = unit_of(j, it, &w, &copy);
+            *u = sequence_of(j, it, &w, &copy);
             u->item = (int32_t)i;
             u->out = (int32_t)out;
             u->window = it->window + k;
@@ -156,9 +156,9 @@ static void make_units(struct ctw_job *j)
 }
 
 /* Longest first: little space is left at the end of a pass, and the time left can be estimated. */
-static int compare_units(const void *a_, const void *b_)
+static int compare_sequences(const void *a_, const void *b_)
 {
-    const struct ctw_unit *a = a_, *b = b_;
+    const struct ctw_sequence *a = a_, *b = b_;
     if (a->n_tok != b->n_tok)
         return a->n_tok > b->n_tok ? -1 : 1;
     if (a->item != b->item)
@@ -188,41 +188,42 @@ enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err 
 {
     bool ok = j->head.kind != CTW_JOB_DIVERGENCE ||
               alloc_divergence(&j->results.divergence, (size_t)j->input.n_targets,
-                               (size_t)(j->input.n_units * j->head.n_layers),
-                               (size_t)(j->input.n_units * j->head.n_matrices));
+                               (size_t)(j->input.n_sequences * j->head.n_layers),
+                               (size_t)(j->input.n_sequences * j->head.n_matrices));
     *n_done = 0;
     j->plan.items = ctw_calloc((size_t)j->input.n_items, sizeof(*j->plan.items));
-    j->plan.units = ctw_calloc((size_t)j->input.n_units, sizeof(*j->plan.units));
+    j->plan.sequences = ctw_calloc((size_t)j->input.n_sequences, sizeof(*j->plan.sequences));
     j->plan.tokens = ctw_calloc((size_t)j->input.n_copied, sizeof(*j->plan.tokens));
     j->results.logprob = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.logprob));
     j->results.greedy = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.greedy));
     j->results.order = ctw_calloc((size_t)j->input.n_items, sizeof(*j->results.order));
-    if (!ok || j->plan.items == NULL || j->plan.units == NULL || j->plan.tokens == NULL ||
+    if (!ok || j->plan.items == NULL || j->plan.sequences == NULL || j->plan.tokens == NULL ||
         j->results.logprob == NULL || j->results.greedy == NULL || j->results.order == NULL)
         return ctw_fail(err, CTW_ENOMEM,
                         "out of memory for a job of %" PRId64 " items and %" PRId64 " targets",
                         j->input.n_items, j->input.n_targets);
     gather_items(j);
-    make_units(j);
+    make_sequences(j);
     for (int64_t i = 0; i < j->input.n_items; i++) {
-        if (j->plan.items[i].n_units == 0)
+        if (j->plan.items[i].n_sequences == 0)
             j->results.order[(*n_done)++] = (int32_t)i;
     }
-    qsort(j->plan.units, (size_t)j->input.n_units, sizeof(*j->plan.units), compare_units);
-    j->plan.n_score = j->input.n_units;
+    qsort(j->plan.sequences, (size_t)j->input.n_sequences, sizeof(*j->plan.sequences),
+          compare_sequences);
+    j->plan.n_score = j->input.n_sequences;
     return CTW_OK;
 }
 
 /* ---- scoring ---- */
 
-int64_t ctw_unit_input(const struct ctw_unit *u)
+int64_t ctw_sequence_input(const struct ctw_sequence *u)
 {
     return u->n_tok - 1;
 }
 
-double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u)
+double ctw_sequence_cost(const struct ctw_job *j, const struct ctw_sequence *u)
 {
-    double n = (double)ctw_unit_input(u);
+    double n = (double)ctw_sequence_input(u);
     double cost = n + j->head.pair_cost * n * (n + 1) / 2;
     if (j->head.kind != CTW_JOB_DIVERGENCE)
         return cost;
@@ -241,16 +242,16 @@ double ctw_model_pair_cost(const struct ctw_model *model)
     return model->n_params > 0 ? pair / (double)model->n_params : 0;
 }
 
-/* Index of the unit's first target in logprob[] and greedy[]. */
-static int64_t unit_out(const struct ctw_job *j, const struct ctw_unit *u)
+/* Index of the sequence's first target in logprob[] and greedy[]. */
+static int64_t sequence_out(const struct ctw_job *j, const struct ctw_sequence *u)
 {
     return j->plan.items[u->item].out + u->out;
 }
 
-struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
+struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t sequence)
 {
-    const struct ctw_unit *u = &j->plan.units[unit];
-    int64_t out = unit_out(j, u);
+    const struct ctw_sequence *u = &j->plan.sequences[sequence];
+    int64_t out = sequence_out(j, u);
     return (struct ctw_seq){.tokens = u->tokens,
                             .n_tok = u->n_tok,
                             .first = u->first,
@@ -260,11 +261,11 @@ struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
                             .bad_layer = -1};
 }
 
-struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t unit)
+struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t sequence)
 {
     const struct ctw_job_divergence *d = &j->results.divergence;
-    const struct ctw_unit *u = &j->plan.units[unit];
-    int64_t out = unit_out(j, u), n_layers = j->head.n_layers, n_matrices = j->head.n_matrices;
+    const struct ctw_sequence *u = &j->plan.sequences[sequence];
+    int64_t out = sequence_out(j, u), n_layers = j->head.n_layers, n_matrices = j->head.n_matrices;
     return (struct ctw_seq_divergence){
         .ref_logprob = d->ref_logprob + out,
         .ref_greedy = d->ref_greedy + out,
@@ -282,7 +283,7 @@ static void finish_item(struct ctw_job *j, int64_t item)
     struct ctw_item *it = &j->plan.items[item];
     const float *logprob = j->results.logprob + it->out;
     const int32_t *greedy = j->results.greedy + it->out;
-    for (int64_t k = 0; k < it->n_units; k++) {
+    for (int64_t k = 0; k < it->n_sequences; k++) {
         struct ctw_window w = ctw_item_window(it, &j->head, k);
         const int32_t *targets = it->tokens + w.start + w.first;
         for (int64_t i = 0; i < w.n_tok - w.first; i++) {
@@ -295,31 +296,31 @@ static void finish_item(struct ctw_job *j, int64_t item)
     j->results.order[j->results.n_done++] = (int32_t)item;
 }
 
-void ctw_job_scored(struct ctw_job *j, struct ctw_unit *u)
+void ctw_job_scored(struct ctw_job *j, struct ctw_sequence *u)
 {
     u->scored = true;
-    j->results.tok_done += ctw_unit_input(u);
-    j->results.cost_done += ctw_unit_cost(j, u);
+    j->results.tok_done += ctw_sequence_input(u);
+    j->results.cost_done += ctw_sequence_cost(j, u);
 }
 
-static void take_unit(struct ctw_job *j, const struct ctw_unit *u)
+static void take_sequence(struct ctw_job *j, const struct ctw_sequence *u)
 {
     j->results.news = true;
-    if (--j->plan.items[u->item].units_left == 0)
+    if (--j->plan.items[u->item].sequences_left == 0)
         finish_item(j, u->item);
 }
 
 void ctw_job_planned(struct ctw_job *j, int64_t n_done)
 {
-    for (int64_t i = 0; i < j->input.n_units; i++)
-        j->plan.cost += ctw_unit_cost(j, &j->plan.units[i]);
+    for (int64_t i = 0; i < j->input.n_sequences; i++)
+        j->plan.cost += ctw_sequence_cost(j, &j->plan.sequences[i]);
     j->plan.made = true;
     j->results.n_done = n_done;
     j->results.news = true;
-    for (int64_t i = j->plan.n_score; i < j->input.n_units; i++) {
-        ctw_job_scored(j, &j->plan.units[i]);
-        j->results.tok_found += ctw_unit_input(&j->plan.units[i]);
-        take_unit(j, &j->plan.units[i]);
+    for (int64_t i = j->plan.n_score; i < j->input.n_sequences; i++) {
+        ctw_job_scored(j, &j->plan.sequences[i]);
+        j->results.tok_found += ctw_sequence_input(&j->plan.sequences[i]);
+        take_sequence(j, &j->plan.sequences[i]);
     }
 }
 
@@ -349,9 +350,9 @@ void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *re
         snprintf(r->ref_identity, sizeof(r->ref_identity), "%s", ref_identity);
 }
 
-bool ctw_job_is_finite(const struct ctw_job *j, int64_t unit)
+bool ctw_job_is_finite(const struct ctw_job *j, int64_t sequence)
 {
-    struct ctw_seq seq = ctw_job_seq(j, unit);
+    struct ctw_seq seq = ctw_job_seq(j, sequence);
     for (int64_t i = 0; i < seq.n_tok - seq.first; i++) {
         if (!isfinite(seq.logprob[i]))
             return false;
@@ -359,15 +360,15 @@ bool ctw_job_is_finite(const struct ctw_job *j, int64_t unit)
     return true;
 }
 
-enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
+enum ctw_status ctw_job_take(struct ctw_job *j, int64_t sequence, int bad_layer, int n_decoders,
                              struct ctw_err *err)
 {
-    const struct ctw_unit *u = &j->plan.units[unit];
+    const struct ctw_sequence *u = &j->plan.sequences[sequence];
     if (bad_layer >= 0)
         return not_finite(j, u->item, bad_layer, n_decoders, err);
-    if (!ctw_job_is_finite(j, unit))
+    if (!ctw_job_is_finite(j, sequence))
         return not_finite(j, u->item, n_decoders, n_decoders, err);
-    take_unit(j, u);
+    take_sequence(j, u);
     return CTW_OK;
 }
 

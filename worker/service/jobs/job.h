@@ -3,8 +3,8 @@
  * Nothing here locks: the caller holds the queue's lock unless a comment says otherwise.
  *
  * Life: parts are added while the job is OPEN. Sealing makes it QUEUED. ctw_job_plan() makes its
- * units (one per sequence) and allocates its results. Units are scored in any order. An item is
- * final when its last unit is scored; the job is DONE when its last item is final.
+ * sequences (one per sequence) and allocates its results. Units are scored in any order. An item is
+ * final when its last sequence is scored; the job is DONE when its last item is final.
  */
 #ifndef CTW_WORKER_JOB_H
 #define CTW_WORKER_JOB_H
@@ -49,18 +49,18 @@ struct ctw_job_head {
     int64_t max_length; /* of the model's input; the model's own if the client gave none */
     int64_t fit_length; /* the longest input for which there is memory */
     uint64_t memory_limit;
-    size_t key_bytes; /* of a unit's key; 0: no store */
-    double pair_cost; /* attention of one query to one key, in units of ctw_unit_cost() */
+    size_t key_bytes; /* of a sequence's key; 0: no store */
+    double pair_cost; /* attention of one query to one key, in units of ctw_sequence_cost() */
     int64_t vocab;    /* token ids are below it */
     int64_t limit;    /* probabilities over the first ids only; 0: over all of the model's */
     bool want_logprob, want_greedy;
     bool keep; /* orphan policy */
     int64_t ttl_ms;
-    int32_t prefix_token;        /* rolling */
-    int64_t context_length;      /* rolling */
-    int64_t n_layers;            /* divergence: compared after so many layers; 0: not asked */
-    int64_t n_matrices;          /* divergence: so many are exchanged; 0: not asked */
-    struct ctw_window_rule rule; /* windows, divergence */
+    int32_t prefix_token;     /* rolling */
+    int64_t context_length;   /* rolling */
+    int64_t n_layers;         /* divergence: compared after so many layers; 0: not asked */
+    int64_t n_matrices;       /* divergence: so many are exchanged; 0: not asked */
+    struct ctw_cut_rule rule; /* windows, divergence */
 };
 
 struct ctw_item {
@@ -68,9 +68,9 @@ struct ctw_item {
     int32_t n_tok;         /* tokens left after truncation */
     int32_t n_targets;     /* of all its windows; without a rule: the last n_targets tokens */
     int32_t truncated;
-    int32_t n_units, units_left;
+    int32_t n_sequences, sequences_left;
     int64_t out;    /* index of its first target in logprob[] and greedy[] */
-    int64_t window; /* index of its first unit among those of all items, in their order */
+    int64_t window; /* index of its first sequence among those of all items, in their order */
     double sum;
     bool is_greedy;
 };
@@ -80,20 +80,20 @@ struct ctw_job_part {
     uint64_t digest;
     int32_t *tokens;
     struct ctw_item *items; /* NULL once planned; .out counts from the part's first target */
-    int64_t n_items, n_targets, n_units;
+    int64_t n_items, n_targets, n_sequences;
     int64_t n_input;  /* tokens that the model will read */
     int64_t n_copied; /* tokens of sequences with a BOS of their own */
-    size_t bytes;     /* memory of the part, its units and its results */
+    size_t bytes;     /* memory of the part, its sequences and its results */
 };
 
 /* One sequence of an item. */
-struct ctw_unit {
+struct ctw_sequence {
     const int32_t *tokens; /* the item's own, or a copy with BOS in the plan */
     int32_t item;
     int32_t n_tok;
     int32_t first;  /* first target, from tokens */
     int32_t out;    /* index of its first target among the item's targets */
-    int64_t window; /* index among the units of all items, in their order */
+    int64_t window; /* index among the sequences of all items, in their order */
     bool scored;    /* its results are known */
 };
 
@@ -101,7 +101,7 @@ struct ctw_unit {
 struct ctw_job_input {
     struct ctw_job_part **parts;
     int64_t n_parts, cap_parts;
-    int64_t n_items, n_targets, n_units;
+    int64_t n_items, n_targets, n_sequences;
     int64_t n_tok;    /* tokens that the model will read */
     int64_t n_copied; /* tokens of sequences with a BOS of their own */
     size_t bytes;     /* memory of the job, its plan and its results */
@@ -111,11 +111,12 @@ struct ctw_job_input {
 struct ctw_job_plan {
     bool made;
     struct ctw_item *items; /* [n_items] */
-    struct ctw_unit *units; /* [n_units], longest first; behind n_score those found in the store */
-    int64_t n_score;        /* units for passes */
-    struct ctw_store_key *keys; /* [n_score], of units; NULL: no store */
+    struct ctw_sequence
+        *sequences;  /* [n_sequences], longest first; behind n_score those found in the store */
+    int64_t n_score; /* sequences for passes */
+    struct ctw_store_key *keys; /* [n_score], of sequences; NULL: no store */
     int32_t *tokens;            /* [n_copied] */
-    double cost;                /* of all units, see ctw_unit_cost() */
+    double cost;                /* of all sequences, see ctw_sequence_cost() */
 };
 
 /* [n_targets] each; NULL if the kind is not divergence. */
@@ -123,8 +124,9 @@ struct ctw_job_divergence {
     float *ref_logprob, *ref_top, *kl, *kl_reverse, *tv;
     int32_t *ref_greedy;
     uint8_t *overlap5;
-    struct ctw_difference_result *layers; /* [n_units, n_layers], units in the order of items */
-    double *matrices;                     /* [n_units, n_matrices], likewise */
+    struct ctw_difference_result
+        *layers;      /* [n_sequences, n_layers], sequences in the order of items */
+    double *matrices; /* [n_sequences, n_matrices], likewise */
 };
 
 /* The scores so far. job.c alone changes them. */
@@ -135,13 +137,13 @@ struct ctw_job_results {
     char ref_identity[65]; /* of the reference, like identity */
     char **matrix_names;   /* [n_matrices] */
     struct ctw_job_divergence divergence;
-    int64_t n_ref_read; /* units whose reference's hidden states were read, not computed */
+    int64_t n_ref_read; /* sequences whose reference's hidden states were read, not computed */
     float *logprob;     /* [n_targets] */
     int32_t *greedy;    /* [n_targets] */
     int32_t *order;     /* [n_items]: items as they became final */
     int64_t n_done;     /* items that are final */
-    int64_t tok_done;   /* input tokens of scored units */
-    int64_t tok_found;  /* of these, tokens of units that were stored when the job was planned */
+    int64_t tok_done;   /* input tokens of scored sequences */
+    int64_t tok_found; /* of these, tokens of sequences that were stored when the job was planned */
     double cost_done;
     bool news; /* results have come that polls have not reported yet */
 };
@@ -149,11 +151,11 @@ struct ctw_job_results {
 /* What passes have taken of the job, and its share of the running pass. job_share.c alone changes
  * it. */
 struct ctw_job_share {
-    int64_t next_unit;     /* the first unit that no pass has taken */
+    int64_t next_sequence; /* the first sequence that no pass has taken */
     double served;         /* tokens times n_sharing, for fair shares */
     int n_sharing;         /* jobs of its client with work, itself included, that share a share */
     bool alone;            /* its next pass takes no other job: a pass of several found no memory */
-    int n_passes;          /* passes that took units, the running pass included */
+    int n_passes;          /* passes that took sequences, the running pass included */
     int64_t tok, tok_done; /* in the running pass, in input tokens; tok 0: not in it */
     double cost, cost_done;
 };
@@ -201,7 +203,7 @@ struct ctw_contact {
 
 const char *ctw_job_state_name(enum ctw_job_state state);
 const char *ctw_job_kind_name(enum ctw_job_kind kind);
-/* The client states how texts are cut: struct ctw_window_rule. */
+/* The client states how texts are cut: struct ctw_cut_rule. */
 static inline bool ctw_job_kind_has_rule(enum ctw_job_kind kind)
 {
     return kind == CTW_JOB_WINDOWS || kind == CTW_JOB_DIVERGENCE;
@@ -264,9 +266,9 @@ void ctw_job_part_destroy(struct ctw_job_part *p); /* NULL is fine */
 
 /* ---- job_cut.c: the windows of an item ---- */
 
-/* Sets n_units and units_left; n_tok is set, and n_targets if the kind has no rule. */
+/* Sets n_sequences and sequences_left; n_tok is set, and n_targets if the kind has no rule. */
 void ctw_item_count_windows(struct ctw_item *it, const struct ctw_job_head *head);
-/* Window i, 0 <= i < n_units; positions count in it->tokens. The targets of all windows, window
+/* Window i, 0 <= i < n_sequences; positions count in it->tokens. The targets of all windows, window
  * after window, are the item's targets. */
 struct ctw_window ctw_item_window(const struct ctw_item *it, const struct ctw_job_head *head,
                                   int64_t i);
@@ -291,50 +293,50 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Makes items and units, and allocates results. Needs no lock while the job is pinned and sealed,
- * nor does ctw_job_find_stored(). Then the caller takes the lock and calls ctw_job_planned() with
- * *n_done: the number of items without targets, which are final at once.
+ * Makes items and sequences, and allocates results. Needs no lock while the job is pinned and
+ * sealed, nor does ctw_job_find_stored(). Then the caller takes the lock and calls
+ * ctw_job_planned() with *n_done: the number of items without targets, which are final at once.
  */
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
                              struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_planned(struct ctw_job *j, int64_t n_done);
-/* Makes the units' keys, and fills the results of those that are stored, so that no pass takes
+/* Makes the sequences' keys, and fills the results of those that are stored, so that no pass takes
  * them; store NULL: none is. *stop ends it. */
 enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
                                     const struct ctw_store_source *source, const atomic_bool *stop,
                                     struct ctw_err *err) CTW_MUST_CHECK;
-/* Has the store all that the job's units result in? It keeps no `matrices`. */
+/* Has the store all that the job's sequences result in? It keeps no `matrices`. */
 static inline bool ctw_job_is_storable(const struct ctw_job *j)
 {
     return j->head.n_matrices == 0;
 }
-/* The unit's key, and its columns of results in the job. */
-struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit);
-/* The unit as a sequence for the engine; results go into the job. */
-struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
+/* The sequence's key, and its columns of results in the job. */
+struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t sequence);
+/* The sequence as a sequence for the engine; results go into the job. */
+struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t sequence);
 /* What comparing adds to it, for kind divergence; results go into the job. */
-struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t unit);
-int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads */
+struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t sequence);
+int64_t ctw_sequence_input(const struct ctw_sequence *u); /* tokens that the model reads */
 /*
- * Time for the unit, as a multiple of the time that one token takes in the linear layers. Attention
- * makes the tokens of long sequences slower, and the longest sequences come first. Used to estimate
- * the time left; ignores sliding windows.
+ * Time for the sequence, as a multiple of the time that one token takes in the linear layers.
+ * Attention makes the tokens of long sequences slower, and the longest sequences come first. Used
+ * to estimate the time left; ignores sliding windows.
  */
-double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u);
+double ctw_sequence_cost(const struct ctw_job *j, const struct ctw_sequence *u);
 /* pair_cost of a model. */
 double ctw_model_pair_cost(const struct ctw_model *model);
 /* Names the checkpoints that the results come from, before the first item is final: the engines
  * know them by then. ref_identity NULL: there is no reference. A second call is a no-op. */
 void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *ref_identity);
-/* Counts a unit whose results are known; they are not final yet. */
-void ctw_job_scored(struct ctw_job *j, struct ctw_unit *u);
+/* Counts a sequence whose results are known; they are not final yet. */
+void ctw_job_scored(struct ctw_job *j, struct ctw_sequence *u);
 /* Are its log-probabilities finite? */
-bool ctw_job_is_finite(const struct ctw_job *j, int64_t unit);
+bool ctw_job_is_finite(const struct ctw_job *j, int64_t sequence);
 /*
- * Takes in a scored unit. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer are
- * set, and the item never becomes final. n_decoders is of the model that bad_layer is of.
+ * Takes in a scored sequence. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer
+ * are set, and the item never becomes final. n_decoders is of the model that bad_layer is of.
  */
-enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
+enum ctw_status ctw_job_take(struct ctw_job *j, int64_t sequence, int bad_layer, int n_decoders,
                              struct ctw_err *err) CTW_MUST_CHECK;
 
 bool ctw_job_take_news(struct ctw_job *j); /* true once after new results */
@@ -379,23 +381,23 @@ int64_t ctw_job_quiet_since(const struct ctw_job *j);
 /* When its time without contact is over. */
 int64_t ctw_job_deadline(const struct ctw_job *j);
 
-/* ---- job_share.c: units and passes ---- */
+/* ---- job_share.c: sequences and passes ---- */
 
 void ctw_job_share_enter(struct ctw_job *j, double served); /* planned: takes part from now on */
-bool ctw_job_has_unit(const struct ctw_job *j);             /* a unit that no pass has taken */
-int64_t ctw_job_next_input(const struct ctw_job *j);        /* input tokens of the next unit */
+bool ctw_job_has_sequence(const struct ctw_job *j);         /* a sequence that no pass has taken */
+int64_t ctw_job_next_input(const struct ctw_job *j);        /* input tokens of the next sequence */
 static inline bool ctw_job_in_pass(const struct ctw_job *j)
 {
     return j->share.tok > 0;
 }
 /* Before a pass: its client's share of the pass is divided among n_sharing jobs. */
 void ctw_job_share_divide(struct ctw_job *j, int n_sharing);
-/* The pass takes the next unit; returns the unit. */
+/* The pass takes the next sequence; returns the sequence. */
 int64_t ctw_job_share_take(struct ctw_job *j);
-void ctw_job_share_done(struct ctw_job *j, int64_t unit); /* scored */
-/* No memory was found: a pass without other jobs will take this unit, and later ones that are not
- * scored. */
-void ctw_job_share_return(struct ctw_job *j, int64_t unit);
+void ctw_job_share_done(struct ctw_job *j, int64_t sequence); /* scored */
+/* No memory was found: a pass without other jobs will take this sequence, and later ones that are
+ * not scored. */
+void ctw_job_share_return(struct ctw_job *j, int64_t sequence);
 void ctw_job_share_found_memory(struct ctw_job *j); /* its next pass may take other jobs */
 void ctw_job_share_end(struct ctw_job *j);          /* the pass is over */
 

@@ -8,8 +8,8 @@ void ctw_item_count_windows(struct ctw_item *it, const struct ctw_job_head *head
         n = ctw_windows_count(it->n_targets, head->max_length, head->context_length);
     else if (ctw_job_kind_has_rule(head->kind))
         n = ctw_rule_count(&head->rule, it->n_tok);
-    it->n_units = (int32_t)n;
-    it->units_left = (int32_t)n;
+    it->n_sequences = (int32_t)n;
+    it->sequences_left = (int32_t)n;
 }
 
 struct ctw_window ctw_item_window(const struct ctw_item *it, const struct ctw_job_head *head,
@@ -33,7 +33,7 @@ int64_t ctw_item_input(const struct ctw_item *it, const struct ctw_job_head *hea
 
 int64_t ctw_item_longest_input(const struct ctw_item *it, const struct ctw_job_head *head)
 {
-    if (it->n_units == 0)
+    if (it->n_sequences == 0)
         return 0;
     if (ctw_job_kind_has_rule(head->kind)) { /* the first window is the longest */
         struct ctw_window w = ctw_rule_window(&head->rule, it->n_tok, 0);
@@ -47,5 +47,5 @@ int64_t ctw_item_copied(const struct ctw_item *it, const struct ctw_job_head *he
 {
     if (!ctw_job_kind_has_rule(head->kind) || head->rule.bos_mode == CTW_BOS_NONE)
         return 0;
-    return ctw_item_input(it, head) + it->n_units;
+    return ctw_item_input(it, head) + it->n_sequences;
 }

@@ -18,11 +18,11 @@ const char *ctw_job_kind_name(enum ctw_job_kind kind)
 static enum ctw_status read_columns(struct ctw_job_head *out, const struct ctw_list *columns,
                                     struct ctw_err *err)
 {
-    const struct ctw_slice *names = columns->data;
+    const struct ctw_span *names = columns->data;
     for (size_t i = 0; i < columns->n; i++) {
-        if (ctw_slice_is(names[i], "logprob"))
+        if (ctw_span_is(names[i], "logprob"))
             out->want_logprob = true;
-        else if (ctw_slice_is(names[i], "greedy"))
+        else if (ctw_span_is(names[i], "greedy"))
             out->want_greedy = true;
         else
             return ctw_fail(err, CTW_EUNSUP,
@@ -39,8 +39,8 @@ static enum ctw_status read_orphan(struct ctw_job_head *out, const struct ctw_he
     out->ttl_ms = 600 * 1000;
     if ((map->has >> CTW_HEAD_ORPHAN & 1) == 0)
         return CTW_OK;
-    out->keep = ctw_slice_is(map->orphan.policy, "keep");
-    if (!out->keep && !ctw_slice_is(map->orphan.policy, "cancel"))
+    out->keep = ctw_span_is(map->orphan.policy, "keep");
+    if (!out->keep && !ctw_span_is(map->orphan.policy, "cancel"))
         return ctw_fail(err, CTW_EINVAL, "submit.head.orphan: policy is neither keep nor cancel");
     if (map->orphan.ttl_s < 1 || map->orphan.ttl_s > CTW_IPC_TTL_S)
         return ctw_fail(err, CTW_EINVAL, "submit.head.orphan: ttl_s %" PRIu64 " is not in 1..%d",
@@ -128,9 +128,9 @@ static enum ctw_status read_bos(struct ctw_job_head *out, const struct ctw_head_
                         has_bos ? "bos" : "bos_mode", has_bos ? "bos_mode" : "bos");
     if (!has_bos)
         return CTW_OK;
-    if (ctw_slice_is(map->bos_mode, "replace"))
+    if (ctw_span_is(map->bos_mode, "replace"))
         out->rule.bos_mode = CTW_BOS_REPLACE;
-    else if (ctw_slice_is(map->bos_mode, "prefix"))
+    else if (ctw_span_is(map->bos_mode, "prefix"))
         out->rule.bos_mode = CTW_BOS_PREFIX;
     else
         return ctw_fail(err, CTW_EINVAL, "submit.head: bos_mode is neither replace nor prefix");
@@ -146,7 +146,7 @@ static enum ctw_status read_bos(struct ctw_job_head *out, const struct ctw_head_
 static enum ctw_status read_rule(struct ctw_job_head *out, const struct ctw_head_map *map,
                                  struct ctw_err *err)
 {
-    struct ctw_window_rule *r = &out->rule;
+    struct ctw_cut_rule *r = &out->rule;
     const char *kind = ctw_job_kind_name(out->kind);
     if (!ctw_job_kind_has_rule(out->kind))
         return (map->has & RULE_BITS) == 0
@@ -186,11 +186,11 @@ static enum ctw_status read_rule(struct ctw_job_head *out, const struct ctw_head
 
 /* ---- head ---- */
 
-static enum ctw_status read_kind(struct ctw_job_head *out, struct ctw_slice kind,
+static enum ctw_status read_kind(struct ctw_job_head *out, struct ctw_span kind,
                                  struct ctw_err *err)
 {
     for (int i = 0; i < CTW_N_JOB_KINDS; i++) {
-        if (ctw_slice_is(kind, ctw_job_kind_name((enum ctw_job_kind)i))) {
+        if (ctw_span_is(kind, ctw_job_kind_name((enum ctw_job_kind)i))) {
             out->kind = (enum ctw_job_kind)i;
             return CTW_OK;
         }
@@ -221,7 +221,7 @@ static enum ctw_status read_reference(struct ctw_job_head *out, const struct ctw
         return CTW_OK;
     out->n_layers = map->layers ? model->n_layers : 0;
     out->n_matrices = map->matrices ? model->n_matrices : 0;
-    ctw_slice_copy(ctw_slice_of(model->reference), out->reference, sizeof(out->reference));
+    ctw_span_copy(ctw_span_of(model->reference), out->reference, sizeof(out->reference));
     out->want_logprob = out->want_greedy = true;
     return CTW_OK;
 }
@@ -244,7 +244,7 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
                         map->max_length, model->max_length, model->name);
     if (map->max_length != 0)
         out->max_length = (int64_t)map->max_length;
-    ctw_slice_copy(ctw_slice_of(model->name), out->model, sizeof(out->model));
+    ctw_span_copy(ctw_span_of(model->name), out->model, sizeof(out->model));
     enum ctw_status st = read_columns(out, &map->columns, err);
     if (st == CTW_OK)
         st = read_reference(out, map, model, err);
@@ -267,7 +267,7 @@ static uint64_t mix(uint64_t h, uint64_t v)
     return h ^ h >> 32;
 }
 
-static uint64_t mix_bytes(uint64_t h, struct ctw_slice s)
+static uint64_t mix_bytes(uint64_t h, struct ctw_span s)
 {
     h = mix(h, s.n);
     for (size_t at = 0; at < s.n; at += sizeof(uint64_t)) {
@@ -283,7 +283,7 @@ uint64_t ctw_job_part_digest(const struct ctw_submit *submit)
     uint64_t h = mix(1, submit->part);
     if (submit->has >> CTW_SUBMIT_HEAD & 1) {
         const struct ctw_head_map *m = &submit->head;
-        const struct ctw_slice *columns = m->columns.data;
+        const struct ctw_span *columns = m->columns.data;
         h = mix_bytes(mix_bytes(mix(h, m->has), m->kind), m->model);
         for (size_t i = 0; i < m->columns.n; i++)
             h = mix_bytes(h, columns[i]);

@@ -17,7 +17,7 @@ struct columns {
     int64_t n_items, n_tokens;
 };
 
-static int32_t int_at(struct ctw_slice s, int64_t i)
+static int32_t int_at(struct ctw_span s, int64_t i)
 {
     int32_t v;
     memcpy(&v, s.data + i * (int64_t)sizeof(v), sizeof(v));
@@ -139,7 +139,7 @@ static void count_item(struct ctw_job_part *p, struct ctw_item *it, const struct
 {
     it->out = p->n_targets;
     p->n_targets += it->n_targets;
-    p->n_units += it->n_units;
+    p->n_sequences += it->n_sequences;
     p->n_input += ctw_item_input(it, head);
     p->n_copied += ctw_item_copied(it, head);
 }
@@ -219,12 +219,13 @@ enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_
     st = read_items(p, &c, head, first_item, bad_item, err);
     if (st != CTW_OK)
         goto fail;
-    p->bytes = sizeof(*p) + (size_t)(n_stored + p->n_copied) * sizeof(*p->tokens) +
-               (size_t)p->n_items * (sizeof(*p->items) + sizeof(int32_t)) +
-               (size_t)p->n_units * (sizeof(struct ctw_unit) + head->key_bytes +
-                                     (size_t)head->n_layers * sizeof(struct ctw_difference_result) +
-                                     (size_t)head->n_matrices * sizeof(double)) +
-               (size_t)(p->n_targets * ctw_job_target_bytes(head));
+    p->bytes =
+        sizeof(*p) + (size_t)(n_stored + p->n_copied) * sizeof(*p->tokens) +
+        (size_t)p->n_items * (sizeof(*p->items) + sizeof(int32_t)) +
+        (size_t)p->n_sequences * (sizeof(struct ctw_sequence) + head->key_bytes +
+                                  (size_t)head->n_layers * sizeof(struct ctw_difference_result) +
+                                  (size_t)head->n_matrices * sizeof(double)) +
+        (size_t)(p->n_targets * ctw_job_target_bytes(head));
     *out = p;
     return CTW_OK;
 fail:

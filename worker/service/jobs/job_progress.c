@@ -1,8 +1,8 @@
 /* How far a job is and when it will end, from what the running pass has done. Reads only. */
 #include "worker/service/jobs/queue.h"
 
-/* Work done of a job: in earlier passes, and in the running pass the larger of its final units and
- * its share of the progress. */
+/* Work done of a job: in earlier passes, and in the running pass the larger of its final sequences
+ * and its share of the progress. */
 static double so_far(const struct ctw_queue *q, double done, double in_pass, double in_pass_done)
 {
     double now = in_pass_done;

@@ -26,7 +26,7 @@ struct target_column {
     const void *values; /* of the job, [n_targets] */
     size_t bytes;       /* of a value */
     bool wanted;
-    struct ctw_slice *slice;
+    struct ctw_span *span;
 };
 static void target_columns(const struct ctw_job_head *head, const struct ctw_job_results *r,
                            struct ctw_result_map *map, struct target_column out[N_TARGET_COLUMNS])
@@ -64,7 +64,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
     map->has = 0;
     struct {
         void *to;
-        struct ctw_slice *slice;
+        struct ctw_span *span;
         size_t bytes;
     } all[] = {
         {&c->item, &map->item, items * 4},
@@ -88,7 +88,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
         void *p = ctw_reply_alloc(reply, all[i].bytes);
         if (p == NULL)
             return false;
-        *all[i].slice = (struct ctw_slice){.data = p, .n = all[i].bytes};
+        *all[i].span = (struct ctw_span){.data = p, .n = all[i].bytes};
         memcpy(all[i].to, &p, sizeof(p));
     }
     struct target_column columns[N_TARGET_COLUMNS];
@@ -98,7 +98,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
         c->of_targets[i] = ctw_reply_alloc(reply, bytes);
         if (c->of_targets[i] == NULL)
             return false;
-        *columns[i].slice = (struct ctw_slice){.data = c->of_targets[i], .n = bytes};
+        *columns[i].span = (struct ctw_span){.data = c->of_targets[i], .n = bytes};
     }
     map->has |= (uint32_t)j->head.want_logprob << CTW_RESULT_LOGPROB;
     map->has |= (uint32_t)j->head.want_greedy << CTW_RESULT_GREEDY;
@@ -113,8 +113,8 @@ static void write_windows(struct column_writer *c, const struct ctw_job *j, int6
                           const struct ctw_item *it)
 {
     const float *logprob = j->results.logprob + it->out;
-    c->windows[at] = it->n_units;
-    for (int64_t k = 0; k < it->n_units; k++) {
+    c->windows[at] = it->n_sequences;
+    for (int64_t k = 0; k < it->n_sequences; k++) {
         struct ctw_window w = ctw_item_window(it, &j->head, k);
         int64_t n = w.n_tok - w.first;
         double sum = 0;
@@ -130,7 +130,7 @@ static void write_layers(struct layer_columns *c, const struct ctw_job *j,
 {
     int64_t n_layers = j->head.n_layers;
     const struct ctw_difference_result *r = j->results.divergence.layers + it->window * n_layers;
-    for (int64_t k = 0; k < it->n_units; k++) {
+    for (int64_t k = 0; k < it->n_sequences; k++) {
         struct ctw_window w = ctw_item_window(it, &j->head, k);
         *c->tokens++ = (int32_t)ctw_rule_input(&j->head.rule, &w);
         for (int64_t l = 0; l < n_layers; l++, r++) {
@@ -167,8 +167,8 @@ static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t
         write_windows(c, j, at, it);
     if (j->head.n_layers > 0)
         write_layers(&c->layers, j, it);
-    if (j->head.n_matrices > 0 && it->n_units > 0) {
-        int64_t n_matrices = j->head.n_matrices, values = it->n_units * n_matrices;
+    if (j->head.n_matrices > 0 && it->n_sequences > 0) {
+        int64_t n_matrices = j->head.n_matrices, values = it->n_sequences * n_matrices;
         memcpy(c->matrix_kl, j->results.divergence.matrices + it->window * n_matrices,
                (size_t)values * sizeof(*c->matrix_kl));
         c->matrix_kl += values;
@@ -181,10 +181,10 @@ int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_he
     int64_t unwanted = 4 * !head->want_logprob + 4 * !head->want_greedy;
     bytes += (int64_t)it->n_targets * (ctw_job_target_bytes(head) - unwanted);
     if (ctw_job_kind_has_rule(head->kind))
-        bytes += 4 + (int64_t)it->n_units * (8 + 4);
-    bytes += (int64_t)it->n_units * head->n_matrices * 8;
+        bytes += 4 + (int64_t)it->n_sequences * (8 + 4);
+    bytes += (int64_t)it->n_sequences * head->n_matrices * 8;
     if (head->n_layers > 0)
-        bytes += (int64_t)it->n_units * (4 + head->n_layers * (5 * 8 + 4));
+        bytes += (int64_t)it->n_sequences * (4 + head->n_layers * (5 * 8 + 4));
     return bytes;
 }
 
@@ -200,7 +200,7 @@ enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t 
         if (*n > 0 && bytes > max_bytes)
             break;
         n_targets += it->n_targets;
-        n_windows += it->n_units;
+        n_windows += it->n_sequences;
         ++*n;
     }
     struct column_writer c;

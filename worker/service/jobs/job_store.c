@@ -1,20 +1,20 @@
-/* Which of a job's units the store has, and what it is to keep of a pass. */
+/* Which of a job's sequences the store has, and what it is to keep of a pass. */
 #include "base/mem.h"
 #include "worker/service/jobs/job.h"
 
-enum { BLOCK = 1024 }; /* units of one look-up */
+enum { BLOCK = 1024 }; /* sequences of one look-up */
 
-/* All results of the unit that a client can fetch, and the key says which these are. */
-struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit)
+/* All results of the sequence that a client can fetch, and the key says which these are. */
+struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t sequence)
 {
-    struct ctw_seq seq = ctw_job_seq(j, unit);
-    struct ctw_store_record r = {.key = j->plan.keys[unit], .n = seq.n_tok - seq.first};
+    struct ctw_seq seq = ctw_job_seq(j, sequence);
+    struct ctw_store_record r = {.key = j->plan.keys[sequence], .n = seq.n_tok - seq.first};
     size_t four = (size_t)r.n * 4; /* bytes of a column of float or int32_t */
     ctw_store_add_column(&r, seq.logprob, four);
     ctw_store_add_column(&r, seq.greedy, four);
     if (j->head.kind != CTW_JOB_DIVERGENCE)
         return r;
-    struct ctw_seq_divergence d = ctw_job_seq_divergence(j, unit);
+    struct ctw_seq_divergence d = ctw_job_seq_divergence(j, sequence);
     void *const columns[] = {d.ref_logprob, d.ref_greedy, d.ref_top, d.kl, d.kl_reverse, d.tv};
     for (size_t i = 0; i < CTW_COUNT(columns); i++)
         ctw_store_add_column(&r, columns[i], four);
@@ -25,7 +25,7 @@ struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit)
     return r;
 }
 
-/* Makes the keys of units[first .. first+n-1], looks them up and sets found[]. Returns their
+/* Makes the keys of sequences[first .. first+n-1], looks them up and sets found[]. Returns their
  * number. */
 static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
                           const struct ctw_store_source *source, struct ctw_store_record *records,
@@ -45,20 +45,20 @@ static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
     return n_found;
 }
 
-/* Found units go behind the others; both keep their order. `scratch` has room for the found. */
-static void part_units(struct ctw_job *j, const bool *found, struct ctw_unit *scratch)
+/* Found sequences go behind the others; both keep their order. `scratch` has room for the found. */
+static void part_sequences(struct ctw_job *j, const bool *found, struct ctw_sequence *scratch)
 {
     struct ctw_job_plan *p = &j->plan;
     int64_t n_score = 0, n_found = 0;
-    for (int64_t i = 0; i < j->input.n_units; i++) {
+    for (int64_t i = 0; i < j->input.n_sequences; i++) {
         if (found[i]) {
-            scratch[n_found++] = p->units[i];
+            scratch[n_found++] = p->sequences[i];
             continue;
         }
-        p->units[n_score] = p->units[i];
+        p->sequences[n_score] = p->sequences[i];
         p->keys[n_score++] = p->keys[i];
     }
-    memcpy(p->units + n_score, scratch, (size_t)n_found * sizeof(*scratch));
+    memcpy(p->sequences + n_score, scratch, (size_t)n_found * sizeof(*scratch));
     p->n_score = n_score;
 }
 
@@ -66,11 +66,11 @@ enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
                                     const struct ctw_store_source *source, const atomic_bool *stop,
                                     struct ctw_err *err)
 {
-    int64_t n = j->input.n_units, n_found = 0;
+    int64_t n = j->input.n_sequences, n_found = 0;
     enum ctw_status st = CTW_OK;
     struct ctw_store_record *records = ctw_calloc(BLOCK, sizeof(*records));
     bool *found = ctw_calloc((size_t)n, sizeof(*found));
-    struct ctw_unit *scratch = NULL;
+    struct ctw_sequence *scratch = NULL;
     j->plan.keys = ctw_calloc((size_t)n, sizeof(*j->plan.keys));
     if (records == NULL || found == NULL || j->plan.keys == NULL)
         goto no_memory;
@@ -79,7 +79,7 @@ enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
     scratch = ctw_calloc((size_t)n_found, sizeof(*scratch));
     if (scratch == NULL)
         goto no_memory;
-    part_units(j, found, scratch);
+    part_sequences(j, found, scratch);
     goto done;
 no_memory:
     st = ctw_fail(err, CTW_ENOMEM, "out of memory to look %lld sequences up in the store",

@@ -28,12 +28,12 @@ bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name)
 
 /* The job with this id of the owner (n 0: of any other client than the contact). */
 static enum ctw_status find_foreign(const struct ctw_jobs *l, const struct ctw_contact *contact,
-                                    struct ctw_slice id, struct ctw_slice owner,
-                                    struct ctw_job **out, struct ctw_err *err)
+                                    struct ctw_span id, struct ctw_span owner, struct ctw_job **out,
+                                    struct ctw_err *err)
 {
     for (struct ctw_job *j = l->first; j != NULL; j = j->next) {
         if (j->removed || memcmp(j->id, id.data, id.n) != 0 || ctw_job_is_of(j, contact) ||
-            (owner.n > 0 && !ctw_slice_is(owner, j->contact.owner)))
+            (owner.n > 0 && !ctw_span_is(owner, j->contact.owner)))
             continue;
         if (*out != NULL) {
             const char *first = (*out)->contact.owner;
@@ -49,12 +49,12 @@ static enum ctw_status find_foreign(const struct ctw_jobs *l, const struct ctw_c
 }
 
 enum ctw_status ctw_jobs_find(const struct ctw_jobs *l, const struct ctw_contact *contact,
-                              struct ctw_slice id, const struct ctw_slice *owner,
+                              struct ctw_span id, const struct ctw_span *owner,
                               struct ctw_job **out, struct ctw_err *err)
 {
     bool others = owner != NULL && contact->admin;
     bool own = owner == NULL || owner->n == 0 ||
-               ctw_slice_is(*owner, contact->owner != NULL ? contact->owner : "");
+               ctw_span_is(*owner, contact->owner != NULL ? contact->owner : "");
     *out = NULL;
     if (id.n != CTW_IPC_JOB_ID_BYTES)
         return ctw_fail(err, CTW_EINVAL, "job: the id has %zu bytes, expected %d", id.n,

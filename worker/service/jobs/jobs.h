@@ -24,7 +24,7 @@ bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name); /* unfinish
  * owner's call counts as contact. CTW_EINVAL, CTW_ENOTFOUND: *out is NULL.
  */
 enum ctw_status ctw_jobs_find(const struct ctw_jobs *l, const struct ctw_contact *contact,
-                              struct ctw_slice id, const struct ctw_slice *owner,
+                              struct ctw_span id, const struct ctw_span *owner,
                               struct ctw_job **out, struct ctw_err *err) CTW_MUST_CHECK;
 
 void ctw_jobs_append(struct ctw_jobs *l, struct ctw_job *j); /* takes the job over */

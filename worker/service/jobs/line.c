@@ -19,7 +19,7 @@ static const char *owner_of(const struct ctw_contact *contact)
 }
 
 /* Index of the client's place; l->n: none. */
-static int find(const struct ctw_line *l, const struct ctw_want *w)
+static int find(const struct ctw_line *l, const struct ctw_line_want *w)
 {
     const char *owner = owner_of(w->contact);
     for (int i = 0; i < l->n; i++) {
@@ -38,7 +38,7 @@ static void leave(struct ctw_line *l, int i)
 }
 
 /* Further parts come before new jobs: jobs that are never sealed would fill the queue for ever. */
-struct ctw_ahead ctw_line_ahead(const struct ctw_line *l, const struct ctw_want *w)
+struct ctw_ahead ctw_line_ahead(const struct ctw_line *l, const struct ctw_line_want *w)
 {
     struct ctw_ahead a = {0};
     int own = find(l, w);
@@ -69,7 +69,7 @@ static int ask_again_ms(const struct ctw_line *l, int n_ahead, int n_free, int64
     return ms < ASK_FIRST_MS ? ASK_FIRST_MS : ms > ASK_LAST_MS ? ASK_LAST_MS : (int)ms;
 }
 
-int ctw_line_wait(struct ctw_line *l, const struct ctw_want *w, int n_free)
+int ctw_line_wait(struct ctw_line *l, const struct ctw_line_want *w, int n_free)
 {
     int64_t now_ms = w->contact->now_ms;
     for (int i = l->n - 1; i >= 0; i--) {
@@ -93,7 +93,7 @@ int ctw_line_wait(struct ctw_line *l, const struct ctw_want *w, int n_free)
     return wait_ms;
 }
 
-void ctw_line_leave(struct ctw_line *l, const struct ctw_want *w)
+void ctw_line_leave(struct ctw_line *l, const struct ctw_line_want *w)
 {
     int i = find(l, w);
     if (i < l->n)

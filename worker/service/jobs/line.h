@@ -13,12 +13,12 @@
 enum { CTW_LINE_PLACES = CTW_IPC_CONNECTIONS };
 
 /* What a client waits for. */
-struct ctw_want {
+struct ctw_line_want {
     const struct ctw_contact *contact;
-    struct ctw_slice job; /* its id */
-    bool has_slot;        /* a further part of a job */
-    bool at_bound;        /* only its own jobs are in its way: others need not wait for it */
-    size_t bytes;         /* of the part; 0: not known yet, a slot comes first */
+    struct ctw_span job; /* its id */
+    bool has_slot;       /* a further part of a job */
+    bool at_bound;       /* only its own jobs are in its way: others need not wait for it */
+    size_t bytes;        /* of the part; 0: not known yet, a slot comes first */
 };
 
 struct ctw_line_place {
@@ -45,12 +45,12 @@ struct ctw_ahead {
     size_t bytes;
 };
 
-struct ctw_ahead ctw_line_ahead(const struct ctw_line *l, const struct ctw_want *w);
+struct ctw_ahead ctw_line_ahead(const struct ctw_line *l, const struct ctw_line_want *w);
 /* Gives the client a place, or keeps its place. Returns when to ask again, in ms from now: earlier
  * the nearer its turn is. n_free: slots that are held for those who come first. A full line gives
  * no place. */
-int ctw_line_wait(struct ctw_line *l, const struct ctw_want *w, int n_free);
-void ctw_line_leave(struct ctw_line *l, const struct ctw_want *w); /* it found its space */
+int ctw_line_wait(struct ctw_line *l, const struct ctw_line_want *w, int n_free);
+void ctw_line_leave(struct ctw_line *l, const struct ctw_line_want *w); /* it found its space */
 /* The worker did not run for lost_ms, which make nobody late. */
 void ctw_line_forgive(struct ctw_line *l, int64_t lost_ms);
 /* A slot became free; n_free were before. */

@@ -50,8 +50,8 @@ static bool last_name(const char *path, char out[CTW_MODEL_NAME_MAX])
     while (start > 0 && path[start - 1] != '/')
         start--;
     size_t n = end - start < CTW_MODEL_NAME_MAX ? end - start : CTW_MODEL_NAME_MAX - 1;
-    return ctw_slice_copy((struct ctw_slice){.data = path + start, .n = n}, out,
-                          CTW_MODEL_NAME_MAX) &&
+    return ctw_span_copy((struct ctw_span){.data = path + start, .n = n}, out,
+                         CTW_MODEL_NAME_MAX) &&
            n > 0;
 }
 
@@ -60,7 +60,7 @@ enum ctw_status ctw_model_choose_name(const char *path, const char *name,
 {
     bool named = name != NULL && name[0] != '\0';
     bool fits =
-        named ? ctw_slice_copy(ctw_slice_of(name), out, CTW_MODEL_NAME_MAX) : last_name(path, out);
+        named ? ctw_span_copy(ctw_span_of(name), out, CTW_MODEL_NAME_MAX) : last_name(path, out);
     if (!fits)
         return ctw_fail(err, CTW_EINVAL, "%s gives no model name of 1..%d bytes: give a name",
                         named ? name : path, CTW_MODEL_NAME_MAX - 1);

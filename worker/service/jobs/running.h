@@ -13,7 +13,7 @@
 
 enum { CTW_THROUGHPUT_SAMPLES = 64 };
 
-/* Costs are in the units of ctw_unit_cost(). */
+/* Costs are in the units of ctw_sequence_cost(). */
 struct ctw_throughput {
     int64_t ms[CTW_THROUGHPUT_SAMPLES];
     double tokens[CTW_THROUGHPUT_SAMPLES], cost[CTW_THROUGHPUT_SAMPLES];

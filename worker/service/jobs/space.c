@@ -117,9 +117,9 @@ void ctw_space_log(const struct ctw_dropped *d)
 
 /* ---- space ---- */
 
-static struct ctw_want want_of(const struct ctw_space_request *r, bool has_slot, size_t bytes)
+static struct ctw_line_want want_of(const struct ctw_space_request *r, bool has_slot, size_t bytes)
 {
-    return (struct ctw_want){
+    return (struct ctw_line_want){
         .contact = r->contact, .job = r->job, .has_slot = has_slot, .bytes = bytes};
 }
 
@@ -181,7 +181,7 @@ enum ctw_status ctw_space_for_job(struct ctw_queue *q, struct ctw_space_request 
     enum ctw_status st = ctw_queue_admits(q, err);
     if (st != CTW_OK)
         return st;
-    struct ctw_want want = want_of(r, false, 0);
+    struct ctw_line_want want = want_of(r, false, 0);
     struct ctw_ahead ahead = ctw_line_ahead(&q->line, &want);
     int n_free = 0; /* unless slots are all that is lacking, a free one is no help */
     st = check_client(q, r, ahead.of_owner, err);
@@ -200,7 +200,7 @@ enum ctw_status ctw_space_for_job(struct ctw_queue *q, struct ctw_space_request 
 enum ctw_status ctw_space_for_part(struct ctw_queue *q, struct ctw_space_request *r,
                                    const struct ctw_job *j, size_t bytes, struct ctw_err *err)
 {
-    struct ctw_want want = want_of(r, j->input.n_parts > 0, bytes);
+    struct ctw_line_want want = want_of(r, j->input.n_parts > 0, bytes);
     size_t job_bytes = j->input.bytes + bytes, most = q->jobs.max_bytes;
     if (job_bytes > most)
         return ctw_fail(
@@ -226,6 +226,6 @@ enum ctw_status ctw_space_for_part(struct ctw_queue *q, struct ctw_space_request
 void ctw_space_taken(struct ctw_queue *q, const struct ctw_space_request *r,
                      const struct ctw_job *j)
 {
-    struct ctw_want want = want_of(r, j->input.n_parts > 1, 0);
+    struct ctw_line_want want = want_of(r, j->input.n_parts > 1, 0);
     ctw_line_leave(&q->line, &want);
 }

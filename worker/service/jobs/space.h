@@ -18,8 +18,8 @@ struct ctw_dropped {
 /* Who asks for space, and what asking did. */
 struct ctw_space_request {
     const struct ctw_contact *contact;
-    struct ctw_slice job; /* its id */
-    int *retry_ms;        /* set with CTW_EBUSY; the client has a place in the line then */
+    struct ctw_span job; /* its id */
+    int *retry_ms;       /* set with CTW_EBUSY; the client has a place in the line then */
     struct ctw_dropped dropped;
 };
 

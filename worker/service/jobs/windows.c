@@ -34,19 +34,19 @@ int64_t ctw_windows_input(int64_t n, int64_t max_length, int64_t context_length)
 /* ---- a client's rule ---- */
 
 /* First target of window i. */
-static int64_t rule_first(const struct ctw_window_rule *r, int64_t i)
+static int64_t rule_first(const struct ctw_cut_rule *r, int64_t i)
 {
     int64_t seen = r->window - r->stride; /* tokens that it shares with the window before */
     return i > 0 && r->only_new && seen > r->first ? seen : r->first;
 }
 
 /* Windows of full length, whatever `rows` says. */
-static int64_t full_windows(const struct ctw_window_rule *r, int64_t n)
+static int64_t full_windows(const struct ctw_cut_rule *r, int64_t n)
 {
     return n < r->window ? 0 : (n - r->window) / r->stride + 1;
 }
 
-int64_t ctw_rule_count(const struct ctw_window_rule *r, int64_t n)
+int64_t ctw_rule_count(const struct ctw_cut_rule *r, int64_t n)
 {
     int64_t count = full_windows(r, n);
     bool ends = count > 0 && (count - 1) * r->stride + r->window == n; /* with the text */
@@ -55,7 +55,7 @@ int64_t ctw_rule_count(const struct ctw_window_rule *r, int64_t n)
     return r->rows > 0 && count > r->rows ? r->rows : count;
 }
 
-struct ctw_window ctw_rule_window(const struct ctw_window_rule *r, int64_t n, int64_t i)
+struct ctw_window ctw_rule_window(const struct ctw_cut_rule *r, int64_t n, int64_t i)
 {
     int64_t start = i * r->stride;
     int64_t left = n - start;
@@ -63,12 +63,12 @@ struct ctw_window ctw_rule_window(const struct ctw_window_rule *r, int64_t n, in
         .start = start, .n_tok = left < r->window ? left : r->window, .first = rule_first(r, i)};
 }
 
-int64_t ctw_rule_input(const struct ctw_window_rule *r, const struct ctw_window *w)
+int64_t ctw_rule_input(const struct ctw_cut_rule *r, const struct ctw_window *w)
 {
     return w->n_tok - 1 + (r->bos_mode == CTW_BOS_PREFIX);
 }
 
-int64_t ctw_rule_targets(const struct ctw_window_rule *r, int64_t n)
+int64_t ctw_rule_targets(const struct ctw_cut_rule *r, int64_t n)
 {
     int64_t sum = 0;
     for (int64_t i = 0, count = ctw_rule_count(r, n); i < count; i++) {
@@ -78,7 +78,7 @@ int64_t ctw_rule_targets(const struct ctw_window_rule *r, int64_t n)
     return sum;
 }
 
-int64_t ctw_rule_inputs(const struct ctw_window_rule *r, int64_t n)
+int64_t ctw_rule_inputs(const struct ctw_cut_rule *r, int64_t n)
 {
     int64_t sum = 0;
     for (int64_t i = 0, count = ctw_rule_count(r, n); i < count; i++) {

@@ -38,7 +38,7 @@ enum ctw_bos_mode {
 };
 
 /* Windows of the same length, at equal distances. Positions count in the text, without any BOS. */
-struct ctw_window_rule {
+struct ctw_cut_rule {
     int64_t window; /* tokens of a window, >= 2 */
     int64_t stride; /* tokens from one window's start to the next window's, 1 .. window */
     int64_t first;  /* first scored position of a window; 0 only with CTW_BOS_PREFIX; < window */
@@ -50,13 +50,13 @@ struct ctw_window_rule {
 };
 
 /* For a text of n tokens. No window is without a target. */
-int64_t ctw_rule_count(const struct ctw_window_rule *r, int64_t n);
+int64_t ctw_rule_count(const struct ctw_cut_rule *r, int64_t n);
 /* Window i, 0 <= i < count, in the order of the text. */
-struct ctw_window ctw_rule_window(const struct ctw_window_rule *r, int64_t n, int64_t i);
+struct ctw_window ctw_rule_window(const struct ctw_cut_rule *r, int64_t n, int64_t i);
 /* Tokens that the model reads for window w, its last target not counted. */
-int64_t ctw_rule_input(const struct ctw_window_rule *r, const struct ctw_window *w);
+int64_t ctw_rule_input(const struct ctw_cut_rule *r, const struct ctw_window *w);
 /* Of all windows of the text together. */
-int64_t ctw_rule_targets(const struct ctw_window_rule *r, int64_t n);
-int64_t ctw_rule_inputs(const struct ctw_window_rule *r, int64_t n);
+int64_t ctw_rule_targets(const struct ctw_cut_rule *r, int64_t n);
+int64_t ctw_rule_inputs(const struct ctw_cut_rule *r, int64_t n);
 
 #endif

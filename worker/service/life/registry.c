@@ -13,15 +13,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "ipc/endpoint.h"
-
-bool ctw_registry_name_ok(const char *name)
-{
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                  "0123456789._-";
-    size_t n = strlen(name);
-    return n >= 1 && n <= 64 && name[0] != '.' && strspn(name, allowed) == n;
-}
 
 int64_t ctw_process_started(pid_t pid)
 {
@@ -231,7 +224,7 @@ void ctw_registry_remove(const char *path)
 static bool is_entry_name(const char *name)
 {
     size_t n = strlen(name), suffix = strlen(".json");
-    return n > suffix && strcmp(name + n - suffix, ".json") == 0 && ctw_registry_name_ok(name);
+    return n > suffix && strcmp(name + n - suffix, ".json") == 0 && ctw_is_name(name);
 }
 
 static int compare_entries(const void *a, const void *b)

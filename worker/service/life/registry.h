@@ -25,9 +25,6 @@ struct ctw_registry_entry {
     bool is_private; /* owned by a program (--owner-pid): chosen only by name */
 };
 
-/* A name that is a valid file name: 1..64 letters, digits, '.', '_', '-', not starting with '.'. */
-bool ctw_registry_name_ok(const char *name);
-
 /*
  * Writes DIR/NAME.json atomically; pid, started and started_unix_s are filled in. *path is set to
  * the file's path, "" after a failure. CTW_EBUSY: a running worker has the name.

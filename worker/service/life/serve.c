@@ -57,11 +57,11 @@ static void *scorer_main(void *scorer)
 }
 
 /* The same name in static memory; NULL: activations have no such dtype. */
-static const char *activation_dtype(struct ctw_slice name)
+static const char *activation_dtype(struct ctw_span name)
 {
     static const char *const known[] = {"auto", "bfloat16", "float16", "float32"};
     for (size_t i = 0; i < CTW_COUNT(known); i++) {
-        if (ctw_slice_is(name, known[i]))
+        if (ctw_span_is(name, known[i]))
             return known[i];
     }
     return NULL;
@@ -73,19 +73,19 @@ static enum ctw_status load_model(struct serve *s, const char *model, struct ctw
     char asked[CTW_MODEL_NAME_MAX] = "", name[CTW_MODEL_NAME_MAX], path[PATH_MAX];
     size_t n = strcspn(model, "=/");
     const char *dir = model[n] == '=' ? model + n + 1 : model;
-    struct ctw_slice given = {.data = model, .n = n};
+    struct ctw_span given = {.data = model, .n = n};
     const char *colon = dir != model ? memchr(model, ':', n) : NULL, *dtype = NULL;
     int retry_ms;
     if (colon != NULL) {
         given.n = (size_t)(colon - model);
-        dtype = activation_dtype((struct ctw_slice){.data = colon + 1, .n = n - given.n - 1});
+        dtype = activation_dtype((struct ctw_span){.data = colon + 1, .n = n - given.n - 1});
         if (dtype == NULL)
             return ctw_fail(err, CTW_EINVAL,
                             "--model %s: expected auto, bfloat16, float16 or float32 between : and "
                             "=",
                             model);
     }
-    if (dir != model && (given.n == 0 || !ctw_slice_copy(given, asked, sizeof(asked))))
+    if (dir != model && (given.n == 0 || !ctw_span_copy(given, asked, sizeof(asked))))
         return ctw_fail(err, CTW_EINVAL,
                         "--model %s: expected a name of 1..%d bytes before the =", model,
                         CTW_MODEL_NAME_MAX - 1);

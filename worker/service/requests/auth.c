@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "base/sha256.h"
-#include "worker/service/life/registry.h"
+#include "base/text.h"
 
 enum { FILE_BYTES = 1 << 18, MAX_WORDS = 4 };
 
@@ -99,7 +99,7 @@ static enum ctw_status add_entry(struct ctw_auth *a, const char *where, char *co
     bool admin = strcmp(role, "admin") == 0;
     if (n_words != 3 && n_words != 1)
         return ctw_fail(err, CTW_EINVAL, "%s: expected NAME ROLE TOKEN", where);
-    if (!ctw_registry_name_ok(name))
+    if (!ctw_is_name(name))
         return ctw_fail(err, CTW_EINVAL,
                         "%s: the name: expected 1 to 64 letters, digits, '.', '_' or '-'", where);
     if (!admin && strcmp(role, "score") != 0)
@@ -165,7 +165,7 @@ void ctw_auth_fini(struct ctw_auth *a)
 
 /* ---- asking ---- */
 
-const struct ctw_auth_entry *ctw_auth_find(const struct ctw_auth *a, struct ctw_slice token)
+const struct ctw_auth_entry *ctw_auth_find(const struct ctw_auth *a, struct ctw_span token)
 {
     const struct ctw_auth_entry *found = NULL;
     unsigned char digest[32];

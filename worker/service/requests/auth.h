@@ -37,7 +37,7 @@ enum ctw_status ctw_auth_read(struct ctw_auth *out, const char *path,
 void ctw_auth_fini(struct ctw_auth *a);
 
 /* The entry of this token; NULL: none. The time taken depends only on the token's length. */
-const struct ctw_auth_entry *ctw_auth_find(const struct ctw_auth *a, struct ctw_slice token);
+const struct ctw_auth_entry *ctw_auth_find(const struct ctw_auth *a, struct ctw_span token);
 
 /*
  * A client's token: the last word of the file's first line, so that a file of either form works;

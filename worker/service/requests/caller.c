@@ -35,7 +35,7 @@ void ctw_hide_paths(const struct ctw_service *service, char *text, size_t cap)
         replace(text, cap, service->allow_load, "--allow-load");
 }
 
-bool ctw_copy_message(const struct ctw_handler_call *c, const char *text, struct ctw_slice *out)
+bool ctw_copy_message(const struct ctw_handler_call *c, const char *text, struct ctw_span *out)
 {
     char hidden[CTW_ERR_MSG_MAX * 2];
     if (c->peer->local)

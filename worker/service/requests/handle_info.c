@@ -10,7 +10,7 @@
 
 /* Joins the lines with ';': a newline is a control character, which a str must not contain. */
 static bool copy_products(struct ctw_reply *reply, const struct ctw_model_slot *m,
-                          struct ctw_slice *out)
+                          struct ctw_span *out)
 {
     char text[sizeof(m->products)];
     memcpy(text, m->products, sizeof(text));
@@ -23,7 +23,7 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
                        struct ctw_model_map *out)
 {
     struct ctw_reply *reply = c->reply;
-    out->state = ctw_slice_of(ctw_model_state_name(m->state));
+    out->state = ctw_span_of(ctw_model_state_name(m->state));
     bool ok = ctw_reply_copy(reply, m->name, &out->name) &&
               ctw_reply_copy(reply, c->peer->local ? m->path : "", &out->path) &&
               ctw_copy_message(c, m->state == CTW_MODEL_FAILED ? m->error.msg : "", &out->message);
@@ -46,7 +46,7 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
     out->weights_bytes = info->weights_bytes;
     out->weights_memory = info->weights_memory;
     out->weights_streamed = info->weights_streamed;
-    out->placement = ctw_slice_of(info->place);
+    out->placement = ctw_span_of(info->place);
     out->has |= 1u << CTW_MODEL_WEIGHTS;
     out->weights = (struct ctw_weights_map){.has = 1u << CTW_WEIGHTS_FILES,
                                             .kept = info->weights_bytes - info->weights_gathered -
@@ -54,8 +54,8 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
                                             .gathered = info->weights_gathered,
                                             .hosted = info->weights_hosted,
                                             .streamed = info->weights_streamed};
-    out->dtype = ctw_slice_of(ctw_dtype_long_name(info->dtype));
-    out->activations_mode = ctw_slice_of(ctw_activations_mode(info->model));
+    out->dtype = ctw_span_of(ctw_dtype_long_name(info->dtype));
+    out->activations_mode = ctw_span_of(ctw_activations_mode(info->model));
     return ctw_reply_copy(reply, info->model->architecture, &out->architecture) &&
            ctw_reply_copy(reply, info->model->model_type, &out->model_type) &&
            ctw_reply_copy(reply, ctw_engine_identity(m->engine), &out->identity) &&
@@ -96,7 +96,7 @@ static bool fill_device(struct ctw_handler_call *c, const struct ctw_device_repo
     out->memory_used = d->memory_used;
     out->weights = d->weights;
     out->passes_planned = d->passes_planned;
-    out->state = ctw_slice_of(d->state);
+    out->state = ctw_span_of(d->state);
     out->layer = (uint64_t)d->layer;
     out->layers = (uint64_t)d->n_layers;
     out->weights_read = d->weights_read;
@@ -133,9 +133,9 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const s
     if (id == NULL)
         return false;
     memcpy(id, j->id, sizeof(j->id));
-    out->job = (struct ctw_slice){.data = (const char *)id, .n = sizeof(j->id)};
-    out->kind = ctw_slice_of(ctw_job_kind_name(j->head.kind));
-    out->state = ctw_slice_of(ctw_job_state_name(j->state));
+    out->job = (struct ctw_span){.data = (const char *)id, .n = sizeof(j->id)};
+    out->kind = ctw_span_of(ctw_job_kind_name(j->head.kind));
+    out->state = ctw_span_of(ctw_job_state_name(j->state));
     out->items_done = (uint64_t)j->results.n_done;
     out->items = (uint64_t)j->input.n_items;
     ctw_queue_progress(q, j, &progress);
@@ -194,20 +194,20 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     struct ctw_info_reply *r = &c->reply->body.info;
     const char *message;
     pthread_mutex_lock(&q->lock);
-    r->state = ctw_slice_of(ctw_service_state(c->service, &message));
+    r->state = ctw_span_of(ctw_service_state(c->service, &message));
     bool ok = ctw_copy_message(c, message, &r->message) && fill_models(c, q) && fill_devices(c) &&
               fill_jobs(c, q);
     size_t max_bytes = q->jobs.max_bytes;
     pthread_mutex_unlock(&q->lock);
-    r->version = ctw_slice_of(c->service->version);
+    r->version = ctw_span_of(c->service->version);
     r->protocol = CTW_PROTOCOL_VERSION;
-    r->boot = (struct ctw_slice){.data = (const char *)c->service->boot, .n = CTW_BOOT_BYTES};
+    r->boot = (struct ctw_span){.data = (const char *)c->service->boot, .n = CTW_BOOT_BYTES};
     r->pid = (uint64_t)getpid();
     r->uptime_s = (double)(c->contact.now_ms - c->service->started_ms) / 1000;
     r->insecure = c->service->insecure;
     r->has |= 1u << CTW_INFO_INSECURE;
-    r->libraries.nng = ctw_slice_of(ctw_ipc_nng_version());
-    r->libraries.msgpack = ctw_slice_of(ctw_ipc_msgpack_version());
+    r->libraries.nng = ctw_span_of(ctw_ipc_nng_version());
+    r->libraries.msgpack = ctw_span_of(ctw_ipc_msgpack_version());
     r->limits = (struct ctw_limits_map){.message_bytes = CTW_IPC_MESSAGE_BYTES,
                                         .part_bytes = CTW_IPC_PART_BYTES,
                                         .fetch_bytes = CTW_IPC_FETCH_BYTES,

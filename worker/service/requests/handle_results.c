@@ -4,9 +4,9 @@
 #include "base/log.h"
 #include "worker/service/requests/handlers.h"
 
-static struct ctw_slice state_of(const struct ctw_job *j)
+static struct ctw_span state_of(const struct ctw_job *j)
 {
-    return ctw_slice_of(ctw_job_state_name(j->state));
+    return ctw_span_of(ctw_job_state_name(j->state));
 }
 
 /* ---- poll ---- */
@@ -47,7 +47,7 @@ static enum ctw_status fill_poll(struct ctw_handler_call *c, const struct ctw_jo
     if (j->error.err.status == CTW_OK)
         return CTW_OK;
     r->has |= 1u << CTW_POLL_REPLY_ERROR;
-    r->error.code = ctw_slice_of(ctw_status_name(j->error.err.status));
+    r->error.code = ctw_span_of(ctw_status_name(j->error.err.status));
     if (j->error.item >= 0)
         r->error.has |= 1u << CTW_ERROR_ITEM;
     if (j->error.layer >= 0)
@@ -85,7 +85,7 @@ static enum ctw_status name_matrices(const struct ctw_job *j, struct ctw_reply *
 {
     struct ctw_fetch_reply *r = &reply->body.fetch;
     size_t n = (size_t)j->head.n_matrices;
-    struct ctw_slice *names = ctw_reply_alloc(reply, n * sizeof(*names));
+    struct ctw_span *names = ctw_reply_alloc(reply, n * sizeof(*names));
     if (names == NULL)
         return ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
     r->has |= 1u << CTW_FETCH_REPLY_MATRICES;
@@ -184,7 +184,7 @@ enum ctw_status ctw_handle_release(struct ctw_handler_call *c, struct ctw_err *e
     struct ctw_queue *q = c->service->queue;
     const struct ctw_job_request *request = &c->request->body.job;
     struct ctw_job *j;
-    c->reply->body.state.state = ctw_slice_of("released");
+    c->reply->body.state.state = ctw_span_of("released");
     pthread_mutex_lock(&q->lock);
     enum ctw_status st =
         ctw_jobs_find(&q->jobs, &c->contact, request->job, &request->owner, &j, err);

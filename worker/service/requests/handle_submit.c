@@ -7,9 +7,9 @@
 #include "worker/service/jobs/space.h"
 #include "worker/service/requests/handlers.h"
 
-static struct ctw_slice state_of(const struct ctw_job *j)
+static struct ctw_span state_of(const struct ctw_job *j)
 {
-    return ctw_slice_of(ctw_job_state_name(j->state));
+    return ctw_span_of(ctw_job_state_name(j->state));
 }
 
 /* ---- submit ---- */
@@ -92,12 +92,12 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
 
 /* ---- the two checks of a submit ---- */
 
-static enum ctw_status find_model(struct ctw_queue *q, struct arrival *a, struct ctw_slice asked,
+static enum ctw_status find_model(struct ctw_queue *q, struct arrival *a, struct ctw_span asked,
                                   const struct ctw_model_slot **out, struct opening *opening,
                                   struct ctw_err *err)
 {
     char name[CTW_MODEL_NAME_MAX];
-    if (!ctw_slice_copy(asked, name, sizeof(name)))
+    if (!ctw_span_copy(asked, name, sizeof(name)))
         return ctw_fail(err, CTW_ENOTFOUND, "submit.head: the model's name is too long");
     enum ctw_status st = usable_model(q, name, a->retry_ms, out, err);
     if (st != CTW_OK)

@@ -45,7 +45,7 @@ enum { CTW_CALLER_MAX = 160 };
 const char *ctw_caller_name(const struct ctw_handler_call *call, char buf[CTW_CALLER_MAX]);
 /* As ctw_reply_copy(), but in the reply to a tcp client, names of models replace their paths. The
  * caller holds the queue's lock. */
-bool ctw_copy_message(const struct ctw_handler_call *call, const char *text, struct ctw_slice *out);
+bool ctw_copy_message(const struct ctw_handler_call *call, const char *text, struct ctw_span *out);
 
 /* Names of models replace their paths in a text of at most cap - 1 bytes. */
 void ctw_hide_paths(const struct ctw_service *service, char *text, size_t cap);

@@ -51,9 +51,9 @@ void ctw_scorer_run(struct ctw_scorer *s)
 void ctw_scorer_fini(struct ctw_scorer *s)
 {
     ctw_free(s->seqs);
-    ctw_free(s->units);
+    ctw_free(s->entries);
     ctw_free(s->divergences);
     s->seqs = NULL;
-    s->units = NULL;
+    s->entries = NULL;
     s->divergences = NULL;
 }

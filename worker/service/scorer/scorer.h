@@ -1,7 +1,7 @@
 /*
  * The thread that owns the engines: opens and closes models, plans jobs, and scores one pass after
- * another. A pass takes units of all jobs of one model (or of one model and one reference), one
- * unit at a time from the job that has been served the fewest tokens so far, until the engine's
+ * another. A pass takes sequences of all jobs of one model (or of one model and one reference), one
+ * sequence at a time from the job that has been served the fewest tokens so far, until the engine's
  * pass is full. So no job waits for another job to end, and small jobs ride along. A sequence's
  * score does not depend on the other sequences in its pass.
  *
@@ -16,17 +16,17 @@
 #include "worker/service/jobs/queue.h"
 #include "worker/store/hidden.h"
 
-struct ctw_pass_unit {
+struct ctw_pass_entry {
     struct ctw_job *job;
-    int64_t unit;
+    int64_t sequence;
     bool taken;   /* its results are on their way to the client */
     bool stored;  /* found in the store when the pass was about to begin */
     int64_t twin; /* an earlier sequence of the pass with the same key; -1: none */
 };
 
-/* What a pass found of a unit, and the models that it is of. */
-struct ctw_scored_unit {
-    int64_t unit;
+/* What a pass found of a sequence, and the models that it is of. */
+struct ctw_scored {
+    int64_t sequence;
     int bad_layer;
     bool bad_reference; /* bad_layer is of the reference */
     int n_decoders;     /* of the model that bad_layer is of */
@@ -57,7 +57,7 @@ struct ctw_scorer {
     struct ctw_hidden_dir *hidden;     /* NULL: none */
     /* the pass being made or run */
     struct ctw_seq *seqs;
-    struct ctw_pass_unit *units;
+    struct ctw_pass_entry *entries;
     struct ctw_seq_divergence *divergences; /* of the sequences, if the pass has a reference */
     int64_t n, cap;
     int64_t n_score; /* of these, the first are scored; the results of the others are known */
@@ -148,9 +148,9 @@ void ctw_scorer_keep_hidden(void *scorer, int64_t first, int64_t n, const void *
 /* scorer_results.c. A line for the log: the job is done. */
 void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j);
 /* What the pass found of its i-th sequence. The strings live as long as the engines. */
-struct ctw_scored_unit ctw_scorer_scored(const struct ctw_scorer *s, int64_t i);
-/* Takes in a scored unit. */
-void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_scored_unit *u);
+struct ctw_scored ctw_scorer_scored(const struct ctw_scorer *s, int64_t i);
+/* Takes in a scored sequence. */
+void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_scored *u);
 /* scorer_run.c. Scores the pass, and passes its results or its failure on. Lock released meanwhile.
  */
 void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_pass_models m);

@@ -10,7 +10,7 @@ static struct ctw_hidden_rows *records_of(const struct ctw_scorer *s, int64_t fi
     if (records == NULL)
         return NULL;
     const char *identity = ctw_engine_identity(s->reference);
-    const char *numerics = s->units[first].job->results.ref_numerics;
+    const char *numerics = s->entries[first].job->results.ref_numerics;
     for (int64_t i = 0; i < n; i++) {
         const struct ctw_seq *seq = &s->seqs[first + i];
         records[i] = (struct ctw_hidden_rows){
@@ -31,7 +31,7 @@ bool ctw_scorer_load_hidden(void *scorer, int64_t first, int64_t n, void *rows)
     ctw_free(records);
     pthread_mutex_lock(&s->queue->lock);
     for (int64_t i = first; i < first + n && found; i++)
-        s->units[i].job->results.n_ref_read++;
+        s->entries[i].job->results.n_ref_read++;
     pthread_mutex_unlock(&s->queue->lock);
     return found;
 }

@@ -1,4 +1,4 @@
-/* Plans jobs, and chooses the units that make up the next pass. */
+/* Plans jobs, and chooses the sequences that make up the next pass. */
 #include "base/mem.h"
 #include "worker/service/scorer/scorer.h"
 
@@ -6,7 +6,7 @@
 
 static bool has_work(const struct ctw_job *j)
 {
-    return !j->removed && !ctw_job_is_final(j) && ctw_job_has_unit(j);
+    return !j->removed && !ctw_job_is_final(j) && ctw_job_has_sequence(j);
 }
 
 /* The models of a job; none if one of them is not ready. */
@@ -101,7 +101,7 @@ static void divide_shares(const struct ctw_queue *q)
 
 /*
  * The least served job that may share the pass with `first`, the oldest among equals. Of all jobs,
- * if it is NULL: for the pass's first unit.
+ * if it is NULL: for the pass's first sequence.
  */
 static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_pass_models *m,
                                 const struct ctw_job *first)
@@ -126,10 +126,10 @@ static bool grow(struct ctw_scorer *s)
     if (seqs == NULL)
         return false;
     s->seqs = seqs;
-    struct ctw_pass_unit *units = ctw_realloc(s->units, (size_t)cap, sizeof(*units));
-    if (units == NULL)
+    struct ctw_pass_entry *entries = ctw_realloc(s->entries, (size_t)cap, sizeof(*entries));
+    if (entries == NULL)
         return false;
-    s->units = units;
+    s->entries = entries;
     struct ctw_seq_divergence *divergences =
         ctw_realloc(s->divergences, (size_t)cap, sizeof(*divergences));
     if (divergences == NULL)
@@ -139,20 +139,20 @@ static bool grow(struct ctw_scorer *s)
     return true;
 }
 
-static void take_unit(struct ctw_scorer *s, struct ctw_job *j)
+static void take_sequence(struct ctw_scorer *s, struct ctw_job *j)
 {
     if (!ctw_job_in_pass(j)) {
         ctw_job_start(j);
         ctw_jobs_pin(j);
         ctw_running_join(&s->queue->running);
     }
-    int64_t unit = ctw_job_share_take(j);
-    s->seqs[s->n] = ctw_job_seq(j, unit);
-    s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = unit, .twin = -1};
+    int64_t sequence = ctw_job_share_take(j);
+    s->seqs[s->n] = ctw_job_seq(j, sequence);
+    s->entries[s->n] = (struct ctw_pass_entry){.job = j, .sequence = sequence, .twin = -1};
     if (j->head.kind == CTW_JOB_DIVERGENCE)
-        s->divergences[s->n] = ctw_job_seq_divergence(j, unit);
+        s->divergences[s->n] = ctw_job_seq_divergence(j, sequence);
     s->n++;
-    s->pass_cost += ctw_unit_cost(j, &j->plan.units[unit]);
+    s->pass_cost += ctw_sequence_cost(j, &j->plan.sequences[sequence]);
 }
 
 struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
@@ -165,7 +165,7 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
     ctw_running_clear(&q->running);
     divide_shares(q);
     for (;;) {
-        struct ctw_job *first = s->n > 0 ? s->units[0].job : NULL;
+        struct ctw_job *first = s->n > 0 ? s->entries[0].job : NULL;
         bool alone = first != NULL && first->share.alone;
         struct ctw_job *j = alone ? first : next_job(q, &m, first);
         if (j == NULL || !has_work(j))
@@ -186,7 +186,7 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
             m.model = NULL;
             continue;
         }
-        take_unit(s, j);
+        take_sequence(s, j);
         n_tok += more;
     }
     return s->n > 0 ? m : (struct ctw_pass_models){NULL, NULL};

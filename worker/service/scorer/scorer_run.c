@@ -68,11 +68,11 @@ static bool is_shared(const struct ctw_scorer *s)
 {
     const struct ctw_job *first = NULL;
     for (int64_t i = 0; i < s->n; i++) {
-        if (ctw_job_is_final(s->units[i].job))
+        if (ctw_job_is_final(s->entries[i].job))
             continue;
-        if (first != NULL && s->units[i].job != first)
+        if (first != NULL && s->entries[i].job != first)
             return true;
-        first = s->units[i].job;
+        first = s->entries[i].job;
     }
     return false;
 }
@@ -84,20 +84,20 @@ static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
                     "no memory for a pass of several jobs, so each gets a pass of its own: %s",
                     err->msg);
     for (int64_t i = s->n - 1; i >= 0; i--) {
-        struct ctw_job *j = s->units[i].job;
-        if (ctw_job_is_final(j) || s->units[i].taken)
+        struct ctw_job *j = s->entries[i].job;
+        if (ctw_job_is_final(j) || s->entries[i].taken)
             continue;
-        ctw_job_share_return(j, s->units[i].unit);
+        ctw_job_share_return(j, s->entries[i].sequence);
     }
 }
 
 /* Memory is planned for the longest input: fails its job, and names its item. */
 static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
 {
-    const struct ctw_pass_unit *longest = NULL;
+    const struct ctw_pass_entry *longest = NULL;
     int64_t n_tok = 0;
     for (int64_t i = 0; i < s->n_score; i++) {
-        const struct ctw_pass_unit *u = &s->units[i];
+        const struct ctw_pass_entry *u = &s->entries[i];
         if (!ctw_job_is_final(u->job) && !u->taken && s->seqs[i].n_tok > n_tok) {
             longest = u;
             n_tok = s->seqs[i].n_tok;
@@ -106,7 +106,7 @@ static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
     if (longest == NULL) /* all were cancelled meanwhile */
         return;
     struct ctw_err named = *err;
-    int32_t item = longest->job->plan.units[longest->unit].item;
+    int32_t item = longest->job->plan.sequences[longest->sequence].item;
     ctw_job_blame(longest->job, item, -1);
     (void)ctw_fail_prefix(&named,
                           "item %d: its input of %" PRId64 " tokens is the longest of the pass",
@@ -133,7 +133,7 @@ static void fail_pass(struct ctw_scorer *s, struct ctw_model_slot *m, const stru
     }
     ctw_scorer_note(s, CTW_LOG_ERROR, "%s", err->msg);
     for (int64_t i = 0; i < s->n; i++)
-        ctw_queue_end(q, s->units[i].job, CTW_JOB_FAILED, err);
+        ctw_queue_end(q, s->entries[i].job, CTW_JOB_FAILED, err);
     if (fatal)
         ctw_queue_fail(q, err);
 }
@@ -204,7 +204,7 @@ void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_pass_models m)
     pthread_mutex_lock(&q->lock);
     ctw_model_describe(m.model);
     if (st == CTW_OK) {
-        ctw_job_share_found_memory(s->units[0].job);
+        ctw_job_share_found_memory(s->entries[0].job);
         ctw_settle_results(s, 0, s->n);
     } else if (st != CTW_ECANCELED) {
         fail_pass(s, failed, &err);

@@ -10,10 +10,10 @@
 
 enum { MOST_BATCHES = 4 }; /* then the scoring thread waits */
 
-struct settled_unit {
-    struct ctw_job *job; /* pinned for each of its units */
-    struct ctw_scored_unit scored;
-    bool stored; /* it came from the store, or another unit has the same results */
+struct settled {
+    struct ctw_job *job; /* pinned for each of its sequences */
+    struct ctw_scored scored;
+    bool stored; /* it came from the store, or another sequence has the same results */
 };
 
 /* What a pass has scored. */
@@ -22,15 +22,15 @@ struct ctw_settle_batch {
     char identity[65], ref_identity[65]; /* copies: the engines may have been closed */
     char outline[65], ref_outline[65];
     int64_t n;
-    struct settled_unit units[];
+    struct settled entries[];
 };
 
 /* ---- the store ---- */
 
-/* Lock not held: the jobs are pinned, and nothing changes scored units. */
+/* Lock not held: the jobs are pinned, and nothing changes scored sequences. */
 static void keep(struct ctw_scorer *s, const struct ctw_settle_batch *b)
 {
-    const struct ctw_job_results *results = &b->units[0].job->results;
+    const struct ctw_job_results *results = &b->entries[0].job->results;
     const struct ctw_store_source source = {
         {b->identity, results->numerics, b->outline},
         {b->ref_identity, results->ref_numerics != NULL ? results->ref_numerics : "",
@@ -40,9 +40,9 @@ static void keep(struct ctw_scorer *s, const struct ctw_settle_batch *b)
     if (records == NULL) /* they are computed again when they are needed */
         return;
     for (int64_t i = 0; i < b->n; i++) {
-        const struct settled_unit *u = &b->units[i];
-        if (!u->stored && u->scored.bad_layer < 0 && ctw_job_is_finite(u->job, u->scored.unit))
-            records[n++] = ctw_job_record(u->job, u->scored.unit);
+        const struct settled *u = &b->entries[i];
+        if (!u->stored && u->scored.bad_layer < 0 && ctw_job_is_finite(u->job, u->scored.sequence))
+            records[n++] = ctw_job_record(u->job, u->scored.sequence);
     }
     (void)ctw_store_put(s->store, &source, records, n);
     ctw_free(records);
@@ -58,7 +58,7 @@ static void settle(struct ctw_scorer *s, struct ctw_settle_batch *b)
     keep(s, b);
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < b->n; i++) {
-        struct settled_unit *u = &b->units[i];
+        struct settled *u = &b->entries[i];
         u->scored.identity = b->identity;
         u->scored.ref_identity = u->scored.ref_identity != NULL ? b->ref_identity : NULL;
         ctw_scorer_take(s, u->job, &u->scored);
@@ -124,7 +124,7 @@ static struct ctw_settle_batch *make_batch(const struct ctw_scorer *s, int64_t n
 {
     struct ctw_settle_batch *b = NULL;
     if (s->settling.started)
-        b = ctw_calloc(1, sizeof(*b) + (size_t)n * sizeof(b->units[0]));
+        b = ctw_calloc(1, sizeof(*b) + (size_t)n * sizeof(b->entries[0]));
     if (b == NULL)
         return NULL;
     (void)snprintf(b->identity, sizeof(b->identity), "%s", ctw_engine_identity(s->engine));
@@ -157,19 +157,19 @@ void ctw_settle_results(struct ctw_scorer *s, int64_t first, int64_t n)
 {
     struct ctw_settle_batch *b = make_batch(s, n);
     for (int64_t i = first; i < first + n; i++) {
-        struct ctw_pass_unit *u = &s->units[i];
-        const struct ctw_scored_unit scored = ctw_scorer_scored(s, i);
+        struct ctw_pass_entry *u = &s->entries[i];
+        const struct ctw_scored scored = ctw_scorer_scored(s, i);
         if (u->taken)
             continue;
         u->taken = true;
-        ctw_job_share_done(u->job, u->unit);
+        ctw_job_share_done(u->job, u->sequence);
         if (b == NULL) {
             ctw_scorer_take(s, u->job, &scored);
             continue;
         }
         ctw_jobs_pin(u->job);
-        b->units[b->n++] = (struct settled_unit){
-            .job = u->job, .scored = scored, .stored = u->stored || u->twin >= 0};
+        b->entries[b->n++] =
+            (struct settled){.job = u->job, .scored = scored, .stored = u->stored || u->twin >= 0};
     }
     if (b != NULL)
         hand_over(s, b);
@@ -183,7 +183,7 @@ static bool has_any(const struct ctw_settle_batch *b,
 {
     for (; b != NULL; b = b->next) {
         for (int64_t i = 0; i < b->n; i++) {
-            if (is_wanted(arg, &b->units[i].job->plan.keys[b->units[i].scored.unit]))
+            if (is_wanted(arg, &b->entries[i].job->plan.keys[b->entries[i].scored.sequence]))
                 return true;
         }
     }

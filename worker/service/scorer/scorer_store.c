@@ -49,25 +49,26 @@ enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
 
 static const struct ctw_store_key *key_of(const struct ctw_scorer *s, int64_t i)
 {
-    return &s->units[i].job->plan.keys[s->units[i].unit];
+    return &s->entries[i].job->plan.keys[s->entries[i].sequence];
 }
 
-/* Keys of the pass -> the first unit with the key: open addressing; the size is a power of 2. */
+/* Keys of the pass -> the first sequence with the key: open addressing; the size is a power of 2.
+ */
 struct table {
     const struct ctw_scorer *s;
-    int64_t *units; /* -1: free */
+    int64_t *entries; /* -1: free */
     uint64_t mask;
 };
 
-/* The key's place: its unit's, or a free one. */
+/* The key's place: its sequence's, or a free one. */
 static int64_t *place_of(const struct table *t, const struct ctw_store_key *key)
 {
     uint64_t at;
     memcpy(&at, key->bytes, sizeof(at)); /* a hash already */
     at &= t->mask;
-    while (t->units[at] >= 0 && memcmp(key_of(t->s, t->units[at]), key, sizeof(*key)) != 0)
+    while (t->entries[at] >= 0 && memcmp(key_of(t->s, t->entries[at]), key, sizeof(*key)) != 0)
         at = (at + 1) & t->mask;
-    return &t->units[at];
+    return &t->entries[at];
 }
 
 static bool is_in_pass(const void *table, const struct ctw_store_key *key)
@@ -77,64 +78,65 @@ static bool is_in_pass(const void *table, const struct ctw_store_key *key)
 
 static void find_twins(struct ctw_scorer *s, const struct table *t)
 {
-    memset(t->units, -1, (t->mask + 1) * sizeof(*t->units));
+    memset(t->entries, -1, (t->mask + 1) * sizeof(*t->entries));
     for (int64_t i = 0; i < s->n; i++) {
-        if (!ctw_job_is_storable(s->units[i].job))
+        if (!ctw_job_is_storable(s->entries[i].job))
             continue;
         int64_t *place = place_of(t, key_of(s, i));
         if (*place < 0)
             *place = i;
         else
-            s->units[i].twin = *place;
+            s->entries[i].twin = *place;
     }
 }
 
 /* Other jobs and other workers may have stored results since the jobs were planned. */
 static void find_again(struct ctw_scorer *s, struct ctw_store_record *records)
 {
-    struct ctw_store_source source = source_of(s->units[0].job, s->engine, s->reference);
+    struct ctw_store_source source = source_of(s->entries[0].job, s->engine, s->reference);
     if (!is_known(&source, s->reference != NULL))
         return; /* the store has nothing of it */
     int64_t n = 0;
     for (int64_t i = 0; i < s->n; i++) {
-        if (ctw_job_is_storable(s->units[i].job))
-            records[n++] = ctw_job_record(s->units[i].job, s->units[i].unit);
+        if (ctw_job_is_storable(s->entries[i].job))
+            records[n++] = ctw_job_record(s->entries[i].job, s->entries[i].sequence);
     }
     if (ctw_store_find(s->store, &source, records, n) == 0)
         return;
     n = 0;
     for (int64_t i = 0; i < s->n; i++)
-        s->units[i].stored = ctw_job_is_storable(s->units[i].job) && records[n++].found;
+        s->entries[i].stored = ctw_job_is_storable(s->entries[i].job) && records[n++].found;
 }
 
-static bool is_scored(const struct ctw_pass_unit *u)
+static bool is_scored(const struct ctw_pass_entry *u)
 {
     return !u->stored && u->twin < 0;
 }
 
-/* Units that are scored go first; all keep their order. `place` becomes each unit's new index. */
-static void order_pass(struct ctw_scorer *s, struct ctw_pass_unit *units, int64_t *place)
+/* Units that are scored go first; all keep their order. `place` becomes each sequence's new index.
+ */
+static void order_pass(struct ctw_scorer *s, struct ctw_pass_entry *entries, int64_t *place)
 {
     int64_t n = 0;
     s->n_score = 0;
     s->pass_cost = 0;
     for (int64_t i = 0; i < s->n; i++)
-        s->n_score += is_scored(&s->units[i]);
+        s->n_score += is_scored(&s->entries[i]);
     int64_t behind = s->n_score;
     for (int64_t i = 0; i < s->n; i++) {
-        const struct ctw_pass_unit *u = &s->units[i];
+        const struct ctw_pass_entry *u = &s->entries[i];
         place[i] = is_scored(u) ? n++ : behind++;
         if (is_scored(u))
-            s->pass_cost += ctw_unit_cost(u->job, &u->job->plan.units[u->unit]);
-        units[place[i]] = *u;
+            s->pass_cost += ctw_sequence_cost(u->job, &u->job->plan.sequences[u->sequence]);
+        entries[place[i]] = *u;
         if (u->twin >= 0)
-            units[place[i]].twin = place[u->twin];
+            entries[place[i]].twin = place[u->twin];
     }
-    memcpy(s->units, units, (size_t)s->n * sizeof(*units));
+    memcpy(s->entries, entries, (size_t)s->n * sizeof(*entries));
     for (int64_t i = 0; i < s->n; i++) {
-        s->seqs[i] = ctw_job_seq(units[i].job, units[i].unit);
+        s->seqs[i] = ctw_job_seq(entries[i].job, entries[i].sequence);
         if (s->reference != NULL)
-            s->divergences[i] = ctw_job_seq_divergence(units[i].job, units[i].unit);
+            s->divergences[i] = ctw_job_seq_divergence(entries[i].job, entries[i].sequence);
     }
 }
 
@@ -147,30 +149,30 @@ void ctw_scorer_skip_known(struct ctw_scorer *s)
     while (size < 2 * n)
         size *= 2;
     struct ctw_store_record *records = ctw_calloc(n, sizeof(*records));
-    struct ctw_pass_unit *units = ctw_calloc(n, sizeof(*units));
+    struct ctw_pass_entry *entries = ctw_calloc(n, sizeof(*entries));
     struct table table = {
-        .s = s, .units = ctw_calloc(size, sizeof(*table.units)), .mask = size - 1};
+        .s = s, .entries = ctw_calloc(size, sizeof(*table.entries)), .mask = size - 1};
     /* Without memory, what is known already is computed again. */
-    if (records != NULL && units != NULL && table.units != NULL) {
+    if (records != NULL && entries != NULL && table.entries != NULL) {
         find_twins(s, &table);
         ctw_settle_wait_for(s, is_in_pass, &table);
         find_again(s, records);
-        order_pass(s, units, table.units);
+        order_pass(s, entries, table.entries);
     }
     ctw_free(records);
-    ctw_free(units);
-    ctw_free(table.units);
+    ctw_free(entries);
+    ctw_free(table.entries);
 }
 
 void ctw_scorer_copy_twins(struct ctw_scorer *s)
 {
     for (int64_t i = s->n_score; i < s->n; i++) {
-        const struct ctw_pass_unit *u = &s->units[i];
+        const struct ctw_pass_entry *u = &s->entries[i];
         if (u->twin < 0)
             continue;
-        const struct ctw_pass_unit *twin = &s->units[u->twin];
-        struct ctw_store_record to = ctw_job_record(u->job, u->unit);
-        struct ctw_store_record from = ctw_job_record(twin->job, twin->unit);
+        const struct ctw_pass_entry *twin = &s->entries[u->twin];
+        struct ctw_store_record to = ctw_job_record(u->job, u->sequence);
+        struct ctw_store_record from = ctw_job_record(twin->job, twin->sequence);
         for (int k = 0; k < to.n_columns; k++)
             memcpy(to.columns[k].data, from.columns[k].data, to.columns[k].bytes);
         s->seqs[i].bad_layer = s->seqs[u->twin].bad_layer;

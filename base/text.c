@@ -1,6 +1,7 @@
-#include "base/units.h"
+#include "base/text.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -26,4 +27,12 @@ const char *ctw_format_duration(char *buf, size_t capacity, double seconds)
     else
         snprintf(buf, capacity, "%ld d %ld h", s / 86400, s / 3600 % 24);
     return buf;
+}
+
+bool ctw_is_name(const char *name)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789._-";
+    size_t n = strlen(name);
+    return n >= 1 && n <= 64 && name[0] != '.' && strspn(name, allowed) == n;
 }
