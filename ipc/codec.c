@@ -68,28 +68,31 @@ static bool key_is(const msgpack_object *key, const char *text)
            memcmp(key->via.str.ptr, text, key->via.str.size) == 0;
 }
 
+/* The value of the first such key; NULL: there is none. */
+static const msgpack_object *find_in(const msgpack_object_map *map, const char *key)
+{
+    for (uint32_t i = 0; i < map->size; i++) {
+        if (key_is(&map->ptr[i].key, key))
+            return &map->ptr[i].val;
+    }
+    return NULL;
+}
+
+/* NULL: the key is absent or repeated. */
 static const msgpack_object *find(const struct ctw_reader *r, const char *key)
 {
-    const msgpack_object *found = NULL;
     const msgpack_object_map *map = root(r);
-    for (uint32_t i = 0; i < map->size; i++) {
-        if (!key_is(&map->ptr[i].key, key))
-            continue;
-        if (found != NULL)
+    const msgpack_object *found = find_in(map, key);
+    for (uint32_t i = 0; found != NULL && i < map->size; i++) {
+        if (&map->ptr[i].val != found && key_is(&map->ptr[i].key, key))
             return NULL;
-        found = &map->ptr[i].val;
     }
     return found;
 }
 
 bool ctw_reader_has(const struct ctw_reader *r, const char *key)
 {
-    const msgpack_object_map *map = root(r);
-    for (uint32_t i = 0; i < map->size; i++) {
-        if (key_is(&map->ptr[i].key, key))
-            return true;
-    }
-    return false;
+    return find_in(root(r), key) != NULL;
 }
 
 bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out)
@@ -277,51 +280,60 @@ static enum ctw_status check_repeats(const msgpack_object_map *map, uint32_t i,
     return CTW_OK;
 }
 
-static int field_of(const msgpack_object *key, const struct ctw_schema *schema)
+static const struct ctw_field *field_of(const msgpack_object *key, const struct ctw_schema *schema)
 {
     for (int f = 0; f < schema->n_fields; f++) {
         if (key_is(key, schema->fields[f].key))
-            return f;
+            return &schema->fields[f];
     }
-    return -1;
+    return NULL;
+}
+
+/* Sets the flags of the fields that the map has; a flag of several fields only if all are there. */
+static enum ctw_status set_flags(const msgpack_object_map *map, const struct ctw_schema *schema,
+                                 void *out, struct ctw_err *err)
+{
+    bool *flags = out;
+    for (int f = 0; f < schema->n_fields; f++) {
+        const struct ctw_field *field = &schema->fields[f];
+        bool there = find_in(map, field->key) != NULL;
+        if (field->has == CTW_ALWAYS && !there)
+            return ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" (%s) is missing", schema->name,
+                            field->key, type_names[field->type]);
+        bool first = f == 0 || field[-1].has != field->has;
+        if (field->has != CTW_ALWAYS)
+            flags[field->has] = there && (first || flags[field->has]);
+    }
+    return CTW_OK;
 }
 
 static enum ctw_status read_map(msgpack_zone *zone, const msgpack_object_map *map,
                                 const struct ctw_schema *schema, const char *const *envelope,
                                 bool lenient, void *out, struct ctw_err *err)
 {
-    enum { MAX_KEYS = 64 };
-    uint64_t has = 0;
+    enum { MORE_KEYS = 64 }; /* than the table has: the envelope's, and of newer peers */
     memset(out, 0, schema->size);
-    if (map->size > MAX_KEYS)
+    if (map->size > (uint32_t)schema->n_fields + MORE_KEYS)
         return ctw_fail(err, CTW_EFORMAT, "%s: %u keys, but at most %d are allowed", schema->name,
-                        map->size, MAX_KEYS);
+                        map->size, schema->n_fields + MORE_KEYS);
     for (uint32_t i = 0; i < map->size; i++) {
         enum ctw_status st = check_repeats(map, i, schema, err);
         if (st != CTW_OK)
             return st;
-        int f = field_of(&map->ptr[i].key, schema);
-        if (f < 0 && (lenient || in_envelope(&map->ptr[i].key, envelope)))
+        const struct ctw_field *field = field_of(&map->ptr[i].key, schema);
+        if (field == NULL && (lenient || in_envelope(&map->ptr[i].key, envelope)))
             continue;
-        if (f < 0) {
+        if (field == NULL) {
             char name[49];
             printable_key(&map->ptr[i].key, name);
             return ctw_fail(err, CTW_EFORMAT, "%s: unknown key \"%s\"", schema->name, name);
         }
-        const struct ctw_field *field = &schema->fields[f];
         st = read_value(zone, &map->ptr[i].val, schema, field, lenient, (char *)out + field->offset,
                         err);
         if (st != CTW_OK)
             return st;
-        has |= (uint64_t)1 << f;
     }
-    for (int f = 0; f < schema->n_fields; f++) {
-        if (schema->fields[f].need == CTW_REQUIRED && (has >> f & 1) == 0)
-            return ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" (%s) is missing", schema->name,
-                            schema->fields[f].key, type_names[schema->fields[f].type]);
-    }
-    *(uint64_t *)out = has;
-    return CTW_OK;
+    return set_flags(map, schema, out, err);
 }
 
 enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *schema,

@@ -39,43 +39,38 @@ enum ctw_field_type {
     CTW_FIELD_MAPS   /* struct ctw_list of structs */
 };
 
-enum ctw_field_need { CTW_OPTIONAL, CTW_REQUIRED };
-
+/* has: offset of the bool that says whether the field is present; fields that are present together
+ * may share one. CTW_ALWAYS: it is required. */
 struct ctw_field {
     const char *key;
     enum ctw_field_type type;
-    enum ctw_field_need need;
-    size_t offset;
+    size_t offset, has;
     const struct ctw_schema *map; /* CTW_FIELD_MAP, CTW_FIELD_MAPS */
 };
+#define CTW_ALWAYS SIZE_MAX
 
-enum { CTW_MAX_FIELDS = 64 };
-
-/*
- * A struct that a schema describes begins with `uint64_t has`, whose bit i says that fields[i] is
- * present. Required fields are written regardless of their bit.
- */
 struct ctw_schema {
     const char *name; /* for messages: "submit.head" */
-    size_t size;
+    size_t size;      /* of the struct */
     const struct ctw_field *fields;
     int n_fields;
 };
 
-#define CTW_FIELD(type_, struct_, member_, need_)                                                  \
+#define CTW_FIELD_AT(type_, struct_, member_, has_, map_)                                          \
     {                                                                                              \
-#member_, CTW_FIELD_##type_, CTW_##need_, offsetof(struct_, member_), NULL                 \
+#member_, CTW_FIELD_##type_, offsetof(struct_, member_), has_, map_                        \
     }
-#define CTW_FIELD_OF(type_, struct_, member_, need_, schema_)                                      \
-    {                                                                                              \
-#member_, CTW_FIELD_##type_, CTW_##need_, offsetof(struct_, member_), schema_              \
-    }
-/* `has` has no bits for more than CTW_MAX_FIELDS fields: such a schema does not compile. */
+#define CTW_FIELD(type_, struct_, member_) CTW_FIELD_AT(type_, struct_, member_, CTW_ALWAYS, NULL)
+#define CTW_FIELD_OF(type_, struct_, member_, schema_)                                             \
+    CTW_FIELD_AT(type_, struct_, member_, CTW_ALWAYS, schema_)
+/* An optional field: struct_ has the bool has.flag_. */
+#define CTW_FIELD_IF(flag_, type_, struct_, member_)                                               \
+    CTW_FIELD_AT(type_, struct_, member_, offsetof(struct_, has.flag_), NULL)
+#define CTW_FIELD_OF_IF(flag_, type_, struct_, member_, schema_)                                   \
+    CTW_FIELD_AT(type_, struct_, member_, offsetof(struct_, has.flag_), schema_)
 #define CTW_SCHEMA(name_, struct_, fields_)                                                        \
     {                                                                                              \
-        name_, sizeof(struct_), fields_,                                                           \
-            (int)(CTW_COUNT(fields_) *                                                             \
-                  sizeof(char[CTW_COUNT(fields_) <= CTW_MAX_FIELDS ? 1 : -1]))                     \
+        name_, sizeof(struct_), fields_, CTW_COUNT(fields_)                                        \
     }
 
 /* ---- writing ---- */
@@ -95,6 +90,8 @@ void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_span v)
 void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v);
 void ctw_write_key(struct ctw_writer *w, const char *key);
 
+/* Is the field required, or is its flag set? */
+bool ctw_field_is_there(const struct ctw_field *f, const void *from);
 /* Number of pairs that ctw_write_struct() will write. */
 uint32_t ctw_count_pairs(const struct ctw_schema *schema, const void *from);
 /* Writes the key-value pairs of a struct, without the map's header. */

@@ -89,16 +89,16 @@ void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v)
         msgpack_pack_false(&pk);
 }
 
-static bool is_there(const struct ctw_schema *schema, const void *from, int f)
+bool ctw_field_is_there(const struct ctw_field *f, const void *from)
 {
-    return schema->fields[f].need == CTW_REQUIRED || (*(const uint64_t *)from >> f & 1) != 0;
+    return f->has == CTW_ALWAYS || *((const bool *)from + f->has);
 }
 
 uint32_t ctw_count_pairs(const struct ctw_schema *schema, const void *from)
 {
     uint32_t n = 0;
     for (int f = 0; f < schema->n_fields; f++)
-        n += is_there(schema, from, f);
+        n += ctw_field_is_there(&schema->fields[f], from);
     return n;
 }
 
@@ -156,7 +156,7 @@ static void write_value(struct ctw_writer *w, const struct ctw_field *f, const v
 void ctw_write_struct(struct ctw_writer *w, const struct ctw_schema *schema, const void *from)
 {
     for (int f = 0; f < schema->n_fields; f++) {
-        if (!is_there(schema, from, f))
+        if (!ctw_field_is_there(&schema->fields[f], from))
             continue;
         ctw_write_key(w, schema->fields[f].key);
         write_value(w, &schema->fields[f], (const char *)from + schema->fields[f].offset);

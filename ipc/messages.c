@@ -112,12 +112,11 @@ enum ctw_status ctw_request_encode(const struct ctw_request *request, struct ctw
 /* ---- replies ---- */
 
 struct failed_reply {
-    uint64_t has;
     struct ctw_error_map error;
 };
 
 static const struct ctw_field failed_fields[] = {
-    CTW_FIELD_OF(MAP, struct failed_reply, error, REQUIRED, &ctw_error_schema),
+    CTW_FIELD_OF(MAP, struct failed_reply, error, &ctw_error_schema),
 };
 static const struct ctw_schema failed_schema =
     CTW_SCHEMA("error reply", struct failed_reply, failed_fields);

@@ -1,11 +1,11 @@
 /*
  * The requests and replies of docs/PROTOCOL.md as C structs. Each operation has one file in
  * ipc/messages/ with the tables of its request and reply, used for both encoding and decoding, and
- * one line in ipc/messages.c. Slices and lists of a decoded message are valid until the message is
+ * one line in ipc/messages.c. Spans and lists of a decoded message are valid until the message is
  * closed.
  *
- * Member names are the keys on the wire. `has` (see ipc/codec.h) says which optional members are
- * present; their bits are CTW_<STRUCT>_<MEMBER>, the member's index in its table.
+ * Member names are the keys on the wire. `has` says which optional members are present, one by one
+ * or in groups, as the member's row in its table says.
  */
 #ifndef CTW_IPC_MESSAGES_H
 #define CTW_IPC_MESSAGES_H
@@ -29,27 +29,29 @@ enum ctw_op {
 };
 
 struct ctw_error_map {
-    uint64_t has;
+    struct {
+        bool retry_ms, item, layer;
+    } has;
     struct ctw_span code, message;
     uint64_t retry_ms, item, layer;
 };
-enum { CTW_ERROR_RETRY_MS = 2, CTW_ERROR_ITEM, CTW_ERROR_LAYER };
 
 struct ctw_empty {
-    uint64_t has;
+    char unused;
 };
 
 /* ---- requests ---- */
 
 struct ctw_orphan_map {
-    uint64_t has;
     struct ctw_span policy;
     uint64_t ttl_s;
 };
-enum { CTW_ORPHAN_POLICY, CTW_ORPHAN_TTL_S };
 
 struct ctw_head_map {
-    uint64_t has;
+    struct {
+        bool model, max_length, columns, orphan, prefix_token, context_length, window, stride,
+            first, rows, new, tail, bos, bos_mode, reference, layers, matrices, vocabulary;
+    } has;
     struct ctw_span kind, model;
     uint64_t max_length;
     struct ctw_list columns; /* of struct ctw_span */
@@ -63,103 +65,88 @@ struct ctw_head_map {
     bool layers, matrices;
     uint64_t vocabulary;
 };
-enum {
-    CTW_HEAD_KIND,
-    CTW_HEAD_MODEL,
-    CTW_HEAD_MAX_LENGTH,
-    CTW_HEAD_COLUMNS,
-    CTW_HEAD_ORPHAN,
-    CTW_HEAD_PREFIX_TOKEN,
-    CTW_HEAD_CONTEXT_LENGTH,
-    CTW_HEAD_WINDOW,
-    CTW_HEAD_STRIDE,
-    CTW_HEAD_FIRST,
-    CTW_HEAD_ROWS,
-    CTW_HEAD_NEW,
-    CTW_HEAD_TAIL,
-    CTW_HEAD_BOS,
-    CTW_HEAD_BOS_MODE,
-    CTW_HEAD_REFERENCE,
-    CTW_HEAD_LAYERS,
-    CTW_HEAD_MATRICES,
-    CTW_HEAD_VOCABULARY
-};
 
 struct ctw_items_map {
-    uint64_t has;
+    struct {
+        bool n_context, n_continuation, n_tokens;
+    } has;
     struct ctw_span tokens, n_context, n_continuation, n_tokens; /* int32, little-endian */
 };
-enum { CTW_ITEMS_TOKENS, CTW_ITEMS_N_CONTEXT, CTW_ITEMS_N_CONTINUATION, CTW_ITEMS_N_TOKENS };
 
 struct ctw_submit {
-    uint64_t has;
+    struct {
+        bool head;
+    } has;
     struct ctw_span job;
     uint64_t part;
     struct ctw_head_map head;
     struct ctw_items_map items;
 };
-enum { CTW_SUBMIT_HEAD = 2 };
 
 struct ctw_seal {
-    uint64_t has;
     struct ctw_span job;
     uint64_t parts;
 };
 
 struct ctw_poll {
-    uint64_t has;
+    struct {
+        bool wait_ms, seen, owner;
+    } has;
     struct ctw_span job;
     uint64_t wait_ms, seen;
     struct ctw_span owner; /* an administrator's: whose job; "": not given */
 };
-enum { CTW_POLL_WAIT_MS = 1, CTW_POLL_SEEN };
 
 struct ctw_fetch {
-    uint64_t has;
+    struct {
+        bool max_bytes, owner;
+    } has;
     struct ctw_span job;
     uint64_t first, max_bytes;
     struct ctw_span owner; /* as in poll */
 };
-enum { CTW_FETCH_MAX_BYTES = 2 };
 
 struct ctw_job_request { /* cancel, release */
-    uint64_t has;
+    struct {
+        bool owner;
+    } has;
     struct ctw_span job;
     struct ctw_span owner; /* as in poll */
 };
 
 struct ctw_load {
-    uint64_t has;
+    struct {
+        bool model;
+    } has;
     struct ctw_span path, model;
 };
-enum { CTW_LOAD_MODEL = 1 };
 
 struct ctw_unload {
-    uint64_t has;
     struct ctw_span model;
 };
 
 struct ctw_mode { /* drain, shutdown */
-    uint64_t has;
     struct ctw_span mode;
 };
 
 /* ---- replies ---- */
 
 struct ctw_libraries_map {
-    uint64_t has;
     struct ctw_span nng, msgpack;
 };
 
 struct ctw_weights_map {
-    uint64_t has;
+    struct {
+        bool files;
+    } has;
     uint64_t kept, gathered, hosted, streamed;
     struct ctw_span files;
 };
-enum { CTW_WEIGHTS_FILES = 4 };
 
 struct ctw_model_map {
-    uint64_t has;
+    struct {
+        bool ready, more, weights, own_length;
+    } has;
     struct ctw_span name, path, state, message;
     struct ctw_span architecture, model_type, identity, numerics;
     struct ctw_span backend, variant, device;
@@ -176,17 +163,8 @@ struct ctw_model_map {
     struct ctw_weights_map weights;
     uint64_t own_length;
 };
-enum {
-    CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
-    CTW_MODEL_MORE_BITS = 0x1ff << 22,   /* from reason on: also only if ready */
-    CTW_MODEL_FIT_LENGTH = 24,
-    CTW_MODEL_WEIGHTS_NOTE = 26,
-    CTW_MODEL_WEIGHTS = 31, /* also only if ready */
-    CTW_MODEL_OWN_LENGTH = 32
-};
 
 struct ctw_device_map {
-    uint64_t has;
     uint64_t device;
     struct ctw_span backend, name, pci, uuid;
     uint64_t threads, memory_total, memory_free, memory_used, weights, passes_planned;
@@ -198,29 +176,30 @@ struct ctw_device_map {
 };
 
 struct ctw_job_map {
-    uint64_t has;
+    struct {
+        bool progress, owner;
+    } has;
     struct ctw_span job, model, kind, state;
     uint64_t items_done, items;
     uint64_t tokens_done, tokens;
     double seconds_left;
     struct ctw_span owner;
 };
-enum { CTW_JOB_PROGRESS_BITS = 7 << 6, CTW_JOB_OWNER = 9 }; /* progress: the three before owner */
 
 struct ctw_limits_map {
-    uint64_t has;
     uint64_t message_bytes, part_bytes, fetch_bytes, jobs, job_items, queue_bytes, ttl_s, wait_ms;
     uint64_t request_bytes, connections, unanswered, waiting, requests_per_s, unhandled_bytes;
 };
 
 struct ctw_store_map {
-    uint64_t has;
     struct ctw_span path;
     uint64_t entries, bytes, limit, hits, kept, lost;
 };
 
 struct ctw_info_reply {
-    uint64_t has;
+    struct {
+        bool insecure, store, devices;
+    } has;
     struct ctw_span version;
     uint64_t protocol;
     struct ctw_span boot;
@@ -235,46 +214,44 @@ struct ctw_info_reply {
     struct ctw_store_map store;
     struct ctw_list devices; /* of struct ctw_device_map */
 };
-enum { CTW_INFO_INSECURE = 11, CTW_INFO_STORE, CTW_INFO_DEVICES };
 
 struct ctw_health_reply {
-    uint64_t has;
     struct ctw_span state, message, boot;
     uint64_t jobs, stalled_ms;
 };
 
 struct ctw_submit_reply {
-    uint64_t has;
     struct ctw_span state;
     uint64_t parts, items;
     bool repeated;
 };
 
 struct ctw_seal_reply {
-    uint64_t has;
     struct ctw_span state;
     uint64_t items;
 };
 
 struct ctw_progress_map {
-    uint64_t has;
     uint64_t tokens_done, tokens;
     double tokens_per_s, seconds_left;
     uint64_t pass, passes, layer, layers;
 };
 
 struct ctw_poll_reply {
-    uint64_t has;
+    struct {
+        bool error;
+    } has;
     struct ctw_span state;
     uint64_t items_done, items;
     struct ctw_progress_map progress;
     struct ctw_error_map error;
     uint64_t again_ms;
 };
-enum { CTW_POLL_REPLY_ERROR = 4 };
 
 struct ctw_result_map {
-    uint64_t has;
+    struct {
+        bool logprob, greedy, windows, divergence, layers, matrices;
+    } has;
     struct ctw_span item, sum, count, is_greedy, truncated, logprob, greedy;
     struct ctw_span windows, window_sum, window_count;
     struct ctw_span ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
@@ -282,17 +259,11 @@ struct ctw_result_map {
     struct ctw_span layer_channel, layer_channel_error;
     struct ctw_span matrix_kl;
 };
-enum {
-    CTW_RESULT_LOGPROB = 5,
-    CTW_RESULT_GREEDY,
-    CTW_RESULT_WINDOWS_BITS = 7 << 7,
-    CTW_RESULT_DIVERGENCE_BITS = 0x7f << 10,
-    CTW_RESULT_LAYERS_BITS = 0x7f << 17,
-    CTW_RESULT_MATRICES_BITS = 1 << 24
-};
 
 struct ctw_fetch_reply {
-    uint64_t has;
+    struct {
+        bool reference, layers, matrices;
+    } has;
     struct ctw_span state;
     uint64_t first, n;
     struct ctw_result_map result;
@@ -301,20 +272,16 @@ struct ctw_fetch_reply {
     uint64_t layers;
     struct ctw_list matrices; /* of struct ctw_span */
 };
-enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6, CTW_FETCH_REPLY_LAYERS = 8, CTW_FETCH_REPLY_MATRICES };
 
 struct ctw_state_reply { /* cancel, release */
-    uint64_t has;
     struct ctw_span state;
 };
 
 struct ctw_model_reply { /* load, unload */
-    uint64_t has;
     struct ctw_span model, state;
 };
 
 struct ctw_drain_reply { /* drain, shutdown */
-    uint64_t has;
     struct ctw_span state;
     uint64_t jobs;
 };

@@ -79,14 +79,13 @@ static void finish(struct ctw_job *j)
 
 static void check_job(const struct ctw_submit *submit)
 {
-    const struct ctw_model_limits limits = {
-        .name = "m",
-        .reference = submit->head.has >> CTW_HEAD_REFERENCE & 1 ? "r" : NULL,
-        .max_length = MAX_LENGTH,
-        .fit_length = MAX_LENGTH,
-        .n_layers = LAYERS,
-        .n_matrices = MATRICES,
-        .vocab = VOCAB};
+    const struct ctw_model_limits limits = {.name = "m",
+                                            .reference = submit->head.has.reference ? "r" : NULL,
+                                            .max_length = MAX_LENGTH,
+                                            .fit_length = MAX_LENGTH,
+                                            .n_layers = LAYERS,
+                                            .n_matrices = MATRICES,
+                                            .vocab = VOCAB};
     const struct ctw_contact contact = {.pipe = 1};
     struct ctw_job_head head;
     struct ctw_job_part *part = NULL;

@@ -116,11 +116,10 @@ static __attribute__((unused)) enum ctw_status submit(struct bench *b, const cha
     struct ctw_span bins[3] = {{(char *)tokens, (size_t)n_tok * 4},
                                {(char *)contexts, (size_t)n_items * 4},
                                {(char *)continuations, (size_t)n_items * 4}};
-    struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+    struct ctw_submit s = {.has = {.head = true},
                            .job = id_of(id),
                            .head = {.kind = ctw_span_of("loglikelihood")},
-                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
-                                            1u << CTW_ITEMS_N_CONTINUATION,
+                           .items = {.has = {.n_context = true, .n_continuation = true},
                                      .tokens = bins[0],
                                      .n_context = bins[1],
                                      .n_continuation = bins[2]}};
@@ -148,13 +147,13 @@ begin_part(struct bench *b, const char *id, uint32_t pipe, const char *owner, in
     assert_non_null(tokens);
     memcpy(n_tokens, &n_tok, 4);
     struct ctw_contact c = {.pipe = pipe, .now_ms = now_ms, .owner = owner};
-    struct ctw_submit s = {.has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
+    struct ctw_submit s = {.has = {.head = part == 0},
                            .job = id_of(id),
                            .part = part,
                            .head = {.kind = ctw_span_of("loglikelihood_rolling"),
-                                    .has = 1u << CTW_HEAD_PREFIX_TOKEN,
+                                    .has = {.prefix_token = true},
                                     .prefix_token = 1},
-                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
+                           .items = {.has = {.n_tokens = true},
                                      .tokens = {.data = tokens, .n = (size_t)n_tok * 4},
                                      .n_tokens = {.data = n_tokens, .n = 4}}};
     struct ctw_submit_reply reply;
@@ -181,7 +180,7 @@ static __attribute__((unused)) const char *wait_for_job(struct bench *b, const c
     for (int64_t end = ctw_now_ms() + WAIT_MS; ctw_now_ms() < end;) {
         struct ctw_reply reply = {.op = CTW_OP_POLL};
         struct ctw_poll poll = {
-            .has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = CTW_IPC_WAIT_MS};
+            .has = {.wait_ms = true}, .job = id_of(id), .wait_ms = CTW_IPC_WAIT_MS};
         struct ctw_contact c = contact();
         struct ctw_wait wait = {.since_ms = c.now_ms, .allowed = true};
         enum ctw_status st = ask_poll(&b->queue, &c, &poll, &wait, &reply, err);

@@ -173,7 +173,7 @@ BENCH void ask_as(int fd, const char *token, enum ctw_op op, int n)
     if (token != NULL)
         request.token = ctw_span_of(token);
     if (op == CTW_OP_POLL) {
-        request.body.poll.has = 1u << CTW_POLL_WAIT_MS;
+        request.body.poll.has.wait_ms = true;
         request.body.poll.wait_ms = 60000;
     }
     assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);

@@ -139,7 +139,7 @@ static int64_t error_item(struct bench *b, const char *id)
     struct ctw_wait wait = {.since_ms = c.now_ms};
     assert_int_equal(ask_poll(&b->queue, &c, &poll, &wait, &reply, &err), CTW_OK);
     const struct ctw_error_map *e = &reply.body.poll.error;
-    int64_t item = e->has >> CTW_ERROR_ITEM & 1 ? (int64_t)e->item : -1;
+    int64_t item = e->has.item ? (int64_t)e->item : -1;
     ctw_reply_close(&reply);
     return item;
 }

@@ -122,12 +122,11 @@ static enum ctw_status submit_part(const char id[CTW_IPC_JOB_ID_BYTES + 1], uint
     static const int32_t tokens[] = {1, 2, 3}, n_context[] = {2}, n_continuation[] = {1};
     const struct ctw_contact c = contact();
     const struct ctw_submit s = {
-        .has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
+        .has = {.head = part == 0},
         .job = id_of(id),
         .part = part,
         .head = {.kind = ctw_span_of("loglikelihood"), .model = ctw_span_of("fake")},
-        .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
-                         1u << CTW_ITEMS_N_CONTINUATION,
+        .items = {.has = {.n_context = true, .n_continuation = true},
                   .tokens = {(const char *)tokens, sizeof(tokens)},
                   .n_context = {(const char *)n_context, sizeof(n_context)},
                   .n_continuation = {(const char *)n_continuation, sizeof(n_continuation)}}};
@@ -198,12 +197,12 @@ static void replace_job(void)
 {
     static const int32_t tokens[] = {1, 2, 3}, n_tokens[] = {3};
     const struct ctw_contact c = contact();
-    const struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+    const struct ctw_submit s = {.has = {.head = true},
                                  .job = id_of(replaced),
-                                 .head = {.has = 1u << CTW_HEAD_PREFIX_TOKEN,
+                                 .head = {.has = {.prefix_token = true},
                                           .kind = ctw_span_of("loglikelihood_rolling"),
                                           .prefix_token = 1},
-                                 .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
+                                 .items = {.has = {.n_tokens = true},
                                            .tokens = {(const char *)tokens, sizeof(tokens)},
                                            .n_tokens = {(const char *)n_tokens, sizeof(n_tokens)}}};
     struct ctw_submit_reply reply;

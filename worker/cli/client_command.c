@@ -196,7 +196,7 @@ void ctw_json_write_member(struct ctw_json_writer *w, const struct ctw_schema *s
 {
     const struct ctw_field *f = &schema->fields[i];
     const void *at = (const char *)from + f->offset;
-    if (f->need == CTW_OPTIONAL && (*(const uint32_t *)from >> i & 1) == 0)
+    if (!ctw_field_is_there(f, from))
         return;
     ctw_json_write_key(w, f->key);
     switch (f->type) {

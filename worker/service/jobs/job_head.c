@@ -37,7 +37,7 @@ static enum ctw_status read_orphan(struct ctw_job_head *out, const struct ctw_he
 {
     out->keep = true;
     out->ttl_ms = 600 * 1000;
-    if ((map->has >> CTW_HEAD_ORPHAN & 1) == 0)
+    if (!map->has.orphan)
         return CTW_OK;
     out->keep = ctw_span_is(map->orphan.policy, "keep");
     if (!out->keep && !ctw_span_is(map->orphan.policy, "cancel"))
@@ -52,7 +52,7 @@ static enum ctw_status read_orphan(struct ctw_job_head *out, const struct ctw_he
 static enum ctw_status read_vocabulary(struct ctw_job_head *out, const struct ctw_head_map *map,
                                        struct ctw_err *err)
 {
-    if ((map->has >> CTW_HEAD_VOCABULARY & 1) == 0)
+    if (!map->has.vocabulary)
         return CTW_OK;
     if (out->kind == CTW_JOB_DIVERGENCE)
         return ctw_fail(err, CTW_EINVAL,
@@ -73,8 +73,8 @@ static enum ctw_status read_vocabulary(struct ctw_job_head *out, const struct ct
 static enum ctw_status read_rolling(struct ctw_job_head *out, const struct ctw_head_map *map,
                                     struct ctw_err *err)
 {
-    bool has_prefix = map->has >> CTW_HEAD_PREFIX_TOKEN & 1;
-    bool has_context = map->has >> CTW_HEAD_CONTEXT_LENGTH & 1;
+    bool has_prefix = map->has.prefix_token;
+    bool has_context = map->has.context_length;
     if (out->kind != CTW_JOB_ROLLING)
         return !has_prefix && !has_context
                    ? CTW_OK
@@ -103,11 +103,11 @@ static enum ctw_status read_rolling(struct ctw_job_head *out, const struct ctw_h
 
 /* ---- the rule by which texts are cut ---- */
 
-enum {
-    RULE_BITS = 1 << CTW_HEAD_WINDOW | 1 << CTW_HEAD_STRIDE | 1 << CTW_HEAD_FIRST |
-                1 << CTW_HEAD_ROWS | 1 << CTW_HEAD_NEW | 1 << CTW_HEAD_TAIL | 1 << CTW_HEAD_BOS |
-                1 << CTW_HEAD_BOS_MODE
-};
+static bool has_rule(const struct ctw_head_map *map)
+{
+    return map->has.window || map->has.stride || map->has.first || map->has.rows || map->has.new ||
+           map->has.tail || map->has.bos || map->has.bos_mode;
+}
 
 static enum ctw_status check_range(const char *key, uint64_t value, uint64_t least, uint64_t most,
                                    const char *why, struct ctw_err *err)
@@ -122,7 +122,7 @@ static enum ctw_status check_range(const char *key, uint64_t value, uint64_t lea
 static enum ctw_status read_bos(struct ctw_job_head *out, const struct ctw_head_map *map,
                                 struct ctw_err *err)
 {
-    bool has_bos = map->has >> CTW_HEAD_BOS & 1, has_mode = map->has >> CTW_HEAD_BOS_MODE & 1;
+    bool has_bos = map->has.bos, has_mode = map->has.bos_mode;
     if (has_bos != has_mode)
         return ctw_fail(err, CTW_EINVAL, "submit.head: %s is given without %s",
                         has_bos ? "bos" : "bos_mode", has_bos ? "bos_mode" : "bos");
@@ -149,20 +149,20 @@ static enum ctw_status read_rule(struct ctw_job_head *out, const struct ctw_head
     struct ctw_cut_rule *r = &out->rule;
     const char *kind = ctw_job_kind_name(out->kind);
     if (!ctw_job_kind_has_rule(out->kind))
-        return (map->has & RULE_BITS) == 0
+        return !has_rule(map)
                    ? CTW_OK
                    : ctw_fail(err, CTW_EINVAL,
                               "submit.head: window, stride, first, rows, new, tail, bos and "
                               "bos_mode belong to kind loglikelihood_windows, not %s; divergence "
                               "has them, too",
                               kind);
-    if ((map->has >> CTW_HEAD_WINDOW & 1) == 0)
+    if (!map->has.window)
         return ctw_fail(err, CTW_EINVAL, "submit.head: kind %s needs window", kind);
     if (read_bos(out, map, err) != CTW_OK)
         return err->status;
     bool before = r->bos_mode == CTW_BOS_PREFIX;
-    uint64_t stride = map->has >> CTW_HEAD_STRIDE & 1 ? map->stride : map->window;
-    uint64_t first = map->has >> CTW_HEAD_FIRST & 1 ? map->first : 1;
+    uint64_t stride = map->has.stride ? map->stride : map->window;
+    uint64_t first = map->has.first ? map->first : 1;
     enum ctw_status st =
         check_range("window", map->window, 2, (uint64_t)out->max_length + !before,
                     before ? "max_length, with bos before the window" : "max_length + 1", err);
@@ -281,10 +281,11 @@ static uint64_t mix_bytes(uint64_t h, struct ctw_span s)
 uint64_t ctw_job_part_digest(const struct ctw_submit *submit)
 {
     uint64_t h = mix(1, submit->part);
-    if (submit->has >> CTW_SUBMIT_HEAD & 1) {
+    if (submit->has.head) {
         const struct ctw_head_map *m = &submit->head;
         const struct ctw_span *columns = m->columns.data;
-        h = mix_bytes(mix_bytes(mix(h, m->has), m->kind), m->model);
+        const struct ctw_span flags = {.data = (const char *)&m->has, .n = sizeof(m->has)};
+        h = mix_bytes(mix_bytes(mix_bytes(h, flags), m->kind), m->model);
         for (size_t i = 0; i < m->columns.n; i++)
             h = mix_bytes(h, columns[i]);
         h = mix(mix_bytes(mix(h, m->max_length), m->orphan.policy), m->orphan.ttl_s);

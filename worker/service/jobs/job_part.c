@@ -27,10 +27,8 @@ static int32_t int_at(struct ctw_span s, int64_t i)
 static enum ctw_status check_columns(struct columns *c, struct ctw_err *err)
 {
     const struct ctw_items_map *m = c->map;
-    uint32_t want = 1u << CTW_ITEMS_TOKENS;
-    want |= c->texts ? 1u << CTW_ITEMS_N_TOKENS
-                     : 1u << CTW_ITEMS_N_CONTEXT | 1u << CTW_ITEMS_N_CONTINUATION;
-    if (m->has != want)
+    if (m->has.n_tokens != c->texts || m->has.n_context == c->texts ||
+        m->has.n_continuation == c->texts)
         return ctw_fail(
             err, CTW_EINVAL, "submit.items: kind %s needs exactly the columns tokens, %s",
             ctw_job_kind_name(c->kind), c->texts ? "n_tokens" : "n_context, n_continuation");

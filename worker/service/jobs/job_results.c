@@ -61,7 +61,6 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
     size_t windows = by_window ? (size_t)n_windows : 0;
     size_t layers = windows * (size_t)j->head.n_layers;
     size_t matrices = windows * (size_t)j->head.n_matrices;
-    map->has = 0;
     struct {
         void *to;
         struct ctw_span *span;
@@ -100,12 +99,12 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
             return false;
         *columns[i].span = (struct ctw_span){.data = c->of_targets[i], .n = bytes};
     }
-    map->has |= (uint32_t)j->head.want_logprob << CTW_RESULT_LOGPROB;
-    map->has |= (uint32_t)j->head.want_greedy << CTW_RESULT_GREEDY;
-    map->has |= by_window ? CTW_RESULT_WINDOWS_BITS : 0;
-    map->has |= j->head.kind == CTW_JOB_DIVERGENCE ? CTW_RESULT_DIVERGENCE_BITS : 0;
-    map->has |= j->head.n_layers > 0 ? CTW_RESULT_LAYERS_BITS : 0;
-    map->has |= j->head.n_matrices > 0 ? CTW_RESULT_MATRICES_BITS : 0;
+    map->has.logprob = j->head.want_logprob;
+    map->has.greedy = j->head.want_greedy;
+    map->has.windows = by_window;
+    map->has.divergence = j->head.kind == CTW_JOB_DIVERGENCE;
+    map->has.layers = j->head.n_layers > 0;
+    map->has.matrices = j->head.n_matrices > 0;
     return true;
 }
 

@@ -30,12 +30,12 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
     if (m->state != CTW_MODEL_READY || !ok)
         return ok;
     const struct ctw_engine_info *info = &m->info;
-    out->has = CTW_MODEL_READY_BITS | CTW_MODEL_MORE_BITS;
+    out->has.ready = out->has.more = out->has.weights = true;
     out->threads = (uint64_t)info->backend.n_threads;
     out->max_length = (uint64_t)info->max_length;
     out->fit_length = (uint64_t)info->fit_length;
     out->own_length = (uint64_t)info->model->own_length;
-    out->has |= (uint64_t)(info->model->own_length > 0) << CTW_MODEL_OWN_LENGTH;
+    out->has.own_length = info->model->own_length > 0;
     out->vocab = (uint64_t)info->vocab;
     out->params = (uint64_t)info->model->n_params;
     out->weight_bits = info->model->weight_bits;
@@ -47,8 +47,7 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
     out->weights_memory = info->weights_memory;
     out->weights_streamed = info->weights_streamed;
     out->placement = ctw_span_of(info->place);
-    out->has |= 1u << CTW_MODEL_WEIGHTS;
-    out->weights = (struct ctw_weights_map){.has = 1u << CTW_WEIGHTS_FILES,
+    out->weights = (struct ctw_weights_map){.has = {.files = true},
                                             .kept = info->weights_bytes - info->weights_gathered -
                                                     info->weights_hosted - info->weights_streamed,
                                             .gathered = info->weights_gathered,
@@ -120,7 +119,7 @@ static bool fill_devices(struct ctw_handler_call *c)
     for (int i = 0; ok && i < n; i++)
         ok = fill_device(c, &d[i], &maps[i]);
     ctw_free(d);
-    r->has |= 1u << CTW_INFO_DEVICES;
+    r->has.devices = true;
     r->devices = (struct ctw_list){.data = maps, .n = (size_t)n};
     return ok;
 }
@@ -142,9 +141,9 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const s
     out->tokens_done = progress.tokens_done;
     out->tokens = progress.tokens;
     out->seconds_left = progress.seconds_left;
-    out->has = CTW_JOB_PROGRESS_BITS;
+    out->has.progress = true;
     if (j->contact.owner[0] != '\0')
-        out->has |= 1u << CTW_JOB_OWNER;
+        out->has.owner = true;
     return ctw_reply_copy(reply, j->head.model, &out->model) &&
            ctw_reply_copy(reply, j->contact.owner, &out->owner);
 }
@@ -177,7 +176,7 @@ static bool fill_store(struct ctw_handler_call *c)
     if (c->service->store == NULL)
         return true;
     ctw_store_get_stats(c->service->store, &stats);
-    r->has |= 1u << CTW_INFO_STORE;
+    r->has.store = true;
     r->store = (struct ctw_store_map){.entries = stats.entries,
                                       .bytes = stats.bytes,
                                       .limit = stats.limit,
@@ -205,7 +204,7 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     r->pid = (uint64_t)getpid();
     r->uptime_s = (double)(c->contact.now_ms - c->service->started_ms) / 1000;
     r->insecure = c->service->insecure;
-    r->has |= 1u << CTW_INFO_INSECURE;
+    r->has.insecure = true;
     r->libraries.nng = ctw_span_of(ctw_ipc_nng_version());
     r->libraries.msgpack = ctw_span_of(ctw_ipc_msgpack_version());
     r->limits = (struct ctw_limits_map){.message_bytes = CTW_IPC_MESSAGE_BYTES,

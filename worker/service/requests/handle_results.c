@@ -18,7 +18,7 @@ static struct ctw_span state_of(const struct ctw_job *j)
 static bool put_off(const struct ctw_queue *q, struct ctw_job *j, const struct ctw_poll *poll,
                     struct ctw_wait *wait, int64_t now_ms, bool own, uint64_t *again_ms)
 {
-    bool counts = poll->has >> CTW_POLL_SEEN & 1;
+    bool counts = poll->has.seen;
     bool news = ctw_job_is_final(j) || atomic_load(&q->life.stop) ||
                 (counts && (uint64_t)j->results.n_done > poll->seen);
     int64_t until_ms = wait->since_ms + (int64_t)poll->wait_ms;
@@ -46,12 +46,12 @@ static enum ctw_status fill_poll(struct ctw_handler_call *c, const struct ctw_jo
     ctw_queue_progress(c->service->queue, j, &r->progress);
     if (j->error.err.status == CTW_OK)
         return CTW_OK;
-    r->has |= 1u << CTW_POLL_REPLY_ERROR;
+    r->has.error = true;
     r->error.code = ctw_span_of(ctw_status_name(j->error.err.status));
     if (j->error.item >= 0)
-        r->error.has |= 1u << CTW_ERROR_ITEM;
+        r->error.has.item = true;
     if (j->error.layer >= 0)
-        r->error.has |= 1u << CTW_ERROR_LAYER;
+        r->error.has.layer = true;
     r->error.item = (uint64_t)j->error.item;
     r->error.layer = (uint64_t)j->error.layer;
     return ctw_copy_message(c, j->error.err.msg, &r->error.message)
@@ -88,7 +88,7 @@ static enum ctw_status name_matrices(const struct ctw_job *j, struct ctw_reply *
     struct ctw_span *names = ctw_reply_alloc(reply, n * sizeof(*names));
     if (names == NULL)
         return ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
-    r->has |= 1u << CTW_FETCH_REPLY_MATRICES;
+    r->has.matrices = true;
     r->matrices = (struct ctw_list){names, n};
     for (size_t i = 0; i < n; i++)
         if (!ctw_reply_copy(reply, j->results.matrix_names[i], &names[i]))
@@ -100,7 +100,7 @@ static enum ctw_status copy_results(const struct ctw_job *j, const struct ctw_fe
                                     int64_t n_done, struct ctw_reply *reply, struct ctw_err *err)
 {
     struct ctw_fetch_reply *r = &reply->body.fetch;
-    bool bounded = fetch->has >> CTW_FETCH_MAX_BYTES & 1;
+    bool bounded = fetch->has.max_bytes;
     int64_t max_bytes = CTW_IPC_FETCH_BYTES;
     int64_t n;
     if (bounded && fetch->max_bytes < (uint64_t)max_bytes)
@@ -116,12 +116,12 @@ static enum ctw_status copy_results(const struct ctw_job *j, const struct ctw_fe
     if (st == CTW_OK && !ctw_reply_copy(reply, j->results.numerics, &r->numerics))
         st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
     if (st == CTW_OK && j->results.ref_numerics != NULL) {
-        r->has |= CTW_FETCH_REPLY_REF_BITS;
+        r->has.reference = true;
         if (!ctw_reply_copy(reply, j->results.ref_numerics, &r->ref_numerics))
             st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
     }
     if (j->head.n_layers > 0) {
-        r->has |= 1u << CTW_FETCH_REPLY_LAYERS;
+        r->has.layers = true;
         r->layers = (uint64_t)j->head.n_layers;
     }
     return st == CTW_OK && j->head.n_matrices > 0 ? name_matrices(j, reply, err) : st;

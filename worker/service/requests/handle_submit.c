@@ -117,7 +117,7 @@ static enum ctw_status find_models(struct ctw_queue *q, struct arrival *a,
     const struct ctw_head_map *head = &a->submit->head;
     *reference = NULL;
     enum ctw_status st = find_model(q, a, head->model, m, &a->model, err);
-    if (st != CTW_OK || (head->has >> CTW_HEAD_REFERENCE & 1) == 0)
+    if (st != CTW_OK || !head->has.reference)
         return st;
     st = find_model(q, a, head->reference, reference, &a->reference, err);
     if (st != CTW_OK)
@@ -172,7 +172,7 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
                                           struct ctw_submit_reply *reply, struct ctw_err *err)
 {
     const struct ctw_submit *s = a->submit;
-    bool has_head = s->has >> CTW_SUBMIT_HEAD & 1;
+    bool has_head = s->has.head;
     struct ctw_job *j;
     enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, NULL, &j, err);
     if (st == CTW_EINVAL)

@@ -86,11 +86,11 @@ void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request
     }
     ctw_reply_fail(reply, &err);
     if (call.retry_ms > 0) {
-        reply->error.has |= 1u << CTW_ERROR_RETRY_MS;
+        reply->error.has.retry_ms = true;
         reply->error.retry_ms = (uint64_t)call.retry_ms;
     }
     if (call.bad_item >= 0) {
-        reply->error.has |= 1u << CTW_ERROR_ITEM;
+        reply->error.has.item = true;
         reply->error.item = (uint64_t)call.bad_item;
     }
 }
