@@ -82,6 +82,7 @@ SAME_NAMES_ALLOWED = {
 LIBRARIES = [
     (re.compile(r"cjson/"), re.compile(r"base/json[^/]*$")),
     (re.compile(r"xxh"), re.compile(r"base/digest\.c$")),
+    (re.compile(r"pcre2"), re.compile(r"base/regex\.c$")),
     (re.compile(r"nng/|msgpack"), re.compile(r"(ipc|examples|tests)/")),
     (re.compile(r"sqlite3"), re.compile(r"worker/store/|tests/")),
     (re.compile(r"cuda|cublas|nccl"), re.compile(r"kernels/cuda/")),
