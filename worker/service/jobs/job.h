@@ -266,17 +266,17 @@ void ctw_job_part_destroy(struct ctw_job_part *p); /* NULL is fine */
 
 /* ---- job_cut.c: the windows of an item ---- */
 
-/* Sets n_sequences and sequences_left; n_tok is set, and n_targets if the kind has no rule. */
-void ctw_item_count_windows(struct ctw_item *it, const struct ctw_job_head *head);
 /* Window i, 0 <= i < n_sequences; positions count in it->tokens. The targets of all windows, window
  * after window, are the item's targets. */
 struct ctw_window ctw_item_window(const struct ctw_item *it, const struct ctw_job_head *head,
                                   int64_t i);
-/* Tokens that the model reads: in all windows together, and in the longest. */
-int64_t ctw_item_input(const struct ctw_item *it, const struct ctw_job_head *head);
-int64_t ctw_item_longest_input(const struct ctw_item *it, const struct ctw_job_head *head);
-/* Tokens of its sequences if they are copied to give each a BOS; else 0. */
-int64_t ctw_item_copied(const struct ctw_item *it, const struct ctw_job_head *head);
+/* All windows together. */
+struct ctw_cut {
+    int64_t n_windows, n_targets;
+    int64_t n_input, longest; /* tokens that the model reads: of all, and of the longest */
+};
+/* n_tok is set, and n_targets if the kind cuts no texts. */
+struct ctw_cut ctw_item_cut(const struct ctw_item *it, const struct ctw_job_head *head);
 
 /* ---- job.c: planning and scoring ---- */
 

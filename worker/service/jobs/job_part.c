@@ -85,26 +85,16 @@ static enum ctw_status check_tokens(int64_t item, const int32_t *tokens, int64_t
     return CTW_OK;
 }
 
-static enum ctw_status set_item(struct ctw_item *it, int64_t item, int32_t *tokens,
-                                int64_t n_context, int64_t n_targets,
-                                const struct ctw_job_head *head, struct ctw_err *err)
+/* An input that can never be scored is refused now, not when its pass is prepared. */
+static enum ctw_status check_cut(int64_t item, const struct ctw_item *it, const struct ctw_cut *cut,
+                                 const struct ctw_job_head *head, struct ctw_err *err)
 {
-    int64_t n_tok = n_context + n_targets;
-    int64_t most = head->max_length + 1;
-    int64_t cut = ctw_job_kind_has_texts(head->kind) || n_tok <= most ? 0 : n_tok - most;
-    if (ctw_job_kind_has_rule(head->kind))
-        n_targets = ctw_rule_targets(&head->rule, n_tok);
-    if (n_targets > INT32_MAX)
+    const double mib = 1024 * 1024;
+    if (cut->n_targets > INT32_MAX)
         return ctw_fail(err, CTW_EINVAL,
                         "item %" PRId64 ": its windows have %" PRId64
                         " targets, the maximum is %d: use a larger stride, or split the text",
-                        item, n_targets, INT32_MAX);
-    *it = (struct ctw_item){.tokens = tokens + cut,
-                            .n_tok = (int32_t)(n_tok - cut),
-                            .n_targets = (int32_t)n_targets,
-                            .truncated = (int32_t)cut,
-                            .is_greedy = true};
-    ctw_item_count_windows(it, head);
+                        item, cut->n_targets, INT32_MAX);
     int64_t bytes = ctw_item_column_bytes(it, head);
     if (bytes > CTW_IPC_ITEM_BYTES)
         return ctw_fail(err, CTW_EINVAL,
@@ -112,34 +102,41 @@ static enum ctw_status set_item(struct ctw_item *it, int64_t item, int32_t *toke
                         " bytes, a reply has room for %d: ask for fewer columns, use a larger "
                         "stride, or split the text",
                         item, bytes, CTW_IPC_ITEM_BYTES);
+    if (cut->longest > head->fit_length)
+        return ctw_fail(err, CTW_ENOMEM,
+                        "item %" PRId64 ": its input of %" PRId64
+                        " tokens does not fit the memory limit of %.1f MiB beyond the weights, "
+                        "enough for %" PRId64
+                        " tokens: start the worker with a larger --memory-limit or with "
+                        "--max-length %" PRId64,
+                        item, cut->longest, (double)head->memory_limit / mib, head->fit_length,
+                        head->fit_length);
     return CTW_OK;
 }
 
-/* An input that can never be scored is refused now, not when its pass is prepared. */
-static enum ctw_status check_memory(int64_t item, const struct ctw_item *it,
-                                    const struct ctw_job_head *head, struct ctw_err *err)
+/* Sets p's item i, which is the job's item number `item`, and counts what it has. */
+static enum ctw_status set_item(struct ctw_job_part *p, int64_t i, int64_t item,
+                                const int32_t *tokens, int64_t n_tok, int64_t n_targets,
+                                const struct ctw_job_head *head, struct ctw_err *err)
 {
-    const double mib = 1024 * 1024;
-    int64_t n_input = ctw_item_longest_input(it, head);
-    if (n_input <= head->fit_length)
-        return CTW_OK;
-    return ctw_fail(err, CTW_ENOMEM,
-                    "item %" PRId64 ": its input of %" PRId64
-                    " tokens does not fit the memory limit of %.1f MiB beyond the weights, enough "
-                    "for %" PRId64
-                    " tokens: start the worker with a larger --memory-limit or with --max-length "
-                    "%" PRId64,
-                    item, n_input, (double)head->memory_limit / mib, head->fit_length,
-                    head->fit_length);
-}
-
-static void count_item(struct ctw_job_part *p, struct ctw_item *it, const struct ctw_job_head *head)
-{
-    it->out = p->n_targets;
-    p->n_targets += it->n_targets;
-    p->n_sequences += it->n_sequences;
-    p->n_input += ctw_item_input(it, head);
-    p->n_copied += ctw_item_copied(it, head);
+    struct ctw_item *it = &p->items[i];
+    int64_t most = head->max_length + 1;
+    int64_t left_out = ctw_job_kind_has_texts(head->kind) || n_tok <= most ? 0 : n_tok - most;
+    *it = (struct ctw_item){.tokens = tokens + left_out,
+                            .n_tok = (int32_t)(n_tok - left_out),
+                            .n_targets = (int32_t)n_targets,
+                            .truncated = (int32_t)left_out,
+                            .out = p->n_targets,
+                            .is_greedy = true};
+    const struct ctw_cut cut = ctw_item_cut(it, head);
+    it->n_targets = (int32_t)cut.n_targets;
+    it->n_sequences = it->sequences_left = (int32_t)cut.n_windows;
+    p->n_targets += cut.n_targets;
+    p->n_sequences += cut.n_windows;
+    p->n_input += cut.n_input;
+    if (head->rule.bos_mode != CTW_BOS_NONE)
+        p->n_copied += cut.n_input + cut.n_windows;
+    return check_cut(item, it, &cut, head, err);
 }
 
 static enum ctw_status read_items(struct ctw_job_part *p, const struct columns *c,
@@ -172,14 +169,9 @@ static enum ctw_status read_items(struct ctw_job_part *p, const struct columns *
             return st;
         to += n;
         from += n;
-        st = set_item(&p->items[i], first_item + i, start, rolling ? 1 : n_context, n_targets, head,
-                      err);
+        st = set_item(p, i, first_item + i, start, n + rolling, n_targets, head, err);
         if (st != CTW_OK)
             return st;
-        st = check_memory(first_item + i, &p->items[i], head, err);
-        if (st != CTW_OK)
-            return st;
-        count_item(p, &p->items[i], head);
     }
     *bad_item = -1;
     if (from != c->n_tokens)

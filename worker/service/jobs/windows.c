@@ -24,13 +24,6 @@ struct ctw_window ctw_window_at(int64_t n, int64_t max_length, int64_t context_l
         .start = predicted + k - max_length, .n_tok = max_length + 1, .first = max_length + 1 - k};
 }
 
-int64_t ctw_windows_input(int64_t n, int64_t max_length, int64_t context_length)
-{
-    if (n <= max_length)
-        return n;
-    return max_length * ctw_windows_count(n, max_length, context_length);
-}
-
 /* ---- a client's rule ---- */
 
 /* First target of window i. */
@@ -66,24 +59,4 @@ struct ctw_window ctw_rule_window(const struct ctw_cut_rule *r, int64_t n, int64
 int64_t ctw_rule_input(const struct ctw_cut_rule *r, const struct ctw_window *w)
 {
     return w->n_tok - 1 + (r->bos_mode == CTW_BOS_PREFIX);
-}
-
-int64_t ctw_rule_targets(const struct ctw_cut_rule *r, int64_t n)
-{
-    int64_t sum = 0;
-    for (int64_t i = 0, count = ctw_rule_count(r, n); i < count; i++) {
-        struct ctw_window w = ctw_rule_window(r, n, i);
-        sum += w.n_tok - w.first;
-    }
-    return sum;
-}
-
-int64_t ctw_rule_inputs(const struct ctw_cut_rule *r, int64_t n)
-{
-    int64_t sum = 0;
-    for (int64_t i = 0, count = ctw_rule_count(r, n); i < count; i++) {
-        struct ctw_window w = ctw_rule_window(r, n, i);
-        sum += ctw_rule_input(r, &w);
-    }
-    return sum;
 }

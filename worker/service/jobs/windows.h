@@ -27,8 +27,6 @@ struct ctw_window {
 int64_t ctw_windows_count(int64_t n, int64_t max_length, int64_t context_length);
 /* Window i, 0 <= i < count, in the order of the text. */
 struct ctw_window ctw_window_at(int64_t n, int64_t max_length, int64_t context_length, int64_t i);
-/* Input tokens of all windows together. */
-int64_t ctw_windows_input(int64_t n, int64_t max_length, int64_t context_length);
 
 /* What is done with the BOS token of a rule. */
 enum ctw_bos_mode {
@@ -55,8 +53,5 @@ int64_t ctw_rule_count(const struct ctw_cut_rule *r, int64_t n);
 struct ctw_window ctw_rule_window(const struct ctw_cut_rule *r, int64_t n, int64_t i);
 /* Tokens that the model reads for window w, its last target not counted. */
 int64_t ctw_rule_input(const struct ctw_cut_rule *r, const struct ctw_window *w);
-/* Of all windows of the text together. */
-int64_t ctw_rule_targets(const struct ctw_cut_rule *r, int64_t n);
-int64_t ctw_rule_inputs(const struct ctw_cut_rule *r, int64_t n);
 
 #endif

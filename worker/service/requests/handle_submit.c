@@ -167,41 +167,17 @@ static const char *numerics_of(const struct ctw_model_slot *m, int64_t limit,
     return buf;
 }
 
-/* First check, with the lock: finds the job that the part belongs to, or creates it for part 0. */
-static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a,
-                                          struct ctw_submit_reply *reply, struct ctw_err *err)
+/* Part 0 of a new job: makes the job, which is not in the queue yet. */
+static enum ctw_status make_job(struct ctw_queue *q, struct arrival *a, struct ctw_err *err)
 {
     const struct ctw_submit *s = a->submit;
-    bool has_head = s->has.head;
-    struct ctw_job *j;
-    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, NULL, &j, err);
-    if (st == CTW_EINVAL)
-        return st;
-    if (has_head != (s->part == 0))
-        return ctw_fail(err, CTW_EINVAL, "submit: part 0 has a head, and no other part has one");
-    if (j != NULL) {
-        st = check_place(j, a, err);
-        if (st != CTW_OK)
-            return st;
-        if (a->repeated) {
-            fill_reply(j, true, reply);
-            return CTW_OK;
-        }
-        a->head = &j->head;
-        a->n_items = j->input.n_items;
-        a->found = j;
-        ctw_jobs_pin(j);
-        return CTW_OK;
-    }
-    if (s->part != 0)
-        return st; /* not found */
-    st = ctw_space_for_job(q, &a->space, err);
-    if (st != CTW_OK)
-        return st;
     const struct ctw_model_slot *m, *reference;
     struct ctw_job_head head;
+    char buf[CTW_NUMERICS_MAX];
     int64_t n_matrices = 0;
-    st = find_models(q, a, &m, &reference, &n_matrices, err);
+    enum ctw_status st = ctw_space_for_job(q, &a->space, err);
+    if (st == CTW_OK)
+        st = find_models(q, a, &m, &reference, &n_matrices, err);
     if (st != CTW_OK)
         return st;
     struct ctw_model_limits limits = limits_of(m, reference, a->has_store);
@@ -209,7 +185,6 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     st = ctw_job_read_head(&head, &s->head, &limits, err);
     if (st != CTW_OK)
         return st;
-    char buf[CTW_NUMERICS_MAX];
     a->job = ctw_job_create(s->job.data, &head, numerics_of(m, head.limit, buf),
                             reference != NULL ? reference->info.numerics : NULL, a->contact);
     bool ok = a->job != NULL;
@@ -218,6 +193,31 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     if (!ok)
         return ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
     a->head = &a->job->head;
+    return CTW_OK;
+}
+
+/* First check, with the lock: finds the job that the part belongs to, or makes it for part 0. */
+static enum ctw_status find_or_make_job(struct ctw_queue *q, struct arrival *a,
+                                        struct ctw_submit_reply *reply, struct ctw_err *err)
+{
+    const struct ctw_submit *s = a->submit;
+    struct ctw_job *j;
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, NULL, &j, err);
+    if (st == CTW_EINVAL)
+        return st;
+    if (s->has.head != (s->part == 0))
+        return ctw_fail(err, CTW_EINVAL, "submit: part 0 has a head, and no other part has one");
+    if (j == NULL)
+        return s->part == 0 ? make_job(q, a, err) : st; /* not found */
+    st = check_place(j, a, err);
+    if (st == CTW_OK && a->repeated)
+        fill_reply(j, true, reply);
+    if (st != CTW_OK || a->repeated)
+        return st;
+    a->head = &j->head;
+    a->n_items = j->input.n_items;
+    a->found = j;
+    ctw_jobs_pin(j);
     return CTW_OK;
 }
 
@@ -250,43 +250,59 @@ static enum ctw_status check_models(struct ctw_queue *q, const struct arrival *a
     return st;
 }
 
-/* Second check, with the lock: the queue may have changed while the part was read. Then adds it. */
-static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
-                                struct ctw_submit_reply *reply, struct ctw_err *err)
+/*
+ * Second check, with the lock: the queue may have changed while the part was read. The functions
+ * below add the part; if the job has it already, a->repeated is set.
+ */
+
+static enum ctw_status add_to_found(struct ctw_queue *q, struct arrival *a, struct ctw_job **to,
+                                    struct ctw_err *err)
 {
-    struct ctw_job *j;
-    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, NULL, &j, err);
-    if (a->found != NULL && st != CTW_OK)
-        return st;
-    if (a->found != NULL && j != a->found) /* the part was checked against the former job's head */
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, NULL, to, err);
+    if (st == CTW_OK && *to != a->found) /* the part was checked against the former job's head */
         return ctw_fail(
             err, CTW_ENOTFOUND,
             "the job was released, and another job with its id was submitted meanwhile");
-    st = j != NULL ? check_place(j, a, err) : ctw_space_for_job(q, &a->space, err);
+    if (st == CTW_OK)
+        st = check_place(*to, a, err);
+    if (st != CTW_OK || a->repeated)
+        return st;
+    st = ctw_space_for_part(q, &a->space, *to, a->part->bytes, err);
+    return st == CTW_OK ? ctw_jobs_add_part(&q->jobs, *to, a->part, err) : st;
+}
+
+static enum ctw_status add_new(struct ctw_queue *q, struct arrival *a, struct ctw_job **to,
+                               struct ctw_err *err)
+{
+    if (ctw_jobs_find(&q->jobs, a->contact, a->submit->job, NULL, to, err) == CTW_OK)
+        return check_place(*to, a, err); /* another connection was faster: it has part 0 */
+    enum ctw_status st = ctw_space_for_job(q, &a->space, err);
+    if (st == CTW_OK)
+        st = check_models(q, a, err);
+    if (st == CTW_OK)
+        st = ctw_space_for_part(q, &a->space, a->job, a->part->bytes, err);
+    if (st == CTW_OK)
+        st = ctw_job_add_part(a->job, a->part, err);
     if (st != CTW_OK)
         return st;
-    if (a->repeated) {
-        fill_reply(j, true, reply);
+    *to = a->job;
+    a->job = NULL;
+    ctw_jobs_append(&q->jobs, *to);
+    return CTW_OK;
+}
+
+static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
+                                struct ctw_submit_reply *reply, struct ctw_err *err)
+{
+    struct ctw_job *to;
+    enum ctw_status st = a->found != NULL ? add_to_found(q, a, &to, err) : add_new(q, a, &to, err);
+    if (st != CTW_OK)
+        return st;
+    fill_reply(to, a->repeated, reply);
+    if (a->repeated)
         return check_repeat(a, err);
-    }
-    st = j == NULL ? check_models(q, a, err) : CTW_OK;
-    if (st != CTW_OK)
-        return st;
-    struct ctw_job *to = j != NULL ? j : a->job;
-    st = ctw_space_for_part(q, &a->space, to, a->part->bytes, err);
-    if (st != CTW_OK)
-        return st;
-    st = j != NULL ? ctw_jobs_add_part(&q->jobs, j, a->part, err)
-                   : ctw_job_add_part(to, a->part, err);
-    if (st != CTW_OK)
-        return st;
     a->part = NULL;
     ctw_space_taken(q, &a->space, to);
-    if (j == NULL) {
-        ctw_jobs_append(&q->jobs, to);
-        a->job = NULL;
-    }
-    fill_reply(to, false, reply);
     return CTW_OK;
 }
 
@@ -302,7 +318,7 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
         .retry_ms = &c->retry_ms,
         .space = {.contact = &c->contact, .job = submit->job, .retry_ms = &c->retry_ms}};
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = find_or_create_job(q, &a, reply, err);
+    enum ctw_status st = find_or_make_job(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);
     if (st == CTW_OK && !a.repeated)
         st = ctw_job_part_create(&a.part, &submit->items, a.head, a.n_items, &c->bad_item, err);
