@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/hash.h"
 #include "base/json_tree.h"
 #include "base/lfs.h"
 #include "base/mem.h"
@@ -105,18 +104,6 @@ static enum ctw_status build_tree(struct ctw_json *doc, const char *original, st
     return CTW_OK;
 }
 
-/* The slot of (parent, key), or the empty slot in which to insert it. */
-static uint32_t find_slot(const struct ctw_json *doc, uint32_t parent, const char *key)
-{
-    uint32_t slot = (uint32_t)ctw_hash(parent, key, strlen(key)) & doc->slot_mask;
-    for (; doc->slots[slot] != 0; slot = (slot + 1) & doc->slot_mask) {
-        const struct ctw_json_node *node = &doc->nodes.at[doc->slots[slot]];
-        if (node->parent == parent && strcmp(node->key, key) == 0)
-            break;
-    }
-    return slot;
-}
-
 static enum ctw_status index_members(struct ctw_json *doc, struct ctw_err *err)
 {
     size_t n_members = 0, capacity = 4;
@@ -133,7 +120,7 @@ static enum ctw_status index_members(struct ctw_json *doc, struct ctw_err *err)
         const struct ctw_json_node *node = &doc->nodes.at[i];
         if (node->key == NULL)
             continue;
-        uint32_t slot = find_slot(doc, node->parent, node->key);
+        uint32_t slot = ctw_json_slot(doc, node->parent, node->key);
         if (doc->slots[slot] != 0)
             return ctw_json_fail(node, err, CTW_EFORMAT, "the key occurs twice");
         doc->slots[slot] = i;
@@ -252,60 +239,4 @@ void ctw_json_close(struct ctw_json *doc)
 const struct ctw_json_node *ctw_json_root(const struct ctw_json *doc)
 {
     return &doc->nodes.at[0];
-}
-
-enum ctw_json_type ctw_json_type(const struct ctw_json_node *node)
-{
-    return (enum ctw_json_type)node->type;
-}
-
-int64_t ctw_json_count(const struct ctw_json_node *node)
-{
-    return node->count;
-}
-
-const struct ctw_json_node *ctw_json_first(const struct ctw_json_node *parent)
-{
-    return parent->count == 0 ? NULL : parent + 1;
-}
-
-const struct ctw_json_node *ctw_json_next(const struct ctw_json_node *node)
-{
-    return node->next == 0 ? NULL : &node->doc->nodes.at[node->next];
-}
-
-const char *ctw_json_key(const struct ctw_json_node *member)
-{
-    return member->key;
-}
-
-const struct ctw_json_node *ctw_json_get(const struct ctw_json_node *object, const char *key)
-{
-    const struct ctw_json *doc = object->doc;
-    if (object->type != CTW_JSON_OBJECT || object->count == 0)
-        return NULL;
-    uint32_t i = doc->slots[find_slot(doc, (uint32_t)(object - doc->nodes.at), key)];
-    return i == 0 ? NULL : &doc->nodes.at[i];
-}
-
-bool ctw_json_has(const struct ctw_json_node *object, const char *key)
-{
-    const struct ctw_json_node *node = ctw_json_get(object, key);
-    return node != NULL && node->type != CTW_JSON_NULL;
-}
-
-bool ctw_json_is_null(const struct ctw_json_node *node)
-{
-    return node->type == CTW_JSON_NULL;
-}
-
-const char *ctw_json_string(const struct ctw_json_node *node)
-{
-    return node->type == CTW_JSON_STRING ? node->string : NULL;
-}
-
-const char *ctw_json_source(const struct ctw_json_node *node, size_t *bytes)
-{
-    *bytes = node->source_bytes;
-    return node->doc->text + node->source;
 }

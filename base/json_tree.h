@@ -36,6 +36,9 @@ struct ctw_json {
     uint32_t slot_mask;
 };
 
+/* The slot of (parent, key), or the empty slot in which to insert it. */
+uint32_t ctw_json_slot(const struct ctw_json *doc, uint32_t parent, const char *key);
+
 /*
  * Checks text[0 .. bytes-1] against the rules in json.h and appends a node for every value. Sets
  * type, parent, next, count, source, truth. bytes <= UINT32_MAX - 1.

@@ -1,7 +1,7 @@
 # Finds the libraries from the system's packages. The names of packages and of their CMake targets differ
 # between Debian 12, 13 and Ubuntu 24.04.
-#   ctw_nng, ctw_msgpack, ctw_cjson, ctw_xxhash, ctw_sqlite3: interface targets. Only ipc/ links the first two,
-#   only base/ the next two, only worker/store/ the last; of xxHash, only the header is used.
+#   ctw_nng, ctw_msgpack, ctw_cjson, ctw_pcre2, ctw_xxhash, ctw_sqlite3: interface targets. Only ipc/ links the first
+#   two, only base/ the next three, only worker/store/ the last; of xxHash, only the header is used.
 find_package(Threads REQUIRED)
 
 function(ctw_missing what packages)
@@ -31,6 +31,7 @@ ctw_library(CJSON cjson/cJSON.h "libcjson-dev" LIBS cjson)
 ctw_library(MSGPACK msgpack.h "libmsgpack-dev (Debian 12) or libmsgpack-c-dev (Debian 13, Ubuntu 24.04)"
   LIBS msgpackc msgpack-c STATIC_LIBS libmsgpackc.a libmsgpack-c.a)
 ctw_library(NNG nng/nng.h "libnng-dev" LIBS nng STATIC_LIBS libnng.a)
+ctw_library(PCRE2 pcre2.h "libpcre2-dev" LIBS pcre2-8 STATIC_LIBS libpcre2-8.a)
 ctw_library(SQLITE3 sqlite3.h "libsqlite3-dev" LIBS sqlite3 STATIC_LIBS libsqlite3.a)
 
 find_path(XXHASH_INCLUDE xxhash.h)

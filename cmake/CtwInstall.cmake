@@ -1,6 +1,6 @@
 # Rules of `cmake --install`: bin/ctworker and its documents. With CTW_CARRY_LIBS, the installation can be
 # copied to machines without the libraries' packages: libcjson is installed in lib/ and found relative to the
-# program (CTW_STATIC_DEPS links nng, msgpack and SQLite statically; Debian has no static cJSON).
+# program (CTW_STATIC_DEPS links nng, msgpack, SQLite and PCRE2 statically; Debian has no static cJSON).
 option(CTW_CARRY_LIBS "Install shared libraries with the program, found relative to it" OFF)
 
 install(TARGETS ctworker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT worker)

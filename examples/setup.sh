@@ -22,6 +22,7 @@ CTW_SYSTEM_PROBES=(
   "/usr/include/mbedtls/ssl.h libmbedtls-dev"
   "/usr/include/xxhash.h libxxhash-dev"
   "/usr/include/sqlite3.h libsqlite3-dev"
+  "/usr/include/pcre2.h libpcre2-dev"
 )
 
 ctw_say() { printf '%s\n' "$*" >&2; }

@@ -17,7 +17,7 @@ static void refuse(struct ctw_server *s, const char *why)
     int64_t now = ctw_now_ms();
     if (now < s->refused_ms)
         return;
-    ctw_dispatch_note(s, "a connection was refused: %s", why);
+    ctw_server_note(s, "a connection was refused: %s", why);
     s->refused_ms = now + 60000;
 }
 
@@ -58,31 +58,6 @@ static bool join_holder(struct ctw_connection *c)
     return ctw_holder_join(c, name);
 }
 
-/*
- * Drops the oldest connection that has sent no admitted request, of the host that has most of them,
- * so that strangers cannot keep clients out by doing nothing. The newcomer takes over its place.
- * `of`: only of this host; NULL: of any. Is there one?
- */
-static bool drop_stranger(struct ctw_connection *newcomer, const struct ctw_holder *of)
-{
-    struct ctw_server *s = newcomer->server;
-    struct ctw_connection *oldest = NULL;
-    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
-        if (c->admitted || c->closing || (of != NULL && c->holder != of))
-            continue;
-        if (oldest == NULL || c->holder->n >= oldest->holder->n)
-            oldest = c; /* the list has the newest first */
-    }
-    if (oldest == NULL)
-        return false;
-    newcomer->kept = oldest->kept;
-    int64_t now = ctw_now_ms();
-    ctw_connection_drop(
-        oldest, now < s->refused_ms ? NULL : "it sent no token, and a new client needs its place");
-    s->refused_ms = now < s->refused_ms ? s->refused_ms : now + 60000;
-    return true;
-}
-
 /* A place that is kept for an administrator: over ipc, a process without other connections; over
  * tcp its first request will show. */
 static bool take_kept_place(struct ctw_connection *c)
@@ -100,8 +75,8 @@ static bool is_within_bound(struct ctw_connection *c)
     struct ctw_server *s = c->server;
     const struct ctw_holder *h = c->holder;
     char why[CTW_NOTE_BYTES];
-    if (h->n <= ctw_holder_most_connections(s) || drop_stranger(c, h) ||
-        ctw_holder_close_one(c, true))
+    if (h->n <= ctw_holder_most_connections(s) || ctw_evict_stranger(c, h) ||
+        ctw_evict_of_holder(c, true))
         return true;
     snprintf(why, sizeof(why), "%s has %d connections, the maximum for one client", h->name,
              h->n - 1);
@@ -117,7 +92,7 @@ static bool find_place(struct ctw_connection *c)
     if (s->n_connections < s->max_connections)
         return true;
     if (s->n_connections < s->max_connections + CTW_KEPT_CONNECTIONS + CTW_SPARE_CONNECTIONS &&
-        (drop_stranger(c, NULL) || ctw_holder_close_one(c, false)))
+        (ctw_evict_stranger(c, NULL) || ctw_evict_of_holder(c, false)))
         return true;
     if (take_kept_place(c))
         return true;
@@ -188,8 +163,9 @@ void ctw_server_on_accepted(void *arg)
     } else {
         refuse(s, nng_strerror(rc));
         s->accept_ms = ctw_now_ms() + ACCEPT_AGAIN_MS;
-        ctw_dispatch_look_at(s, s->accept_ms);
+        ctw_server_look_at(s, s->accept_ms);
     }
+    ctw_connections_resume(s);
     pthread_cond_broadcast(&s->idle);
     pthread_mutex_unlock(&s->lock);
 }

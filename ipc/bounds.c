@@ -66,7 +66,7 @@ static void join(struct ctw_room *room, struct ctw_connection *c)
     c->next_room = NULL;
     *room->end = c;
     room->end = &c->next_room;
-    ctw_dispatch_look_at(c->server, 0);
+    ctw_server_look_at(c->server, 0);
 }
 
 void ctw_room_leave(struct ctw_connection *c)
@@ -92,7 +92,7 @@ bool ctw_room_take(struct ctw_connection *c)
     return false;
 }
 
-void ctw_room_charge(struct ctw_connection *c, struct ctw_exchange *e)
+void ctw_room_charge(struct ctw_connection *c, struct ctw_call *e)
 {
     e->room = kind_of(c, e->n);
     e->charge = charge_of(e->n);
@@ -104,7 +104,7 @@ void ctw_room_charge(struct ctw_connection *c, struct ctw_exchange *e)
 
 /* The next connection that may take memory: the oldest whose holder has not used up its share. A
  * holder's own requests keep their order. */
-static struct ctw_connection *next_to_resume(struct ctw_server *s, const struct ctw_room *room)
+static struct ctw_connection *next_in(struct ctw_server *s, const struct ctw_room *room)
 {
     unsigned scan = ++s->n_scans;
     for (struct ctw_connection *c = room->first; c != NULL; c = c->next_room) {
@@ -117,17 +117,27 @@ static struct ctw_connection *next_to_resume(struct ctw_server *s, const struct 
     return NULL;
 }
 
-/* Resumes connections that wait, as far as memory allows. */
-static void resume(struct ctw_server *s, struct ctw_room *room)
+struct ctw_connection *ctw_rooms_next(struct ctw_server *s)
 {
-    for (struct ctw_connection *c; (c = next_to_resume(s, room)) != NULL;) {
+    struct ctw_connection *c = NULL;
+    for (int i = 0; s->may_resume && c == NULL && i < CTW_N_ROOMS; i++)
+        c = next_in(s, &s->rooms[i]);
+    s->may_resume = c != NULL;
+    if (c != NULL)
         ctw_room_leave(c);
-        ctw_connection_receive_body(c);
-        ctw_connection_receive(c);
-    }
+    return c;
 }
 
-void ctw_room_give_back(struct ctw_exchange *e)
+void ctw_room_change(struct ctw_connection *c)
+{
+    if (c->waits_in == NULL)
+        return;
+    ctw_room_leave(c);
+    join(room_of(c), c);
+    c->server->may_resume = true;
+}
+
+void ctw_room_give_back(struct ctw_call *e)
 {
     struct ctw_server *s = e->conn->server;
     size_t charge = e->charge;
@@ -136,41 +146,7 @@ void ctw_room_give_back(struct ctw_exchange *e)
     e->charge = 0;
     ctw_holder_give_back(s, e->holder, (int)e->room, charge);
     e->holder = NULL;
-    resume(s, &s->rooms[e->room]);
-}
-
-/* Its token's connections are its holder's from now on. Too many: the token loses one of them. */
-static void join_token(struct ctw_connection *c, const struct ctw_peer *peer)
-{
-    char name[sizeof(c->holder->name)], why[CTW_NOTE_BYTES];
-    struct ctw_server *s = c->server;
-    if (peer->token == NULL)
-        return;
-    snprintf(name, sizeof(name), "token %s", peer->token);
-    if (!ctw_holder_join(c, name)) {
-        ctw_connection_drop(c, "out of memory");
-        return;
-    }
-    int most = ctw_holder_most_connections(s);
-    if (peer->admin || c->holder->n <= most || ctw_holder_close_one(c, true))
-        return;
-    snprintf(why, sizeof(why), "%s has %d connections, the maximum for one client", name, most);
-    ctw_connection_drop(c, why);
-}
-
-void ctw_connection_admitted(struct ctw_connection *c, const struct ctw_peer *peer)
-{
-    if (c->admitted)
-        return;
-    c->admitted = true;
-    join_token(c, peer);
-    if (c->kept && !peer->admin && !c->closing)
-        ctw_connection_drop(c, "all connections are in use, but those kept for administrators");
-    if (c->waits_in == NULL)
-        return;
-    ctw_room_leave(c);
-    join(room_of(c), c);
-    resume(c->server, room_of(c));
+    s->may_resume = true;
 }
 
 /* ---- requests per second ---- */
@@ -188,7 +164,7 @@ static void pause_if_empty(struct ctw_connection *c, int64_t now)
     if (c->allowance.n >= 0)
         return;
     c->resume_ms = now + 1000 / CTW_IPC_REQUESTS_PER_S;
-    ctw_dispatch_look_at(c->server, c->resume_ms);
+    ctw_server_look_at(c->server, c->resume_ms);
 }
 
 void ctw_allowance_take_over(struct ctw_connection *c)
@@ -234,7 +210,7 @@ bool ctw_connections_wait(const struct ctw_server *s)
 }
 
 /* Does a connection wait for the memory of this request, which is being received? */
-static bool is_waited_for(const struct ctw_exchange *in)
+static bool is_waited_for(const struct ctw_call *in)
 {
     const struct ctw_room *room = &in->conn->server->rooms[in->room];
     for (const struct ctw_connection *w = room->first; w != NULL; w = w->next_room) {
@@ -244,15 +220,13 @@ static bool is_waited_for(const struct ctw_exchange *in)
     return false;
 }
 
-void ctw_connections_hurry(struct ctw_server *s)
+const char *ctw_connection_is_slow(struct ctw_connection *c)
 {
-    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
-        const struct ctw_exchange *in = c->receiving, *out = c->active;
-        if (in != NULL && in->charge > 0 && is_waited_for(in) &&
-            is_slow(&c->receiving_pace, c->got))
-            ctw_connection_drop(c, "it sends a large request too slowly while others wait");
-        if (s->fetch_waits && out != NULL && out->n_head > 0 && out->charge > 0 &&
-            is_slow(&c->sending_pace, c->sent))
-            ctw_connection_drop(c, "it takes a large reply too slowly while others wait");
-    }
+    const struct ctw_call *in = c->receiving, *out = c->active;
+    if (in != NULL && in->charge > 0 && is_waited_for(in) && is_slow(&c->receiving_pace, c->got))
+        return "it sends a large request too slowly while others wait";
+    if (c->server->fetch_waits && out != NULL && out->n_head > 0 && out->charge > 0 &&
+        is_slow(&c->sending_pace, c->sent))
+        return "it takes a large reply too slowly while others wait";
+    return NULL;
 }

@@ -14,7 +14,7 @@ struct ctw_client {
     nng_socket socket;
     bool open;
     struct ctw_endpoint endpoint;
-    nng_msg *msg; /* the last reply; slices point into it */
+    nng_msg *msg; /* the last reply; spans point into it */
     uint64_t next_id;
 };
 
@@ -181,7 +181,7 @@ enum ctw_status ctw_reply_status(const struct ctw_reply *reply, struct ctw_err *
     if (reply->ok)
         return CTW_OK;
     for (int s = 1; s < CTW_N_STATUS; s++) {
-        if (ctw_slice_is(reply->error.code, ctw_status_name((enum ctw_status)s)))
+        if (ctw_span_is(reply->error.code, ctw_status_name((enum ctw_status)s)))
             return ctw_fail(err, (enum ctw_status)s, "%.*s", (int)reply->error.message.n,
                             reply->error.message.data);
     }

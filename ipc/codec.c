@@ -68,28 +68,31 @@ static bool key_is(const msgpack_object *key, const char *text)
            memcmp(key->via.str.ptr, text, key->via.str.size) == 0;
 }
 
+/* The value of the first such key; NULL: there is none. */
+static const msgpack_object *find_in(const msgpack_object_map *map, const char *key)
+{
+    for (uint32_t i = 0; i < map->size; i++) {
+        if (key_is(&map->ptr[i].key, key))
+            return &map->ptr[i].val;
+    }
+    return NULL;
+}
+
+/* NULL: the key is absent or repeated. */
 static const msgpack_object *find(const struct ctw_reader *r, const char *key)
 {
-    const msgpack_object *found = NULL;
     const msgpack_object_map *map = root(r);
-    for (uint32_t i = 0; i < map->size; i++) {
-        if (!key_is(&map->ptr[i].key, key))
-            continue;
-        if (found != NULL)
+    const msgpack_object *found = find_in(map, key);
+    for (uint32_t i = 0; found != NULL && i < map->size; i++) {
+        if (&map->ptr[i].val != found && key_is(&map->ptr[i].key, key))
             return NULL;
-        found = &map->ptr[i].val;
     }
     return found;
 }
 
 bool ctw_reader_has(const struct ctw_reader *r, const char *key)
 {
-    const msgpack_object_map *map = root(r);
-    for (uint32_t i = 0; i < map->size; i++) {
-        if (key_is(&map->ptr[i].key, key))
-            return true;
-    }
-    return false;
+    return find_in(root(r), key) != NULL;
 }
 
 bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out)
@@ -135,7 +138,7 @@ void ctw_text_clean(char *text, size_t n)
 }
 
 static enum ctw_status read_text(const msgpack_object *o, const char *where, const char *key,
-                                 struct ctw_slice *out, struct ctw_err *err)
+                                 struct ctw_span *out, struct ctw_err *err)
 {
     if (o->type != MSGPACK_OBJECT_STR)
         return ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" must be text (str)", where, key);
@@ -145,11 +148,11 @@ static enum ctw_status read_text(const msgpack_object *o, const char *where, con
     if (!is_text(o->via.str.ptr, o->via.str.size))
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: \"%s\" is not valid UTF-8 without control characters", where, key);
-    *out = (struct ctw_slice){.data = o->via.str.ptr, .n = o->via.str.size};
+    *out = (struct ctw_span){.data = o->via.str.ptr, .n = o->via.str.size};
     return CTW_OK;
 }
 
-bool ctw_reader_str(const struct ctw_reader *r, const char *key, struct ctw_slice *out)
+bool ctw_reader_str(const struct ctw_reader *r, const char *key, struct ctw_span *out)
 {
     const msgpack_object *o = find(r, key);
     return o != NULL && read_text(o, "", key, out, NULL) == CTW_OK;
@@ -164,7 +167,7 @@ static enum ctw_status read_list(msgpack_zone *zone, const msgpack_object *o,
                                  bool lenient, struct ctw_list *list, struct ctw_err *err)
 {
     size_t n = o->via.array.size;
-    size_t size = f->type == CTW_FIELD_STRS ? sizeof(struct ctw_slice) : f->map->size;
+    size_t size = f->type == CTW_FIELD_STRS ? sizeof(struct ctw_span) : f->map->size;
     list->n = n;
     /* n is at most CTW_IPC_ELEMENTS, so the product cannot wrap. */
     list->data = msgpack_zone_malloc(zone, n * size + 1);
@@ -175,7 +178,7 @@ static enum ctw_status read_list(msgpack_zone *zone, const msgpack_object *o,
         char *to = (char *)list->data + i * size;
         enum ctw_status st;
         if (f->type == CTW_FIELD_STRS)
-            st = read_text(e, in->name, f->key, (struct ctw_slice *)(void *)to, err);
+            st = read_text(e, in->name, f->key, (struct ctw_span *)(void *)to, err);
         else if (e->type != MSGPACK_OBJECT_MAP)
             st = ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" must be %s", in->name, f->key,
                           type_names[f->type]);
@@ -229,7 +232,7 @@ static enum ctw_status read_value(msgpack_zone *zone, const msgpack_object *o,
     case CTW_FIELD_STR:
         return read_text(o, in->name, f->key, to, err);
     case CTW_FIELD_BIN:
-        *(struct ctw_slice *)to = (struct ctw_slice){.data = o->via.bin.ptr, .n = o->via.bin.size};
+        *(struct ctw_span *)to = (struct ctw_span){.data = o->via.bin.ptr, .n = o->via.bin.size};
         return CTW_OK;
     case CTW_FIELD_STRS:
     case CTW_FIELD_MAPS:
@@ -277,51 +280,60 @@ static enum ctw_status check_repeats(const msgpack_object_map *map, uint32_t i,
     return CTW_OK;
 }
 
-static int field_of(const msgpack_object *key, const struct ctw_schema *schema)
+static const struct ctw_field *field_of(const msgpack_object *key, const struct ctw_schema *schema)
 {
     for (int f = 0; f < schema->n_fields; f++) {
         if (key_is(key, schema->fields[f].key))
-            return f;
+            return &schema->fields[f];
     }
-    return -1;
+    return NULL;
+}
+
+/* Sets the flags of the fields that the map has; a flag of several fields only if all are there. */
+static enum ctw_status set_flags(const msgpack_object_map *map, const struct ctw_schema *schema,
+                                 void *out, struct ctw_err *err)
+{
+    bool *flags = out;
+    for (int f = 0; f < schema->n_fields; f++) {
+        const struct ctw_field *field = &schema->fields[f];
+        bool there = find_in(map, field->key) != NULL;
+        if (field->has == CTW_ALWAYS && !there)
+            return ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" (%s) is missing", schema->name,
+                            field->key, type_names[field->type]);
+        bool first = f == 0 || field[-1].has != field->has;
+        if (field->has != CTW_ALWAYS)
+            flags[field->has] = there && (first || flags[field->has]);
+    }
+    return CTW_OK;
 }
 
 static enum ctw_status read_map(msgpack_zone *zone, const msgpack_object_map *map,
                                 const struct ctw_schema *schema, const char *const *envelope,
                                 bool lenient, void *out, struct ctw_err *err)
 {
-    enum { MAX_KEYS = 64 };
-    uint64_t has = 0;
+    enum { MORE_KEYS = 64 }; /* than the table has: the envelope's, and of newer peers */
     memset(out, 0, schema->size);
-    if (map->size > MAX_KEYS)
+    if (map->size > (uint32_t)schema->n_fields + MORE_KEYS)
         return ctw_fail(err, CTW_EFORMAT, "%s: %u keys, but at most %d are allowed", schema->name,
-                        map->size, MAX_KEYS);
+                        map->size, schema->n_fields + MORE_KEYS);
     for (uint32_t i = 0; i < map->size; i++) {
         enum ctw_status st = check_repeats(map, i, schema, err);
         if (st != CTW_OK)
             return st;
-        int f = field_of(&map->ptr[i].key, schema);
-        if (f < 0 && (lenient || in_envelope(&map->ptr[i].key, envelope)))
+        const struct ctw_field *field = field_of(&map->ptr[i].key, schema);
+        if (field == NULL && (lenient || in_envelope(&map->ptr[i].key, envelope)))
             continue;
-        if (f < 0) {
+        if (field == NULL) {
             char name[49];
             printable_key(&map->ptr[i].key, name);
             return ctw_fail(err, CTW_EFORMAT, "%s: unknown key \"%s\"", schema->name, name);
         }
-        const struct ctw_field *field = &schema->fields[f];
         st = read_value(zone, &map->ptr[i].val, schema, field, lenient, (char *)out + field->offset,
                         err);
         if (st != CTW_OK)
             return st;
-        has |= (uint64_t)1 << f;
     }
-    for (int f = 0; f < schema->n_fields; f++) {
-        if (schema->fields[f].need == CTW_REQUIRED && (has >> f & 1) == 0)
-            return ctw_fail(err, CTW_EFORMAT, "%s: \"%s\" (%s) is missing", schema->name,
-                            schema->fields[f].key, type_names[schema->fields[f].type]);
-    }
-    *(uint64_t *)out = has;
-    return CTW_OK;
+    return set_flags(map, schema, out, err);
 }
 
 enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *schema,
@@ -332,9 +344,9 @@ enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *s
     return read_map(u->zone, root(r), schema, envelope, lenient, out, err);
 }
 
-/* ---- slices ---- */
+/* ---- spans ---- */
 
-bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity)
+bool ctw_span_copy(struct ctw_span s, char *out, size_t capacity)
 {
     bool fits = s.n < capacity;
     if (fits && s.n > 0)
@@ -343,12 +355,12 @@ bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity)
     return fits;
 }
 
-bool ctw_slice_is(struct ctw_slice s, const char *text)
+bool ctw_span_is(struct ctw_span s, const char *text)
 {
     return s.n == strlen(text) && memcmp(s.data, text, s.n) == 0;
 }
 
-struct ctw_slice ctw_slice_of(const char *text)
+struct ctw_span ctw_span_of(const char *text)
 {
-    return (struct ctw_slice){.data = text, .n = text == NULL ? 0 : strlen(text)};
+    return (struct ctw_span){.data = text, .n = text == NULL ? 0 : strlen(text)};
 }

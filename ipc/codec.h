@@ -16,13 +16,13 @@
 
 #include "base/status.h"
 
-/* Bytes or text, not owned by the slice; text is not NUL-terminated. */
-struct ctw_slice {
+/* Bytes or text, not owned by the span; text is not NUL-terminated. */
+struct ctw_span {
     const char *data;
     size_t n;
 };
 
-/* A list of structs; for CTW_FIELD_STRS, a list of struct ctw_slice. */
+/* A list of structs; for CTW_FIELD_STRS, a list of struct ctw_span. */
 struct ctw_list {
     void *data;
     size_t n;
@@ -32,50 +32,45 @@ enum ctw_field_type {
     CTW_FIELD_UINT,  /* uint64_t */
     CTW_FIELD_FLOAT, /* double */
     CTW_FIELD_BOOL,  /* bool */
-    CTW_FIELD_STR,   /* struct ctw_slice */
-    CTW_FIELD_BIN,   /* struct ctw_slice */
-    CTW_FIELD_STRS,  /* struct ctw_list of struct ctw_slice */
+    CTW_FIELD_STR,   /* struct ctw_span */
+    CTW_FIELD_BIN,   /* struct ctw_span */
+    CTW_FIELD_STRS,  /* struct ctw_list of struct ctw_span */
     CTW_FIELD_MAP,   /* a struct in place */
     CTW_FIELD_MAPS   /* struct ctw_list of structs */
 };
 
-enum ctw_field_need { CTW_OPTIONAL, CTW_REQUIRED };
-
+/* has: offset of the bool that says whether the field is present; fields that are present together
+ * may share one. CTW_ALWAYS: it is required. */
 struct ctw_field {
     const char *key;
     enum ctw_field_type type;
-    enum ctw_field_need need;
-    size_t offset;
+    size_t offset, has;
     const struct ctw_schema *map; /* CTW_FIELD_MAP, CTW_FIELD_MAPS */
 };
+#define CTW_ALWAYS SIZE_MAX
 
-enum { CTW_MAX_FIELDS = 64 };
-
-/*
- * A struct that a schema describes begins with `uint64_t has`, whose bit i says that fields[i] is
- * present. Required fields are written regardless of their bit.
- */
 struct ctw_schema {
     const char *name; /* for messages: "submit.head" */
-    size_t size;
+    size_t size;      /* of the struct */
     const struct ctw_field *fields;
     int n_fields;
 };
 
-#define CTW_FIELD(type_, struct_, member_, need_)                                                  \
+#define CTW_FIELD_AT(type_, struct_, member_, has_, map_)                                          \
     {                                                                                              \
-#member_, CTW_FIELD_##type_, CTW_##need_, offsetof(struct_, member_), NULL                 \
+#member_, CTW_FIELD_##type_, offsetof(struct_, member_), has_, map_                        \
     }
-#define CTW_FIELD_OF(type_, struct_, member_, need_, schema_)                                      \
-    {                                                                                              \
-#member_, CTW_FIELD_##type_, CTW_##need_, offsetof(struct_, member_), schema_              \
-    }
-/* `has` has no bits for more than CTW_MAX_FIELDS fields: such a schema does not compile. */
+#define CTW_FIELD(type_, struct_, member_) CTW_FIELD_AT(type_, struct_, member_, CTW_ALWAYS, NULL)
+#define CTW_FIELD_OF(type_, struct_, member_, schema_)                                             \
+    CTW_FIELD_AT(type_, struct_, member_, CTW_ALWAYS, schema_)
+/* An optional field: struct_ has the bool has.flag_. */
+#define CTW_FIELD_IF(flag_, type_, struct_, member_)                                               \
+    CTW_FIELD_AT(type_, struct_, member_, offsetof(struct_, has.flag_), NULL)
+#define CTW_FIELD_OF_IF(flag_, type_, struct_, member_, schema_)                                   \
+    CTW_FIELD_AT(type_, struct_, member_, offsetof(struct_, has.flag_), schema_)
 #define CTW_SCHEMA(name_, struct_, fields_)                                                        \
     {                                                                                              \
-        name_, sizeof(struct_), fields_,                                                           \
-            (int)(CTW_COUNT(fields_) *                                                             \
-                  sizeof(char[CTW_COUNT(fields_) <= CTW_MAX_FIELDS ? 1 : -1]))                     \
+        name_, sizeof(struct_), fields_, CTW_COUNT(fields_)                                        \
     }
 
 /* ---- writing ---- */
@@ -91,10 +86,12 @@ void ctw_writer_fini(struct ctw_writer *w);
 
 void ctw_write_map(struct ctw_writer *w, uint32_t n_pairs);
 void ctw_write_key_uint(struct ctw_writer *w, const char *key, uint64_t v);
-void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_slice v);
+void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_span v);
 void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v);
 void ctw_write_key(struct ctw_writer *w, const char *key);
 
+/* Is the field required, or is its flag set? */
+bool ctw_field_is_there(const struct ctw_field *f, const void *from);
 /* Number of pairs that ctw_write_struct() will write. */
 uint32_t ctw_count_pairs(const struct ctw_schema *schema, const void *from);
 /* Writes the key-value pairs of a struct, without the map's header. */
@@ -102,7 +99,7 @@ void ctw_write_struct(struct ctw_writer *w, const struct ctw_schema *schema, con
 
 /* ---- reading ---- */
 
-/* A parsed message. The bytes must outlive the reader, and the reader must outlive all slices and
+/* A parsed message. The bytes must outlive the reader, and the reader must outlive all spans and
  * lists read from it. */
 struct ctw_reader {
     void *parsed;
@@ -121,7 +118,7 @@ bool ctw_reader_has(const struct ctw_reader *r, const char *key) CTW_MUST_CHECK;
 /* Reads a top-level value. False: the key is absent or repeated, or the value has another type. */
 bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out) CTW_MUST_CHECK;
 bool ctw_reader_str(const struct ctw_reader *r, const char *key,
-                    struct ctw_slice *out) CTW_MUST_CHECK;
+                    struct ctw_span *out) CTW_MUST_CHECK;
 bool ctw_reader_bool(const struct ctw_reader *r, const char *key, bool *out) CTW_MUST_CHECK;
 
 /*
@@ -133,9 +130,9 @@ enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *s
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Copies text into a NUL-terminated buffer. False, with an empty string: it does not fit. */
-bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity);
-bool ctw_slice_is(struct ctw_slice s, const char *text);
-struct ctw_slice ctw_slice_of(const char *text); /* NULL: an empty slice */
+bool ctw_span_copy(struct ctw_span s, char *out, size_t capacity);
+bool ctw_span_is(struct ctw_span s, const char *text);
+struct ctw_span ctw_span_of(const char *text); /* NULL: an empty span */
 /* Replaces bytes that a str must not hold (invalid UTF-8, control characters) with '?'. */
 void ctw_text_clean(char *text, size_t n);
 

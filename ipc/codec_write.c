@@ -41,14 +41,14 @@ static msgpack_packer packer(struct ctw_writer *w)
     return pk;
 }
 
-static void write_str(struct ctw_writer *w, struct ctw_slice s)
+static void write_str(struct ctw_writer *w, struct ctw_span s)
 {
     msgpack_packer pk = packer(w);
     msgpack_pack_str(&pk, s.n);
     msgpack_pack_str_body(&pk, s.data, s.n);
 }
 
-static void write_bin(struct ctw_writer *w, struct ctw_slice s)
+static void write_bin(struct ctw_writer *w, struct ctw_span s)
 {
     msgpack_packer pk = packer(w);
     msgpack_pack_bin(&pk, s.n);
@@ -63,7 +63,7 @@ void ctw_write_map(struct ctw_writer *w, uint32_t n_pairs)
 
 void ctw_write_key(struct ctw_writer *w, const char *key)
 {
-    write_str(w, ctw_slice_of(key));
+    write_str(w, ctw_span_of(key));
 }
 
 void ctw_write_key_uint(struct ctw_writer *w, const char *key, uint64_t v)
@@ -73,7 +73,7 @@ void ctw_write_key_uint(struct ctw_writer *w, const char *key, uint64_t v)
     msgpack_pack_uint64(&pk, v);
 }
 
-void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_slice v)
+void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_span v)
 {
     ctw_write_key(w, key);
     write_str(w, v);
@@ -89,16 +89,16 @@ void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v)
         msgpack_pack_false(&pk);
 }
 
-static bool is_there(const struct ctw_schema *schema, const void *from, int f)
+bool ctw_field_is_there(const struct ctw_field *f, const void *from)
 {
-    return schema->fields[f].need == CTW_REQUIRED || (*(const uint64_t *)from >> f & 1) != 0;
+    return f->has == CTW_ALWAYS || *((const bool *)from + f->has);
 }
 
 uint32_t ctw_count_pairs(const struct ctw_schema *schema, const void *from)
 {
     uint32_t n = 0;
     for (int f = 0; f < schema->n_fields; f++)
-        n += is_there(schema, from, f);
+        n += ctw_field_is_there(&schema->fields[f], from);
     return n;
 }
 
@@ -115,7 +115,7 @@ static void write_list(struct ctw_writer *w, const struct ctw_field *f, const st
     const char *data = list->data;
     for (size_t i = 0; i < list->n; i++) {
         if (f->type == CTW_FIELD_STRS)
-            write_str(w, ((const struct ctw_slice *)list->data)[i]);
+            write_str(w, ((const struct ctw_span *)list->data)[i]);
         else
             write_map_of(w, f->map, data + i * f->map->size);
     }
@@ -138,10 +138,10 @@ static void write_value(struct ctw_writer *w, const struct ctw_field *f, const v
             msgpack_pack_false(&pk);
         break;
     case CTW_FIELD_STR:
-        write_str(w, *(const struct ctw_slice *)v);
+        write_str(w, *(const struct ctw_span *)v);
         break;
     case CTW_FIELD_BIN:
-        write_bin(w, *(const struct ctw_slice *)v);
+        write_bin(w, *(const struct ctw_span *)v);
         break;
     case CTW_FIELD_STRS:
     case CTW_FIELD_MAPS:
@@ -156,7 +156,7 @@ static void write_value(struct ctw_writer *w, const struct ctw_field *f, const v
 void ctw_write_struct(struct ctw_writer *w, const struct ctw_schema *schema, const void *from)
 {
     for (int f = 0; f < schema->n_fields; f++) {
-        if (!is_there(schema, from, f))
+        if (!ctw_field_is_there(&schema->fields[f], from))
             continue;
         ctw_write_key(w, schema->fields[f].key);
         write_value(w, &schema->fields[f], (const char *)from + schema->fields[f].offset);

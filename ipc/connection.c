@@ -25,16 +25,16 @@ void ctw_connection_drop(struct ctw_connection *c, const char *why)
     if (c->closing)
         return;
     if (why != NULL)
-        ctw_dispatch_note(s, "%s: connection closed: %s", c->address, why);
+        ctw_server_note(s, "%s: connection closed: %s", c->address, why);
     c->closing = true;
     nng_stream_close(c->stream);
     ctw_room_leave(c);
     if (c->receiving != NULL && !c->rx_busy) {
-        ctw_exchange_free(c->receiving);
+        ctw_call_free(c->receiving);
         c->receiving = NULL;
     }
-    ctw_dispatch_forget(c);
-    ctw_dispatch_look_at(s, 0);
+    ctw_calls_forget(c);
+    ctw_server_look_at(s, 0);
 }
 
 bool ctw_connection_is_free(const struct ctw_connection *c)
@@ -56,7 +56,7 @@ void ctw_connection_free(struct ctw_connection *c)
 
 static void start_sending(struct ctw_connection *c)
 {
-    struct ctw_exchange *e = c->active;
+    struct ctw_call *e = c->active;
     const unsigned char *first = c->hello_sent ? e->head : hello_of_rep;
     size_t n_first = c->hello_sent ? e->n_head : CTW_HELLO_BYTES;
     nng_iov iov[2];
@@ -89,11 +89,11 @@ static void finish_sending(struct ctw_connection *c)
     if (!c->hello_sent) {
         c->hello_sent = true;
     } else {
-        struct ctw_exchange *e = c->active;
+        struct ctw_call *e = c->active;
         c->active = NULL;
         c->active_ms = ctw_now_ms();
-        ctw_exchange_free(e);
-        ctw_dispatch_next(c);
+        ctw_call_free(e);
+        ctw_call_next(c);
         ctw_connection_receive(c);
     }
     ctw_connection_send(c);
@@ -104,7 +104,7 @@ static void fail_sending(struct ctw_connection *c, int rc)
     char why[96];
     snprintf(why, sizeof(why),
              "it has taken no byte of its replies for %d ms (%d requests are unanswered)",
-             c->server->options.send_ms, c->n_exchanges);
+             c->server->options.send_ms, c->n_calls);
     ctw_connection_drop(c, rc == NNG_ETIMEDOUT && c->hello_sent ? why : NULL);
 }
 
@@ -119,10 +119,10 @@ static void on_sent(void *arg)
         fail_sending(c, rc);
     if (c->closing) {
         if (c->active != NULL && c->active->n_head > 0) { /* no thread holds it */
-            ctw_exchange_free(c->active);
+            ctw_call_free(c->active);
             c->active = NULL;
         }
-        ctw_dispatch_look_at(s, 0);
+        ctw_server_look_at(s, 0);
     } else {
         size_t all = c->hello_sent ? c->active->n_head + c->active->reply.n : CTW_HELLO_BYTES;
         c->sent += nng_aio_count(c->tx);
@@ -131,6 +131,7 @@ static void on_sent(void *arg)
         else
             finish_sending(c);
     }
+    ctw_connections_resume(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -162,14 +163,15 @@ static void expect(struct ctw_connection *c, enum ctw_receiving state, size_t n)
 void ctw_connection_receive(struct ctw_connection *c)
 {
     bool may_begin = c->state != CTW_RECEIVING_FRAME || c->got > 0 ||
-                     (c->n_exchanges < CTW_IPC_UNANSWERED && c->resume_ms == 0);
+                     (c->n_calls < CTW_IPC_UNANSWERED && c->resume_ms == 0);
     if (!c->closing && !c->rx_busy && c->waits_in == NULL && may_begin && !c->server->ending)
         start_receiving(c);
 }
 
-void ctw_connection_receive_body(struct ctw_connection *c)
+/* Receives a request of c->want bytes, for which there is room. */
+static void receive_body(struct ctw_connection *c)
 {
-    struct ctw_exchange *e = ctw_calloc(1, sizeof(*e));
+    struct ctw_call *e = ctw_calloc(1, sizeof(*e));
     unsigned char *data = e == NULL ? NULL : ctw_calloc(1, c->want);
     if (data == NULL) {
         ctw_free(e);
@@ -183,6 +185,14 @@ void ctw_connection_receive_body(struct ctw_connection *c)
     c->receiving = e;
     c->receiving_pace = (struct ctw_pace){0};
     expect(c, CTW_RECEIVING_BODY, e->n);
+}
+
+void ctw_connections_resume(struct ctw_server *s)
+{
+    for (struct ctw_connection *c; (c = ctw_rooms_next(s)) != NULL;) {
+        receive_body(c);
+        ctw_connection_receive(c);
+    }
 }
 
 static void read_frame(struct ctw_connection *c)
@@ -209,11 +219,11 @@ static void read_frame(struct ctw_connection *c)
     }
     c->want = (size_t)n;
     if (ctw_room_take(c))
-        ctw_connection_receive_body(c);
+        receive_body(c);
 }
 
 /* Length of nng's header, which ends after the first word with its highest bit set; 0: no end. */
-static size_t trace_bytes(const struct ctw_exchange *e)
+static size_t trace_bytes(const struct ctw_call *e)
 {
     for (size_t n = 4; n <= e->n && n <= CTW_TRACE_BYTES; n += 4) {
         if (e->data[n - 4] & 0x80)
@@ -225,7 +235,7 @@ static size_t trace_bytes(const struct ctw_exchange *e)
 /* All expected bytes have been received. */
 static void finish_receiving(struct ctw_connection *c)
 {
-    struct ctw_exchange *e = c->receiving;
+    struct ctw_call *e = c->receiving;
     switch (c->state) {
     case CTW_RECEIVING_HELLO:
         if (memcmp(c->in, hello_of_req, CTW_HELLO_BYTES) != 0)
@@ -240,10 +250,10 @@ static void finish_receiving(struct ctw_connection *c)
         expect(c, CTW_RECEIVING_FRAME, frame_bytes(c));
         e->n_trace = trace_bytes(e);
         if (e->n_trace > 0) {
-            ctw_dispatch_add(e);
+            ctw_call_add(e);
             return;
         }
-        ctw_exchange_free(e);
+        ctw_call_free(e);
         ctw_connection_drop(c, "it does not speak nng's protocol");
     }
 }
@@ -264,15 +274,16 @@ static void on_received(void *arg)
     }
     if (c->closing) {
         if (c->receiving != NULL)
-            ctw_exchange_free(c->receiving);
+            ctw_call_free(c->receiving);
         c->receiving = NULL;
-        ctw_dispatch_look_at(s, 0);
+        ctw_server_look_at(s, 0);
     } else {
         c->got += nng_aio_count(c->rx);
         if (c->got == c->want)
             finish_receiving(c);
         ctw_connection_receive(c);
     }
+    ctw_connections_resume(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -282,7 +293,7 @@ bool ctw_connection_start(struct ctw_connection *c)
 {
     if (nng_aio_alloc(&c->rx, on_received, c) != 0 || nng_aio_alloc(&c->tx, on_sent, c) != 0)
         return false;
-    ctw_exchanges_init(&c->pending);
+    ctw_calls_init(&c->pending);
     expect(c, CTW_RECEIVING_HELLO, CTW_HELLO_BYTES);
     start_sending(c);
     start_receiving(c);

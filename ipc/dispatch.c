@@ -1,5 +1,4 @@
 /* The path of a request: from its connection to the handler, perhaps waiting, and back. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,117 +9,9 @@
 
 enum { FETCH_AGAIN_MS = 20, TIMER_MS = 5 /* between two runs of the timer */ };
 
-/* ---- lists ---- */
+/* ---- handling ---- */
 
-void ctw_exchanges_init(struct ctw_exchanges *list)
-{
-    list->first = NULL;
-    list->end = &list->first;
-}
-
-static void append(struct ctw_exchanges *list, struct ctw_exchange *e)
-{
-    e->next = NULL;
-    *list->end = e;
-    list->end = &e->next;
-}
-
-/* Unlinks and returns the exchange *at. */
-static struct ctw_exchange *take(struct ctw_exchanges *list, struct ctw_exchange **at)
-{
-    struct ctw_exchange *e = *at;
-    *at = e->next;
-    if (list->end == &e->next)
-        list->end = at;
-    e->next = NULL;
-    return e;
-}
-
-/* ---- exchanges ---- */
-
-void ctw_exchange_handled(struct ctw_exchange *e)
-{
-    if (e->data == NULL)
-        return;
-    ctw_free(e->data);
-    e->data = NULL;
-    ctw_room_give_back(e);
-}
-
-void ctw_exchange_free(struct ctw_exchange *e)
-{
-    ctw_exchange_handled(e);
-    e->conn->server->unsent -= e->charge; /* of the reply */
-    if (e->counted)
-        e->conn->n_exchanges--;
-    ctw_writer_fini(&e->reply);
-    ctw_free(e);
-}
-
-void ctw_dispatch_add(struct ctw_exchange *e)
-{
-    struct ctw_connection *c = e->conn;
-    c->active_ms = ctw_now_ms();
-    ctw_allowance_use(c);
-    c->n_exchanges++;
-    e->counted = true;
-    append(&c->pending, e);
-    ctw_dispatch_next(c);
-}
-
-void ctw_dispatch_next(struct ctw_connection *c)
-{
-    struct ctw_server *s = c->server;
-    if (c->closing || c->active != NULL || c->pending.first == NULL)
-        return;
-    c->active = take(&c->pending, &c->pending.first);
-    append(&s->ready, c->active);
-    pthread_cond_signal(&s->work);
-}
-
-void ctw_dispatch_forget(struct ctw_connection *c)
-{
-    struct ctw_server *s = c->server;
-    while (c->pending.first != NULL)
-        ctw_exchange_free(take(&c->pending, &c->pending.first));
-    for (struct ctw_exchange **at = &s->waiting.first; *at != NULL;) {
-        if ((*at)->conn != c) {
-            at = &(*at)->next;
-            continue;
-        }
-        s->n_waiting--;
-        c->n_waiting--;
-        ctw_exchange_free(take(&s->waiting, at));
-        at = &s->waiting.first; /* restart: freeing resumes others, which may fail too */
-    }
-}
-
-/* ---- waiting ---- */
-
-/* Wakes exchanges that are due: by time if now_ms is not 0, else by `key` (0: any). */
-static void wake(struct ctw_server *s, uint64_t key, int64_t now_ms)
-{
-    for (struct ctw_exchange **at = &s->waiting.first; *at != NULL;) {
-        bool due = now_ms != 0 ? (*at)->until_ms <= now_ms : key == 0 || (*at)->key == key;
-        if (!due) {
-            at = &(*at)->next;
-            continue;
-        }
-        struct ctw_exchange *e = take(&s->waiting, at);
-        s->n_waiting--;
-        e->conn->n_waiting--;
-        append(&e->conn->pending, e);
-        ctw_dispatch_next(e->conn);
-    }
-}
-
-void ctw_dispatch_wake(struct ctw_server *s, uint64_t key)
-{
-    s->n_wakes++;
-    wake(s, key, 0);
-}
-
-static void put_off(struct ctw_exchange *e, const struct ctw_wait *wait, unsigned n_wakes)
+static void put_off(struct ctw_call *e, const struct ctw_wait *wait, unsigned n_wakes)
 {
     struct ctw_connection *c = e->conn;
     struct ctw_server *s = c->server;
@@ -128,17 +19,15 @@ static void put_off(struct ctw_exchange *e, const struct ctw_wait *wait, unsigne
     e->key = wait->key;
     e->until_ms = wait->until_ms;
     if (n_wakes != s->n_wakes) { /* a wake for this key may have come before it was listed */
-        append(&c->pending, e);
+        ctw_calls_append(&c->pending, e);
     } else {
-        append(&s->waiting, e);
+        ctw_calls_append(&s->waiting, e);
         s->n_waiting++;
         c->n_waiting++;
-        ctw_dispatch_look_at(s, e->until_ms);
+        ctw_server_look_at(s, e->until_ms);
     }
-    ctw_dispatch_next(c);
+    ctw_call_next(c);
 }
-
-/* ---- handling ---- */
 
 /* A reply that cannot be encoded (too large, out of memory) becomes an error reply, which fits. */
 static bool encode(struct ctw_reply *reply, struct ctw_writer *w)
@@ -156,8 +45,8 @@ static bool encode(struct ctw_reply *reply, struct ctw_writer *w)
 }
 
 /* Without the lock. Writes the reply to *w or sets wait->until_ms. False: out of memory. */
-static bool answer(struct ctw_exchange *e, struct ctw_peer *peer, bool may_fetch,
-                   struct ctw_wait *wait, struct ctw_writer *w)
+static bool answer(struct ctw_call *e, struct ctw_peer *peer, bool may_fetch, struct ctw_wait *wait,
+                   struct ctw_writer *w)
 {
     struct ctw_server *s = e->conn->server;
     struct ctw_request request;
@@ -184,7 +73,7 @@ static bool answer(struct ctw_exchange *e, struct ctw_peer *peer, bool may_fetch
 }
 
 /* Writes nng's frame and header, which precede the reply. */
-static void frame(struct ctw_exchange *e)
+static void frame(struct ctw_call *e)
 {
     bool local = e->conn->server->endpoint.path != NULL;
     uint64_t n = e->n_trace + e->reply.n;
@@ -197,7 +86,7 @@ static void frame(struct ctw_exchange *e)
     e->n_head = (size_t)(at - e->head) + e->n_trace;
 }
 
-static void handle(struct ctw_server *s, struct ctw_exchange *e)
+static void handle(struct ctw_server *s, struct ctw_call *e)
 {
     struct ctw_connection *c = e->conn;
     unsigned n_wakes = s->n_wakes;
@@ -228,18 +117,16 @@ static void handle(struct ctw_server *s, struct ctw_exchange *e)
     }
     if (!c->closing && done) {
         frame(e);
-        ctw_exchange_handled(e); /* may close c: its next request waited, and finds no memory */
-    }
-    if (!c->closing && done) {
+        ctw_call_handled(e);
         e->charge = e->reply.n > CTW_IPC_SMALL_BYTES ? e->reply.n : 0;
         s->unsent += e->charge;
         ctw_connection_send(c);
         return;
     }
     c->active = NULL;
-    ctw_exchange_free(e);
+    ctw_call_free(e);
     ctw_connection_drop(c, "out of memory for its reply");
-    ctw_dispatch_look_at(s, 0);
+    ctw_server_look_at(s, 0);
 }
 
 void *ctw_dispatch_main(void *server)
@@ -251,48 +138,14 @@ void *ctw_dispatch_main(void *server)
             pthread_cond_wait(&s->work, &s->lock);
         if (s->ready.first == NULL)
             break;
-        handle(s, take(&s->ready, &s->ready.first));
+        handle(s, ctw_calls_take(&s->ready, &s->ready.first));
+        ctw_connections_resume(s);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }
 
-/* ---- notes ---- */
-
-void ctw_dispatch_note(struct ctw_server *s, const char *fmt, ...)
-{
-    va_list args;
-    if (s->n_notes == CTW_NOTES)
-        return;
-    va_start(args, fmt);
-    vsnprintf(s->notes[s->n_notes++], CTW_NOTE_BYTES, fmt, args);
-    va_end(args);
-    ctw_dispatch_look_at(s, 0);
-}
-
-void ctw_dispatch_write_notes(struct ctw_server *s)
-{
-    char notes[CTW_NOTES][CTW_NOTE_BYTES];
-    int n = s->n_notes;
-    if (n == 0)
-        return;
-    memcpy(notes, s->notes, sizeof(notes));
-    s->n_notes = 0;
-    pthread_mutex_unlock(&s->lock);
-    for (int i = 0; i < n; i++)
-        ctw_warn("%s", notes[i]);
-    pthread_mutex_lock(&s->lock);
-}
-
 /* ---- time ---- */
-
-void ctw_dispatch_look_at(struct ctw_server *s, int64_t ms)
-{
-    if (ms >= s->timer_ms)
-        return;
-    s->timer_ms = ms;
-    pthread_cond_signal(&s->timed);
-}
 
 /* Frees closed connections; releases the lock while doing so. */
 static void free_connections(struct ctw_server *s)
@@ -317,6 +170,16 @@ static void free_connections(struct ctw_server *s)
     pthread_cond_broadcast(&s->idle);
 }
 
+/* Drops connections that are slow with a large message while others wait for its memory. */
+static void drop_slow(struct ctw_server *s)
+{
+    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
+        const char *why = ctw_connection_is_slow(c);
+        if (why != NULL)
+            ctw_connection_drop(c, why);
+    }
+}
+
 static int64_t earlier(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -326,12 +189,12 @@ static int64_t earlier(int64_t a, int64_t b)
 static int64_t look(struct ctw_server *s, int64_t now)
 {
     int64_t next = INT64_MAX;
-    wake(s, 0, now);
-    for (const struct ctw_exchange *e = s->waiting.first; e != NULL; e = e->next)
+    ctw_calls_wake_due(s, 0, now);
+    for (const struct ctw_call *e = s->waiting.first; e != NULL; e = e->next)
         next = earlier(next, e->until_ms);
     if (ctw_connections_wait(s)) {
         if (s->hurry_ms <= now) {
-            ctw_connections_hurry(s);
+            drop_slow(s);
             s->hurry_ms = now + 1000;
         }
         next = earlier(next, s->hurry_ms);
@@ -377,9 +240,10 @@ void *ctw_dispatch_timer_main(void *server)
         }
         looked = now;
         s->timer_ms = INT64_MAX;
-        ctw_dispatch_write_notes(s);
+        ctw_server_write_notes(s);
         free_connections(s);
-        ctw_dispatch_look_at(s, look(s, now));
+        ctw_server_look_at(s, look(s, now));
+        ctw_connections_resume(s);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

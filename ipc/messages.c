@@ -27,7 +27,7 @@ const struct ctw_op_messages *ctw_op_messages(enum ctw_op op)
 
 /* ---- requests ---- */
 
-static enum ctw_status unknown_op(struct ctw_slice op, struct ctw_err *err)
+static enum ctw_status unknown_op(struct ctw_span op, struct ctw_err *err)
 {
     char known[256] = "";
     for (int i = 0; i < CTW_N_OPS; i++) {
@@ -41,7 +41,7 @@ static enum ctw_status unknown_op(struct ctw_slice op, struct ctw_err *err)
 static enum ctw_status read_envelope(struct ctw_request *out, struct ctw_err *err)
 {
     uint64_t version;
-    struct ctw_slice op;
+    struct ctw_span op;
     /* First, so that an unauthorised client learns nothing about other errors in the request. */
     bool has_token = ctw_reader_has(&out->reader, "token");
     if (has_token && !ctw_reader_str(&out->reader, "token", &out->token))
@@ -57,7 +57,7 @@ static enum ctw_status read_envelope(struct ctw_request *out, struct ctw_err *er
     if (!ctw_reader_str(&out->reader, "op", &op))
         return ctw_fail(err, CTW_EFORMAT, "the request has no \"op\" (a str, once)");
     for (int i = 0; i < CTW_N_OPS; i++) {
-        if (ctw_slice_is(op, ops[i]->op)) {
+        if (ctw_span_is(op, ops[i]->op)) {
             out->op = (enum ctw_op)i;
             return CTW_OK;
         }
@@ -101,7 +101,7 @@ enum ctw_status ctw_request_encode(const struct ctw_request *request, struct ctw
     bool has_token = request->token.n > 0;
     ctw_write_map(w, 3 + has_token + ctw_count_pairs(m->request, &request->body));
     ctw_write_key_uint(w, "v", CTW_PROTOCOL_VERSION);
-    ctw_write_key_str(w, "op", ctw_slice_of(m->op));
+    ctw_write_key_str(w, "op", ctw_span_of(m->op));
     ctw_write_key_uint(w, "id", request->id);
     if (has_token)
         ctw_write_key_str(w, "token", request->token);
@@ -112,12 +112,11 @@ enum ctw_status ctw_request_encode(const struct ctw_request *request, struct ctw
 /* ---- replies ---- */
 
 struct failed_reply {
-    uint64_t has;
     struct ctw_error_map error;
 };
 
 static const struct ctw_field failed_fields[] = {
-    CTW_FIELD_OF(MAP, struct failed_reply, error, REQUIRED, &ctw_error_schema),
+    CTW_FIELD_OF(MAP, struct failed_reply, error, &ctw_error_schema),
 };
 static const struct ctw_schema failed_schema =
     CTW_SCHEMA("error reply", struct failed_reply, failed_fields);
@@ -184,24 +183,24 @@ void ctw_reply_close(struct ctw_reply *reply)
     reply->blocks = NULL;
 }
 
-bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_slice *out)
+bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_span *out)
 {
     size_t n = text == NULL ? 0 : strlen(text);
     char *copy = ctw_reply_alloc(reply, n + 1);
-    *out = (struct ctw_slice){0};
+    *out = (struct ctw_span){0};
     if (copy == NULL)
         return false;
     if (n > 0)
         memcpy(copy, text, n);
     ctw_text_clean(copy, n);
-    *out = (struct ctw_slice){.data = copy, .n = n};
+    *out = (struct ctw_span){.data = copy, .n = n};
     return true;
 }
 
 void ctw_reply_fail(struct ctw_reply *reply, const struct ctw_err *err)
 {
     reply->ok = false;
-    reply->error.code = ctw_slice_of(ctw_status_name(err->status));
+    reply->error.code = ctw_span_of(ctw_status_name(err->status));
     if (!ctw_reply_copy(reply, err->msg, &reply->error.message))
-        reply->error.message = ctw_slice_of("out of memory");
+        reply->error.message = ctw_span_of("out of memory");
 }

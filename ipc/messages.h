@@ -1,11 +1,11 @@
 /*
  * The requests and replies of docs/PROTOCOL.md as C structs. Each operation has one file in
  * ipc/messages/ with the tables of its request and reply, used for both encoding and decoding, and
- * one line in ipc/messages.c. Slices and lists of a decoded message are valid until the message is
+ * one line in ipc/messages.c. Spans and lists of a decoded message are valid until the message is
  * closed.
  *
- * Member names are the keys on the wire. `has` (see ipc/codec.h) says which optional members are
- * present; their bits are CTW_<STRUCT>_<MEMBER>, the member's index in its table.
+ * Member names are the keys on the wire. `has` says which optional members are present, one by one
+ * or in groups, as the member's row in its table says.
  */
 #ifndef CTW_IPC_MESSAGES_H
 #define CTW_IPC_MESSAGES_H
@@ -29,168 +29,146 @@ enum ctw_op {
 };
 
 struct ctw_error_map {
-    uint64_t has;
-    struct ctw_slice code, message;
+    struct {
+        bool retry_ms, item, layer;
+    } has;
+    struct ctw_span code, message;
     uint64_t retry_ms, item, layer;
 };
-enum { CTW_ERROR_RETRY_MS = 2, CTW_ERROR_ITEM, CTW_ERROR_LAYER };
 
 struct ctw_empty {
-    uint64_t has;
+    char unused;
 };
 
 /* ---- requests ---- */
 
 struct ctw_orphan_map {
-    uint64_t has;
-    struct ctw_slice policy;
+    struct ctw_span policy;
     uint64_t ttl_s;
 };
-enum { CTW_ORPHAN_POLICY, CTW_ORPHAN_TTL_S };
 
 struct ctw_head_map {
-    uint64_t has;
-    struct ctw_slice kind, model;
+    struct {
+        bool model, max_length, columns, orphan, prefix_token, context_length, window, stride,
+            first, rows, new, tail, bos, bos_mode, reference, layers, matrices, vocabulary;
+    } has;
+    struct ctw_span kind, model;
     uint64_t max_length;
-    struct ctw_list columns; /* of struct ctw_slice */
+    struct ctw_list columns; /* of struct ctw_span */
     struct ctw_orphan_map orphan;
     uint64_t prefix_token, context_length;
     uint64_t window, stride, first, rows;
     bool new, tail;
     uint64_t bos;
-    struct ctw_slice bos_mode;
-    struct ctw_slice reference;
+    struct ctw_span bos_mode;
+    struct ctw_span reference;
     bool layers, matrices;
     uint64_t vocabulary;
 };
-enum {
-    CTW_HEAD_KIND,
-    CTW_HEAD_MODEL,
-    CTW_HEAD_MAX_LENGTH,
-    CTW_HEAD_COLUMNS,
-    CTW_HEAD_ORPHAN,
-    CTW_HEAD_PREFIX_TOKEN,
-    CTW_HEAD_CONTEXT_LENGTH,
-    CTW_HEAD_WINDOW,
-    CTW_HEAD_STRIDE,
-    CTW_HEAD_FIRST,
-    CTW_HEAD_ROWS,
-    CTW_HEAD_NEW,
-    CTW_HEAD_TAIL,
-    CTW_HEAD_BOS,
-    CTW_HEAD_BOS_MODE,
-    CTW_HEAD_REFERENCE,
-    CTW_HEAD_LAYERS,
-    CTW_HEAD_MATRICES,
-    CTW_HEAD_VOCABULARY
-};
 
 struct ctw_items_map {
-    uint64_t has;
-    struct ctw_slice tokens, n_context, n_continuation, n_tokens; /* int32, little-endian */
+    struct {
+        bool n_context, n_continuation, n_tokens;
+    } has;
+    struct ctw_span tokens, n_context, n_continuation, n_tokens; /* int32, little-endian */
 };
-enum { CTW_ITEMS_TOKENS, CTW_ITEMS_N_CONTEXT, CTW_ITEMS_N_CONTINUATION, CTW_ITEMS_N_TOKENS };
 
 struct ctw_submit {
-    uint64_t has;
-    struct ctw_slice job;
+    struct {
+        bool head;
+    } has;
+    struct ctw_span job;
     uint64_t part;
     struct ctw_head_map head;
     struct ctw_items_map items;
 };
-enum { CTW_SUBMIT_HEAD = 2 };
 
 struct ctw_seal {
-    uint64_t has;
-    struct ctw_slice job;
+    struct ctw_span job;
     uint64_t parts;
 };
 
 struct ctw_poll {
-    uint64_t has;
-    struct ctw_slice job;
+    struct {
+        bool wait_ms, seen, owner;
+    } has;
+    struct ctw_span job;
     uint64_t wait_ms, seen;
-    struct ctw_slice owner; /* an administrator's: whose job; "": not given */
+    struct ctw_span owner; /* an administrator's: whose job; "": not given */
 };
-enum { CTW_POLL_WAIT_MS = 1, CTW_POLL_SEEN };
 
 struct ctw_fetch {
-    uint64_t has;
-    struct ctw_slice job;
+    struct {
+        bool max_bytes, owner;
+    } has;
+    struct ctw_span job;
     uint64_t first, max_bytes;
-    struct ctw_slice owner; /* as in poll */
+    struct ctw_span owner; /* as in poll */
 };
-enum { CTW_FETCH_MAX_BYTES = 2 };
 
 struct ctw_job_request { /* cancel, release */
-    uint64_t has;
-    struct ctw_slice job;
-    struct ctw_slice owner; /* as in poll */
+    struct {
+        bool owner;
+    } has;
+    struct ctw_span job;
+    struct ctw_span owner; /* as in poll */
 };
 
 struct ctw_load {
-    uint64_t has;
-    struct ctw_slice path, model;
+    struct {
+        bool model;
+    } has;
+    struct ctw_span path, model;
 };
-enum { CTW_LOAD_MODEL = 1 };
 
 struct ctw_unload {
-    uint64_t has;
-    struct ctw_slice model;
+    struct ctw_span model;
 };
 
 struct ctw_mode { /* drain, shutdown */
-    uint64_t has;
-    struct ctw_slice mode;
+    struct ctw_span mode;
 };
 
 /* ---- replies ---- */
 
 struct ctw_libraries_map {
-    uint64_t has;
-    struct ctw_slice nng, msgpack;
+    struct ctw_span nng, msgpack;
 };
 
 struct ctw_weights_map {
-    uint64_t has;
+    struct {
+        bool files;
+    } has;
     uint64_t kept, gathered, hosted, streamed;
-    struct ctw_slice files;
+    struct ctw_span files;
 };
-enum { CTW_WEIGHTS_FILES = 4 };
 
 struct ctw_model_map {
-    uint64_t has;
-    struct ctw_slice name, path, state, message;
-    struct ctw_slice architecture, model_type, identity, numerics;
-    struct ctw_slice backend, variant, device;
+    struct {
+        bool ready, more, weights, own_length;
+    } has;
+    struct ctw_span name, path, state, message;
+    struct ctw_span architecture, model_type, identity, numerics;
+    struct ctw_span backend, variant, device;
     uint64_t threads;
-    struct ctw_slice dtype, activations;
+    struct ctw_span dtype, activations;
     uint64_t max_length, vocab, params;
     double weight_bits;
     uint64_t chunk_tokens, pass_tokens, memory_planned, memory_limit;
-    struct ctw_slice reason, products;
+    struct ctw_span reason, products;
     uint64_t fit_length;
-    struct ctw_slice placement, weights_note;
+    struct ctw_span placement, weights_note;
     uint64_t weights_bytes, weights_memory, weights_streamed;
-    struct ctw_slice activations_mode;
+    struct ctw_span activations_mode;
     struct ctw_weights_map weights;
     uint64_t own_length;
 };
-enum {
-    CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
-    CTW_MODEL_MORE_BITS = 0x1ff << 22,   /* from reason on: also only if ready */
-    CTW_MODEL_FIT_LENGTH = 24,
-    CTW_MODEL_WEIGHTS_NOTE = 26,
-    CTW_MODEL_WEIGHTS = 31, /* also only if ready */
-    CTW_MODEL_OWN_LENGTH = 32
-};
 
 struct ctw_device_map {
-    uint64_t has;
     uint64_t device;
-    struct ctw_slice backend, name, pci, uuid;
+    struct ctw_span backend, name, pci, uuid;
     uint64_t threads, memory_total, memory_free, memory_used, weights, passes_planned;
-    struct ctw_slice state, message, model;
+    struct ctw_span state, message, model;
     uint64_t layer, layers;
     double weights_read;
     uint64_t tokens_done;
@@ -198,34 +176,35 @@ struct ctw_device_map {
 };
 
 struct ctw_job_map {
-    uint64_t has;
-    struct ctw_slice job, model, kind, state;
+    struct {
+        bool progress, owner;
+    } has;
+    struct ctw_span job, model, kind, state;
     uint64_t items_done, items;
     uint64_t tokens_done, tokens;
     double seconds_left;
-    struct ctw_slice owner;
+    struct ctw_span owner;
 };
-enum { CTW_JOB_PROGRESS_BITS = 7 << 6, CTW_JOB_OWNER = 9 }; /* progress: the three before owner */
 
 struct ctw_limits_map {
-    uint64_t has;
     uint64_t message_bytes, part_bytes, fetch_bytes, jobs, job_items, queue_bytes, ttl_s, wait_ms;
     uint64_t request_bytes, connections, unanswered, waiting, requests_per_s, unhandled_bytes;
 };
 
 struct ctw_store_map {
-    uint64_t has;
-    struct ctw_slice path;
+    struct ctw_span path;
     uint64_t entries, bytes, limit, hits, kept, lost;
 };
 
 struct ctw_info_reply {
-    uint64_t has;
-    struct ctw_slice version;
+    struct {
+        bool insecure, store, devices;
+    } has;
+    struct ctw_span version;
     uint64_t protocol;
-    struct ctw_slice boot;
+    struct ctw_span boot;
     uint64_t pid;
-    struct ctw_slice state, message;
+    struct ctw_span state, message;
     double uptime_s;
     struct ctw_libraries_map libraries;
     struct ctw_list models; /* of struct ctw_model_map */
@@ -235,87 +214,75 @@ struct ctw_info_reply {
     struct ctw_store_map store;
     struct ctw_list devices; /* of struct ctw_device_map */
 };
-enum { CTW_INFO_INSECURE = 11, CTW_INFO_STORE, CTW_INFO_DEVICES };
 
 struct ctw_health_reply {
-    uint64_t has;
-    struct ctw_slice state, message, boot;
+    struct ctw_span state, message, boot;
     uint64_t jobs, stalled_ms;
 };
 
 struct ctw_submit_reply {
-    uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t parts, items;
     bool repeated;
 };
 
 struct ctw_seal_reply {
-    uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t items;
 };
 
 struct ctw_progress_map {
-    uint64_t has;
     uint64_t tokens_done, tokens;
     double tokens_per_s, seconds_left;
     uint64_t pass, passes, layer, layers;
 };
 
 struct ctw_poll_reply {
-    uint64_t has;
-    struct ctw_slice state;
+    struct {
+        bool error;
+    } has;
+    struct ctw_span state;
     uint64_t items_done, items;
     struct ctw_progress_map progress;
     struct ctw_error_map error;
     uint64_t again_ms;
 };
-enum { CTW_POLL_REPLY_ERROR = 4 };
 
 struct ctw_result_map {
-    uint64_t has;
-    struct ctw_slice item, sum, count, is_greedy, truncated, logprob, greedy;
-    struct ctw_slice windows, window_sum, window_count;
-    struct ctw_slice ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
-    struct ctw_slice window_tokens, layer_reference, layer_error, layer_cosine, layer_relative;
-    struct ctw_slice layer_channel, layer_channel_error;
-    struct ctw_slice matrix_kl;
-};
-enum {
-    CTW_RESULT_LOGPROB = 5,
-    CTW_RESULT_GREEDY,
-    CTW_RESULT_WINDOWS_BITS = 7 << 7,
-    CTW_RESULT_DIVERGENCE_BITS = 0x7f << 10,
-    CTW_RESULT_LAYERS_BITS = 0x7f << 17,
-    CTW_RESULT_MATRICES_BITS = 1 << 24
+    struct {
+        bool logprob, greedy, windows, divergence, layers, matrices;
+    } has;
+    struct ctw_span item, sum, count, is_greedy, truncated, logprob, greedy;
+    struct ctw_span windows, window_sum, window_count;
+    struct ctw_span ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
+    struct ctw_span window_tokens, layer_reference, layer_error, layer_cosine, layer_relative;
+    struct ctw_span layer_channel, layer_channel_error;
+    struct ctw_span matrix_kl;
 };
 
 struct ctw_fetch_reply {
-    uint64_t has;
-    struct ctw_slice state;
+    struct {
+        bool reference, layers, matrices;
+    } has;
+    struct ctw_span state;
     uint64_t first, n;
     struct ctw_result_map result;
-    struct ctw_slice numerics, identity;
-    struct ctw_slice ref_numerics, ref_identity;
+    struct ctw_span numerics, identity;
+    struct ctw_span ref_numerics, ref_identity;
     uint64_t layers;
-    struct ctw_list matrices; /* of struct ctw_slice */
+    struct ctw_list matrices; /* of struct ctw_span */
 };
-enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6, CTW_FETCH_REPLY_LAYERS = 8, CTW_FETCH_REPLY_MATRICES };
 
 struct ctw_state_reply { /* cancel, release */
-    uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
 };
 
 struct ctw_model_reply { /* load, unload */
-    uint64_t has;
-    struct ctw_slice model, state;
+    struct ctw_span model, state;
 };
 
 struct ctw_drain_reply { /* drain, shutdown */
-    uint64_t has;
-    struct ctw_slice state;
+    struct ctw_span state;
     uint64_t jobs;
 };
 
@@ -339,7 +306,7 @@ extern const struct ctw_schema ctw_error_schema; /* ipc/messages/error.c */
 struct ctw_request {
     uint64_t id;
     enum ctw_op op;
-    struct ctw_slice token; /* from the envelope; empty: no token */
+    struct ctw_span token; /* from the envelope; empty: no token */
     union {
         struct ctw_empty empty; /* info, health */
         struct ctw_submit submit;
@@ -394,7 +361,7 @@ void ctw_reply_close(struct ctw_reply *reply);
 /* Zeroed memory that ctw_reply_close() frees; NULL: out of memory. */
 void *ctw_reply_alloc(struct ctw_reply *reply, size_t bytes) CTW_MUST_CHECK;
 /* Sets *out to a copy of the text in memory from ctw_reply_alloc(); false: out of memory. */
-bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_slice *out);
+bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_span *out);
 /* Turns the reply into an error reply; copies the message. */
 void ctw_reply_fail(struct ctw_reply *reply, const struct ctw_err *err);
 

@@ -114,8 +114,8 @@ static void init_waiting(struct ctw_server *s)
     pthread_cond_init(&s->timed, &attr);
     pthread_cond_init(&s->idle, &attr);
     pthread_condattr_destroy(&attr);
-    ctw_exchanges_init(&s->ready);
-    ctw_exchanges_init(&s->waiting);
+    ctw_calls_init(&s->ready);
+    ctw_calls_init(&s->waiting);
     s->timer_ms = INT64_MAX;
 }
 
@@ -168,7 +168,7 @@ static void end_connections(struct ctw_server *s)
 {
     enum { SLICE_MS = 5 };
     int64_t until_ms = ctw_now_ms() + LAST_REPLIES_MS;
-    ctw_dispatch_wake(s, 0);
+    ctw_calls_wake(s, 0);
     for (bool dropped = false; s->connections != NULL || s->accepting;) {
         int64_t now = ctw_now_ms() + SLICE_MS;
         struct timespec slice = {.tv_sec = now / 1000, .tv_nsec = (long)(now % 1000) * 1000000};
@@ -190,7 +190,7 @@ void ctw_server_close(struct ctw_server *s)
     if (s->listener != NULL)
         nng_stream_listener_close(s->listener);
     end_connections(s);
-    ctw_dispatch_write_notes(s);
+    ctw_server_write_notes(s);
     s->ended = true;
     pthread_cond_broadcast(&s->work);
     pthread_cond_broadcast(&s->timed);
@@ -214,7 +214,7 @@ void ctw_server_close(struct ctw_server *s)
 void ctw_server_wake(struct ctw_server *s, uint64_t key)
 {
     pthread_mutex_lock(&s->lock);
-    ctw_dispatch_wake(s, key);
+    ctw_calls_wake(s, key);
     pthread_mutex_unlock(&s->lock);
 }
 

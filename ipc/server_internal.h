@@ -1,17 +1,18 @@
 /*
- * Shared by server.c (opening, closing), accept.c (new connections), connection.c (bytes),
- * dispatch.c (requests), bounds.c (what a connection may take) and holders.c (what all connections
- * of one client may take).
+ * Shared by the files of the server, each of which calls only those after it: server.c (opening,
+ * closing), dispatch.c (threads), accept.c (new connections), evict.c (whose connection makes
+ * room), connection.c (bytes), calls.c (lists of requests), bounds.c (what a connection may take),
+ * holders.c (what all connections of one client may take), notes.c (what the timer does later).
  *
  * One lock guards the whole server. nng runs its callbacks on its own threads. A callback takes the
  * lock, advances one connection by a step and starts nng's next operation. nng never calls back
  * from within the call that starts an operation, and no code blocks with the lock held. Call the
  * functions below with the lock held unless their comment says otherwise.
  *
- * An exchange is a request and its reply. It is, in this order: received (connection->receiving),
+ * A call is a request and its reply. It is, in this order: received (connection->receiving),
  * pending (its connection's list), active (in the server's ready list, then with a thread), perhaps
  * waiting (the server's list, then pending again), answered (still active until its reply is sent).
- * A connection has at most one active exchange, so its client gets one reply at a time.
+ * A connection has at most one active call, so its client gets one reply at a time.
  */
 #ifndef CTW_IPC_SERVER_INTERNAL_H
 #define CTW_IPC_SERVER_INTERNAL_H
@@ -50,15 +51,15 @@ struct ctw_holder {
     unsigned passed_over; /* in the scan of this number, an earlier request of it must wait */
 };
 
-struct ctw_exchange {
+struct ctw_call {
     struct ctw_connection *conn;
-    struct ctw_exchange *next; /* in the list that holds the exchange */
+    struct ctw_call *next;     /* in the list that holds the call */
     size_t n, n_trace;         /* request bytes, and how many are nng's header before the message */
     enum ctw_room_kind room;   /* that `charge` of a request was taken from, ... */
     struct ctw_holder *holder; /* ... by this holder; NULL: none was */
     size_t charge;             /* bytes in the room (request) or server->unsent (reply) */
     bool refused;              /* it had no valid token */
-    bool counted;              /* counted in conn->n_exchanges */
+    bool counted;              /* counted in conn->n_calls */
     unsigned char *data;       /* the request; NULL: handled and freed */
     unsigned char head[CTW_FRAME_BYTES + CTW_TRACE_BYTES]; /* of the reply */
     size_t n_head;
@@ -68,8 +69,8 @@ struct ctw_exchange {
     uint64_t key;
 };
 
-struct ctw_exchanges {
-    struct ctw_exchange *first, **end; /* end: where the next exchange is linked */
+struct ctw_calls {
+    struct ctw_call *first, **end; /* end: where the next call is linked */
 };
 
 enum ctw_receiving { CTW_RECEIVING_HELLO, CTW_RECEIVING_FRAME, CTW_RECEIVING_BODY };
@@ -117,14 +118,14 @@ struct ctw_connection {
     enum ctw_receiving state;
     unsigned char in[CTW_FRAME_BYTES];
     size_t got, want; /* bytes of the hello, frame or body */
-    struct ctw_exchange *receiving;
+    struct ctw_call *receiving;
 
-    struct ctw_exchanges pending;
-    struct ctw_exchange *active;
-    int n_exchanges; /* unanswered */
-    int n_waiting;   /* waiting requests among them */
+    struct ctw_calls pending;
+    struct ctw_call *active;
+    int n_calls;   /* unanswered */
+    int n_waiting; /* waiting requests among them */
 
-    size_t sent; /* bytes of the hello or the active exchange's reply */
+    size_t sent; /* bytes of the hello or the active call's reply */
     struct ctw_pace receiving_pace, sending_pace;
     struct ctw_allowance allowance;
     int64_t resume_ms; /* reading pauses until this time; 0: no pause */
@@ -160,10 +161,11 @@ struct ctw_server {
     struct ctw_holder *holders;
     struct ctw_room rooms[CTW_N_ROOMS];
     unsigned n_scans; /* of a room's waiting connections */
+    bool may_resume;  /* memory was given back since these were looked at */
     size_t unsent;    /* bytes of large replies */
     int64_t hurry_ms; /* when to check paces next */
     bool fetch_waits; /* a fetch waits for replies to be sent */
-    struct ctw_exchanges ready, waiting;
+    struct ctw_calls ready, waiting;
     int n_waiting;
     unsigned n_wakes;
     char notes[CTW_NOTES][CTW_NOTE_BYTES];
@@ -177,12 +179,13 @@ struct ctw_server {
 bool ctw_connection_start(struct ctw_connection *c) CTW_MUST_CHECK;
 /* Continues reading unless a bound forbids it. */
 void ctw_connection_receive(struct ctw_connection *c);
-/* Sends the active exchange's reply unless another send is in flight. */
+/* Sends the active call's reply unless another send is in flight. */
 void ctw_connection_send(struct ctw_connection *c);
 /* Closes the connection; the timer frees it. why: the reason for the log; NULL: no log line. */
 void ctw_connection_drop(struct ctw_connection *c, const char *why);
-/* Makes the connection receive a request of c->want bytes, for which there is room. */
-void ctw_connection_receive_body(struct ctw_connection *c);
+/* Resumes connections that wait for memory, as far as there is some. Whoever may have freed a
+ * request calls it at the end of the step. */
+void ctw_connections_resume(struct ctw_server *s);
 bool ctw_connection_is_free(const struct ctw_connection *c);
 /* Call without the lock, after removing the connection from the server's list. */
 void ctw_connection_free(struct ctw_connection *c);
@@ -193,20 +196,22 @@ void ctw_rooms_init(struct ctw_server *s);
 /* Is there memory for a request of c->want bytes? If not, the connection waits for it. */
 bool ctw_room_take(struct ctw_connection *c) CTW_MUST_CHECK;
 void ctw_room_leave(struct ctw_connection *c); /* it waits no more */
-void ctw_room_charge(struct ctw_connection *c, struct ctw_exchange *e);
-/* The request's bytes are freed; resumes connections that wait for memory. */
-void ctw_room_give_back(struct ctw_exchange *e);
-/* It has sent a request that was not refused: its requests take the clients' memory from now on,
- * and it counts among the connections of the peer's token. */
-void ctw_connection_admitted(struct ctw_connection *c, const struct ctw_peer *peer);
+void ctw_room_charge(struct ctw_connection *c, struct ctw_call *e);
+/* The request's bytes are freed. */
+void ctw_room_give_back(struct ctw_call *e);
+/* It waits, and is a stranger no more: it waits in another room. */
+void ctw_room_change(struct ctw_connection *c);
+/* A connection that waited, and for which there is memory now; NULL: none. */
+struct ctw_connection *ctw_rooms_next(struct ctw_server *s);
 /* A new connection takes over what the last closed one left: reconnecting renews no burst. */
 void ctw_allowance_take_over(struct ctw_connection *c);
 void ctw_allowance_use(struct ctw_connection *c); /* for a request; reading may pause */
 void ctw_allowance_leave(struct ctw_connection *c);
 /* Does anything wait for the memory of other connections' messages? */
 bool ctw_connections_wait(const struct ctw_server *s);
-/* Drops connections that are slow with a large message while others wait for its memory. */
-void ctw_connections_hurry(struct ctw_server *s);
+/* Why it is too slow with a large message, whose memory others wait for; NULL: it is not. Call once
+ * a second. */
+const char *ctw_connection_is_slow(struct ctw_connection *c);
 
 /* ---- holders.c ---- */
 
@@ -218,32 +223,56 @@ void ctw_holder_give_back(struct ctw_server *s, struct ctw_holder *h, int room, 
 int ctw_holder_most_connections(const struct ctw_server *s); /* that one may hold */
 /* The holder of the most connections; NULL: there is none. */
 const struct ctw_holder *ctw_holder_of_most(const struct ctw_server *s);
+/* ---- calls.c ---- */
+
+void ctw_calls_init(struct ctw_calls *list);
+void ctw_calls_append(struct ctw_calls *list, struct ctw_call *e);
+/* Unlinks and returns the call *at. */
+struct ctw_call *ctw_calls_take(struct ctw_calls *list, struct ctw_call **at);
+/* Frees the request's bytes. */
+void ctw_call_handled(struct ctw_call *e);
+void ctw_call_free(struct ctw_call *e);
+/* Queues a completely received request. */
+void ctw_call_add(struct ctw_call *e);
+/* Activates the connection's next request if none is active. */
+void ctw_call_next(struct ctw_connection *c);
+/* Frees the pending and waiting requests of a connection that is closing. */
+void ctw_calls_forget(struct ctw_connection *c);
+/* Makes requests that wait for `key` (0: all waiting requests) pending again. */
+void ctw_calls_wake(struct ctw_server *s, uint64_t key);
+/* Likewise those that are due: by time if now_ms is not 0, else by `key` (0: any). */
+void ctw_calls_wake_due(struct ctw_server *s, uint64_t key, int64_t now_ms);
+
+/* ---- notes.c ---- */
+
+/* Stores a warning for the log. The timer writes it without the lock, because standard error may be
+ * a full pipe. */
+void ctw_server_note(struct ctw_server *s, const char *fmt, ...) CTW_PRINTF(2, 3);
+/* Writes the stored warnings; releases the lock while writing. */
+void ctw_server_write_notes(struct ctw_server *s);
+/* The timer must run at `ms` at the latest. */
+void ctw_server_look_at(struct ctw_server *s, int64_t ms);
+
+/* ---- evict.c ---- */
+
+/*
+ * Drops the oldest connection that has sent no admitted request, of the host that has most of them,
+ * so that strangers cannot keep clients out by doing nothing. The newcomer takes over its place.
+ * `of`: only of this host; NULL: of any. Is there one?
+ */
+bool ctw_evict_stranger(struct ctw_connection *newcomer,
+                        const struct ctw_holder *of) CTW_MUST_CHECK;
 /* Closes a connection to make room for the newcomer, which takes over its place: an idle one of the
  * largest holder or idle for long, else a busy one of a holder of very many. `own`: of the same
  * holder, idle for long. Is there one? */
-bool ctw_holder_close_one(struct ctw_connection *newcomer, bool own) CTW_MUST_CHECK;
+bool ctw_evict_of_holder(struct ctw_connection *newcomer, bool own) CTW_MUST_CHECK;
 
-/* ---- dispatch.c ---- */
+/* It has sent a request that was not refused: its requests take the clients' memory from now on,
+ * and it counts among the connections of the peer's token. */
+void ctw_connection_admitted(struct ctw_connection *c, const struct ctw_peer *peer);
 
-void ctw_exchanges_init(struct ctw_exchanges *list);
-/* Frees the request's bytes and resumes connections that wait for memory. */
-void ctw_exchange_handled(struct ctw_exchange *e);
-void ctw_exchange_free(struct ctw_exchange *e);
-/* Queues a completely received request. */
-void ctw_dispatch_add(struct ctw_exchange *e);
-/* Activates the connection's next request if none is active. */
-void ctw_dispatch_next(struct ctw_connection *c);
-/* Frees the pending and waiting requests of a connection that is closing. */
-void ctw_dispatch_forget(struct ctw_connection *c);
-/* Stores a warning for the log. The timer writes it without the lock, because standard error may be
- * a full pipe. */
-void ctw_dispatch_note(struct ctw_server *s, const char *fmt, ...) CTW_PRINTF(2, 3);
-/* Writes the stored warnings; releases the lock while writing. */
-void ctw_dispatch_write_notes(struct ctw_server *s);
-/* Makes requests that wait for `key` (0: all waiting requests) pending again. */
-void ctw_dispatch_wake(struct ctw_server *s, uint64_t key);
-/* The timer must run at `ms` at the latest. */
-void ctw_dispatch_look_at(struct ctw_server *s, int64_t ms);
+/* ---- dispatch.c: threads ---- */
+
 void *ctw_dispatch_main(void *server);
 void *ctw_dispatch_timer_main(void *server);
 

@@ -1,98 +1,29 @@
-/* Checks every operation against the contract in backend.h, and calls the table. A failed check is
- * a bug in the caller, never in a checkpoint or a client. */
-#include "kernels/inputs.h"
+/* Checks every operation but products (products.c) against the contract in backend.h, and calls the
+ * table. A failed check is a bug in the caller, never in a checkpoint or a client. */
+#include "kernels/backend_internal.h"
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
-/* CTW_EINTERNAL with the violated rule. */
-#define REQUIRE(op_name, rule)                                                                     \
-    do {                                                                                           \
-        if (!(rule))                                                                               \
-            return ctw_fail(err, CTW_EINTERNAL, "%s: needs %s", op_name, #rule);                   \
-    } while (0)
-
-static bool is_float(enum ctw_dtype dtype)
+bool ctw_quantise_ok(const struct ctw_quantise *q, int64_t dim)
 {
-    return dtype == CTW_F32 || dtype == CTW_BF16 || dtype == CTW_F16;
+    bool ints = q->codes == CTW_CODES_INT, is_static = q->scale_kind == CTW_SCALE_STATIC;
+    bool by_range = is_static || q->scale_kind == CTW_SCALE_DYNAMIC;
+    return q->codes != CTW_CODES_NONE && (!ints || (q->bits >= 2 && q->bits <= 8)) &&
+           (q->scale_kind != CTW_SCALE_E8M0 || !ints) && (!q->asymmetric || (ints && by_range)) &&
+           q->group >= 0 && (q->group == 0 || (!is_static && dim % q->group == 0)) &&
+           (!is_static || q->scale > 0) && (q->scale_kind != CTW_SCALE_E4M3 || q->global > 0);
 }
 
-static bool shard_ok(const struct ctw_shard *s)
+bool ctw_shard_ok(const struct ctw_shard *s)
 {
     return s != NULL && s->weight != NULL && s->data != NULL && s->weight->format != NULL &&
-           s->weight->n >= 1 && s->weight->k >= 1 && is_float(s->weight->dtype) && s->row0 >= 0 &&
-           s->step >= 0 && s->n >= 1 && (s->n - 1) * ctw_shard_step(s) < s->weight->n - s->row0 &&
-           (s->bias == NULL || is_float(s->bias_dtype)) &&
+           s->weight->n >= 1 && s->weight->k >= 1 && ctw_is_float(s->weight->dtype) &&
+           s->row0 >= 0 && s->step >= 0 && s->n >= 1 &&
+           (s->n - 1) * ctw_shard_step(s) < s->weight->n - s->row0 &&
+           (s->bias == NULL || ctw_is_float(s->bias_dtype)) &&
            (s->input == NULL || ctw_quantise_ok(s->input, s->weight->k)) &&
            (s->rotate_in == NULL || ctw_rotation_ok(s->rotate_in, s->weight->k)) &&
            (s->rotate_out == NULL || ctw_rotation_ok(s->rotate_out, s->n));
-}
-
-/* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
-static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_out,
-                                    struct ctw_err *err)
-{
-    REQUIRE("linear", is_float(op->dtype));
-    REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
-    REQUIRE("linear", op->slot >= 0 && op->slot < CTW_N_SLOTS);
-    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->act < CTW_ACT_XIELU);
-    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->glu.kind <= CTW_GLU_OFFSET);
-    int64_t n = 0;
-    for (int i = 0; i < op->n_shards; i++) {
-        REQUIRE("linear", shard_ok(&op->shards[i]));
-        REQUIRE("linear", op->shards[i].weight->k == op->shards[0].weight->k);
-        n += op->shards[i].n;
-    }
-    if (op->epilogue == CTW_EPI_GATE) {
-        REQUIRE("linear", op->n_shards == 2);
-        REQUIRE("linear", op->shards[0].n == op->shards[1].n);
-        n /= 2;
-    }
-    *n_out = n;
-    return CTW_OK;
-}
-
-static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_err *err)
-{
-    int64_t n;
-    enum ctw_status st = check_shards(op, &n, err);
-    if (st != CTW_OK)
-        return st;
-    REQUIRE("linear", op->epilogue != CTW_EPI_ADD || is_float(op->residual_dtype));
-    REQUIRE("linear", op->n_tok >= 0);
-    REQUIRE("linear", op->ldx >= op->shards[0].weight->k);
-    REQUIRE("linear", op->ldy >= n);
-    REQUIRE("linear", op->n_tok == 0 || (op->x != NULL && op->y != NULL));
-    REQUIRE("linear",
-            op->x_rows == NULL || op->epilogue == CTW_EPI_GATE || op->epilogue == CTW_EPI_STORE);
-    REQUIRE("linear", op->x_weight == NULL || op->x_rows != NULL);
-    for (int i = 0; i < op->n_shards; i++)
-        REQUIRE("linear", op->shards[i].rotate_out == NULL ||
-                              (op->epilogue != CTW_EPI_LOGITS && op->epilogue != CTW_EPI_SCATTER));
-    REQUIRE("linear",
-            op->epilogue == CTW_EPI_SCATTER || (op->y_rows == NULL && op->y_weight == NULL));
-    return CTW_OK;
-}
-
-static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *err)
-{
-    REQUIRE("qkv", is_float(op->dtype));
-    REQUIRE("qkv", op->n_tok >= 0);
-    REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
-    REQUIRE("qkv", op->n_head % op->n_kv == 0 && (op->k != NULL || op->v == NULL));
-    if (op->head > CTW_MAX_HEAD)
-        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
-                        op->head, CTW_MAX_HEAD);
-    REQUIRE("qkv", op->rot_dim >= 0 && op->rot_dim % 2 == 0 && op->rot_dim <= op->head);
-    REQUIRE("qkv", op->rot_dim == 0 || (op->positions != NULL && op->cos_sin != NULL));
-    REQUIRE("qkv", op->q_factor == NULL || op->positions != NULL);
-    REQUIRE("qkv", (op->q_norm == NULL && op->k_norm == NULL) || is_float(op->norm_dtype));
-    const struct ctw_qkv_columns *c = &op->columns;
-    int64_t last = (op->n_kv - 1) * c->kv_step + op->head, r = op->n_head / op->n_kv;
-    REQUIRE("qkv", c->q >= 0 && c->k >= 0 && c->v >= 0 && c->q_step >= 0 && c->kv_step >= 0);
-    REQUIRE("qkv", op->k == NULL || c->k + last <= c->ld);
-    REQUIRE("qkv", op->v == NULL || c->v + last <= c->ld);
-    REQUIRE("qkv", c->q + (op->n_kv - 1) * c->q_step + r * op->head <= c->ld);
-    return CTW_OK;
 }
 
 /* Q, k and v side by side, if no columns are given. */
@@ -107,27 +38,42 @@ static struct ctw_op_qkv with_columns(const struct ctw_op_qkv *op)
     return full;
 }
 
-/* Is the linear operation's y what the qkv operation splits? Each has been checked on its own. */
-static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op,
-                                        const struct ctw_op_qkv *qkv, struct ctw_err *err)
+static enum ctw_status check_columns(const struct ctw_op_qkv *op, struct ctw_err *err)
 {
-    int64_t n, columns = qkv->columns.ld;
-    enum ctw_status st = check_shards(op, &n, err);
-    if (st != CTW_OK)
-        return st;
-    REQUIRE("linear_qkv", op->epilogue == CTW_EPI_STORE);
-    REQUIRE("linear_qkv", op->dtype == qkv->dtype && op->n_tok == qkv->n_tok);
-    REQUIRE("linear_qkv", op->y == qkv->qkv && n == columns && op->ldy == columns);
+    REQUIRE("qkv", ctw_is_float(op->dtype));
+    REQUIRE("qkv", op->n_tok >= 0);
+    REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
+    REQUIRE("qkv", op->n_head % op->n_kv == 0 && (op->k != NULL || op->v == NULL));
+    if (op->head > CTW_MAX_HEAD)
+        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
+                        op->head, CTW_MAX_HEAD);
+    REQUIRE("qkv", op->rot_dim >= 0 && op->rot_dim % 2 == 0 && op->rot_dim <= op->head);
+    REQUIRE("qkv", op->rot_dim == 0 || (op->positions != NULL && op->cos_sin != NULL));
+    REQUIRE("qkv", op->q_factor == NULL || op->positions != NULL);
+    REQUIRE("qkv", (op->q_norm == NULL && op->k_norm == NULL) || ctw_is_float(op->norm_dtype));
+    const struct ctw_qkv_columns *c = &op->columns;
+    int64_t last = (op->n_kv - 1) * c->kv_step + op->head, r = op->n_head / op->n_kv;
+    REQUIRE("qkv", c->q >= 0 && c->k >= 0 && c->v >= 0 && c->q_step >= 0 && c->kv_step >= 0);
+    REQUIRE("qkv", op->k == NULL || c->k + last <= c->ld);
+    REQUIRE("qkv", op->v == NULL || c->v + last <= c->ld);
+    REQUIRE("qkv", c->q + (op->n_kv - 1) * c->q_step + r * op->head <= c->ld);
     return CTW_OK;
+}
+
+enum ctw_status ctw_check_qkv(const struct ctw_op_qkv *op, struct ctw_op_qkv *full,
+                              struct ctw_err *err)
+{
+    *full = with_columns(op);
+    return check_columns(full, err);
 }
 
 static enum ctw_status check_attention(const struct ctw_op_attention *op, struct ctw_err *err)
 {
-    REQUIRE("attention", is_float(op->dtype));
+    REQUIRE("attention", ctw_is_float(op->dtype));
     REQUIRE("attention", op->n_head >= 1 && op->n_kv >= 1 && op->n_head % op->n_kv == 0);
     REQUIRE("attention", op->head >= 1 && op->head_v >= 1 && op->n_seqs >= 0);
     REQUIRE("attention", op->window >= 0 && op->chunk >= 0 && (op->window == 0 || op->chunk == 0));
-    REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
+    REQUIRE("attention", op->sinks == NULL || ctw_is_float(op->sinks_dtype));
     REQUIRE("attention", op->alibi == NULL || op->softcap == 0);
     REQUIRE("attention", op->seen == NULL || (op->softcap == 0 && op->alibi == NULL));
     REQUIRE("attention", op->seen == NULL || (op->scale > 0 && op->chunk == 0));
@@ -152,8 +98,8 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
 enum ctw_status ctw_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
                            struct ctw_err *err)
 {
-    REQUIRE("decode", is_float(op->dtype));
-    REQUIRE("decode", shard_ok(op->shard));
+    REQUIRE("decode", ctw_is_float(op->dtype));
+    REQUIRE("decode", ctw_shard_ok(op->shard));
     REQUIRE("decode", op->row0 >= 0 && op->n_rows >= 0);
     REQUIRE("decode", op->row0 + op->n_rows <= op->shard->n);
     return be->ops->decode(be, op, err);
@@ -162,8 +108,8 @@ enum ctw_status ctw_decode(struct ctw_backend *be, const struct ctw_op_decode *o
 enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                           struct ctw_err *err)
 {
-    REQUIRE("embed", is_float(op->dtype));
-    REQUIRE("embed", shard_ok(op->table) && op->table->bias == NULL);
+    REQUIRE("embed", ctw_is_float(op->dtype));
+    REQUIRE("embed", ctw_shard_ok(op->table) && op->table->bias == NULL);
     REQUIRE("embed", op->in_part ? op->id0 >= 0 && !op->add &&
                                        op->table->weight->format->id == CTW_FORMAT_dense
                                  : op->id0 == 0);
@@ -178,9 +124,9 @@ enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op, s
     full.ldx = op->ldx == 0 ? full.n_groups * op->dim : op->ldx;
     full.ldy = op->ldy == 0 ? full.n_groups * op->dim : op->ldy;
     full.factor = op->factor == 0 ? 1 : op->factor;
-    REQUIRE("norm", is_float(op->dtype) && is_float(op->x_dtype));
-    REQUIRE("norm", op->weight == NULL || is_float(op->weight_dtype));
-    REQUIRE("norm", op->bias == NULL || is_float(op->bias_dtype));
+    REQUIRE("norm", ctw_is_float(op->dtype) && ctw_is_float(op->x_dtype));
+    REQUIRE("norm", op->weight == NULL || ctw_is_float(op->weight_dtype));
+    REQUIRE("norm", op->bias == NULL || ctw_is_float(op->bias_dtype));
     REQUIRE("norm", op->y != op->x || (op->dtype == op->x_dtype && op->rows == NULL));
     REQUIRE("norm", op->y != op->x || (full.ldx == full.ldy && !op->add));
     REQUIRE("norm", op->n_tok >= 0 && op->dim >= 1 && full.n_groups >= 1);
@@ -191,7 +137,7 @@ enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op, s
 
 enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op, struct ctw_err *err)
 {
-    REQUIRE("act", is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
+    REQUIRE("act", ctw_is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
     REQUIRE("act", op->ldx >= op->dim && op->ldy >= op->dim);
     REQUIRE("act", op->up == NULL || op->ldup >= op->dim);
     REQUIRE("act", op->y != op->x || op->ldx == op->ldy);
@@ -201,7 +147,7 @@ enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op, str
 enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
                              struct ctw_err *err)
 {
-    REQUIRE("quantise", is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
+    REQUIRE("quantise", ctw_is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
     REQUIRE("quantise", ctw_quantise_ok(op->how, op->dim));
     REQUIRE("quantise", op->ldx >= op->dim && op->ldy >= op->dim);
     REQUIRE("quantise", op->y != op->x || (op->ldx == op->ldy && op->rows == NULL));
@@ -211,88 +157,23 @@ enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantis
 enum ctw_status ctw_rotate(struct ctw_backend *be, const struct ctw_op_rotate *op,
                            struct ctw_err *err)
 {
-    REQUIRE("rotate", is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
+    REQUIRE("rotate", ctw_is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
     REQUIRE("rotate", ctw_rotation_ok(op->how, op->dim));
     REQUIRE("rotate", op->ldx >= op->dim && op->ldy >= op->dim && op->y != op->x);
     return be->ops->rotate(be, op, err);
 }
 
-enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
-                            struct ctw_err *err)
-{
-    int64_t n;
-    if (op->n_shards != 0) {
-        enum ctw_status st = check_shards(op, &n, err);
-        if (st != CTW_OK)
-            return st;
-    }
-    const struct ctw_op_linear none = {.slot = op->slot};
-    return be->ops->prepare(be, ctw_inputs_split(op) ? &none : op, err);
-}
-
-enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
-                           struct ctw_err *err)
-{
-    enum ctw_status st = check_linear(op, err);
-    return st != CTW_OK              ? st
-           : ctw_input_elems(op) > 0 ? ctw_inputs_linear(be, op, err)
-                                     : be->ops->linear(be, op, err);
-}
-
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op, struct ctw_err *err)
 {
-    const struct ctw_op_qkv full = with_columns(op);
-    enum ctw_status st = check_qkv(&full, err);
+    struct ctw_op_qkv full;
+    enum ctw_status st = ctw_check_qkv(op, &full, err);
     return st != CTW_OK ? st : be->ops->qkv(be, &full, err);
-}
-
-enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
-                               const struct ctw_op_qkv *qkv, struct ctw_err *err)
-{
-    bool done = false;
-    const struct ctw_op_qkv full = with_columns(qkv);
-    enum ctw_status st = check_linear(op, err);
-    if (st == CTW_OK)
-        st = check_qkv(&full, err);
-    if (st == CTW_OK)
-        st = check_linear_qkv(op, &full, err);
-    if (st == CTW_OK && ctw_input_elems(op) > 0)
-        return ctw_inputs_linear_qkv(be, op, qkv, err);
-    if (st == CTW_OK && be->ops->linear_qkv != NULL)
-        st = be->ops->linear_qkv(be, op, &full, &done, err);
-    if (st == CTW_OK && !done)
-        st = be->ops->linear(be, op, err);
-    if (st == CTW_OK && !done)
-        st = be->ops->qkv(be, &full, err);
-    return st;
-}
-
-enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
-                                const struct ctw_op_linear *scattered, struct ctw_err *err)
-{
-    bool done = false;
-    enum ctw_status st = CTW_OK;
-    if (gathered != NULL && scattered != NULL && be->ops->linear_pair != NULL &&
-        ctw_input_elems(gathered) == 0 && ctw_input_elems(scattered) == 0) {
-        REQUIRE("pair", gathered->x_rows != NULL && scattered->epilogue == CTW_EPI_SCATTER);
-        REQUIRE("pair", gathered->dtype == scattered->dtype);
-        st = check_linear(gathered, err);
-        if (st == CTW_OK)
-            st = check_linear(scattered, err);
-        if (st == CTW_OK)
-            st = be->ops->linear_pair(be, gathered, scattered, &done, err);
-    }
-    if (st == CTW_OK && !done && scattered != NULL)
-        st = ctw_linear(be, scattered, err);
-    if (st == CTW_OK && !done && gathered != NULL)
-        st = ctw_linear(be, gathered, err);
-    return st;
 }
 
 enum ctw_status ctw_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
                            struct ctw_err *err)
 {
-    REQUIRE("latent", is_float(op->dtype) && op->n_tok >= 0 && op->n_head >= 1);
+    REQUIRE("latent", ctw_is_float(op->dtype) && op->n_tok >= 0 && op->n_head >= 1);
     REQUIRE("latent", op->own >= 1 && op->turning >= 0 && op->head_v >= 1);
     REQUIRE("latent", op->own + op->turning <= CTW_MAX_HEAD && op->head_v <= CTW_MAX_HEAD);
     REQUIRE("latent", op->ld_turned >= op->turning);
@@ -304,7 +185,8 @@ enum ctw_status ctw_latent(struct ctw_backend *be, const struct ctw_op_latent *o
 enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op, struct ctw_err *err)
 {
     REQUIRE("gate", op->kind == CTW_GATE_SIGMOID || op->kind == CTW_GATE_SOFTPLUS);
-    REQUIRE("gate", is_float(op->dtype) && op->n_tok >= 0 && op->n_groups >= 1 && op->size >= 1);
+    REQUIRE("gate",
+            ctw_is_float(op->dtype) && op->n_tok >= 0 && op->n_groups >= 1 && op->size >= 1);
     REQUIRE("gate", op->ldx >= op->n_groups && op->ldy >= op->n_groups * op->size);
     return op->n_tok == 0 ? CTW_OK : be->ops->gate(be, op, err);
 }
@@ -312,7 +194,8 @@ enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op, s
 enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
                           struct ctw_err *err)
 {
-    REQUIRE("index", is_float(op->dtype) && op->n_head >= 1 && op->head >= 1 && op->chosen >= 1);
+    REQUIRE("index",
+            ctw_is_float(op->dtype) && op->n_head >= 1 && op->head >= 1 && op->chosen >= 1);
     REQUIRE("index", op->head <= CTW_MAX_HEAD && op->ld_weights >= op->n_head);
     for (int64_t i = 0; i < op->n_seqs; i++)
         REQUIRE("index", op->seqs[i].pos0 + op->seqs[i].n_q <= op->ld_seen * 32);
@@ -327,27 +210,6 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
     full.v_factor = op->v_factor == 0 ? 1 : op->v_factor;
     enum ctw_status st = check_attention(&full, err);
     return st != CTW_OK ? st : be->ops->attention(be, &full, err);
-}
-
-enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, struct ctw_err *err)
-{
-    REQUIRE("head", is_float(op->dtype));
-    REQUIRE("head", shard_ok(op->weight) && op->weight->n == op->weight->weight->n);
-    REQUIRE("head", op->n_rows >= 0);
-    REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= INT32_MAX);
-    REQUIRE("head", op->id0 >= 0 && op->id0 < op->n_vocab);
-    if (op->id0 > 0 || op->weight->n < op->n_vocab) {
-        bool plain = op->softcap == 0 && op->weight->bias == NULL;
-        int64_t rows = be->ops->head_rows(be, op->dtype, op->weight->weight->k, plain);
-        bool last = op->id0 + op->weight->n >= op->n_vocab;
-        REQUIRE("head", op->id0 % rows == 0 && (last || op->weight->n % rows == 0));
-    }
-    REQUIRE("head", (op->logits == NULL) == (op->norms == NULL));
-    REQUIRE("head", op->logits == NULL ||
-                        (op->ld_logits >= op->n_vocab && op->ld_logits % CTW_LOGITS_ALIGN == 0));
-    REQUIRE("head", op->weight->rotate_out == NULL);
-    return op->weight->input != NULL || op->weight->rotate_in != NULL ? ctw_inputs_head(be, op, err)
-                                                                      : be->ops->head(be, op, err);
 }
 
 static enum ctw_status check_logits(const struct ctw_logits *l, struct ctw_err *err)
@@ -405,10 +267,10 @@ enum ctw_status ctw_route(struct ctw_backend *be, const struct ctw_op_route *op,
     full.rule.scale = op->rule.scale == 0 ? 1 : op->rule.scale;
     REQUIRE("route", op->n_tok >= 0 && op->logits != NULL);
     REQUIRE("route", op->ids != NULL && op->weights != NULL);
-    REQUIRE("route", op->correction == NULL || (is_float(op->correction_dtype) &&
+    REQUIRE("route", op->correction == NULL || (ctw_is_float(op->correction_dtype) &&
                                                 op->rule.score != CTW_SCORE_SOFTMAX_CHOSEN &&
                                                 op->rule.score != CTW_SCORE_SPARSEMIXER));
-    REQUIRE("route", op->expert_scale == NULL || is_float(op->expert_scale_dtype));
+    REQUIRE("route", op->expert_scale == NULL || ctw_is_float(op->expert_scale_dtype));
     return be->ops->route(be, &full, err);
 }
 

@@ -27,7 +27,7 @@ struct ctw_backend_ops;
 struct ctw_backend {
     const struct ctw_backend_ops *ops;
     char reason[256]; /* why this backend was selected; set by ctw_backend_open() */
-    void *inputs;     /* device: products' own inputs, and outputs (kernels/inputs.h) */
+    void *inputs;     /* device: products' own inputs, and outputs (kernels/shard_inputs.c) */
     size_t inputs_bytes;
 };
 
@@ -57,9 +57,9 @@ struct ctw_backend_traits {
     int64_t chunk_tokens; /* number of rows from which on products run at full throughput */
     int64_t pass_tokens;  /* more tokens per pass bring no worthwhile gain... */
     int64_t mixture_pass_tokens; /* ...or, of a mixture, whose experts share a pass's tokens */
-    double pass_flops;    /* about one minute of work */
-    bool decodes_ahead;   /* ctw_prepare() decodes all weights that are not dense, and no operation
-                             of the slot reads their bytes afterwards */
+    double pass_flops;           /* about one minute of work */
+    bool decodes_ahead; /* ctw_prepare() decodes all weights that are not dense, and no operation
+                           of the slot reads their bytes afterwards */
 };
 
 /* How bytes come from another device's memory. */

@@ -1,18 +1,39 @@
 /* The calls of the backends' table that concern memory, uploads and fences: backend.h has their
  * rules, and there is nothing to check. */
-#include "kernels/backend.h"
-#include "kernels/inputs.h"
+#include "kernels/backend_internal.h"
+
+static size_t inputs_bytes(const struct ctw_reserve *r)
+{
+    return (size_t)r->n_tok * (size_t)r->input_elems * ctw_dtype_bytes(r->dtype);
+}
+
+void ctw_inputs_free(struct ctw_backend *be)
+{
+    ctw_device_free(be, be->inputs);
+    be->inputs = NULL;
+    be->inputs_bytes = 0;
+}
+
+enum ctw_status ctw_inputs_reserve(struct ctw_backend *be, size_t bytes, struct ctw_err *err)
+{
+    if (bytes <= be->inputs_bytes)
+        return CTW_OK;
+    ctw_inputs_free(be);
+    enum ctw_status st = ctw_device_alloc(be, &be->inputs, bytes, err);
+    be->inputs_bytes = st == CTW_OK ? bytes : 0;
+    return st;
+}
 
 size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
-    return be->ops->scratch_bytes(be, r) + ctw_inputs_bytes(r);
+    return be->ops->scratch_bytes(be, r) + inputs_bytes(r);
 }
 
 enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
                                     struct ctw_err *err)
 {
     enum ctw_status st = be->ops->reserve(be, r, err);
-    return st == CTW_OK ? ctw_inputs_reserve(be, ctw_inputs_bytes(r), err) : st;
+    return st == CTW_OK ? ctw_inputs_reserve(be, inputs_bytes(r), err) : st;
 }
 
 void ctw_backend_trim(struct ctw_backend *be)

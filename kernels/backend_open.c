@@ -3,7 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "kernels/inputs.h"
+#include "kernels/backend_internal.h"
 
 static const struct ctw_backend_options no_options;
 

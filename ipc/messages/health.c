@@ -3,11 +3,11 @@
 static const struct ctw_schema request = {"health", sizeof(struct ctw_empty), NULL, 0};
 
 static const struct ctw_field reply_fields[] = {
-    CTW_FIELD(STR, struct ctw_health_reply, state, REQUIRED),
-    CTW_FIELD(STR, struct ctw_health_reply, message, REQUIRED),
-    CTW_FIELD(BIN, struct ctw_health_reply, boot, REQUIRED),
-    CTW_FIELD(UINT, struct ctw_health_reply, jobs, REQUIRED),
-    CTW_FIELD(UINT, struct ctw_health_reply, stalled_ms, REQUIRED),
+    CTW_FIELD(STR, struct ctw_health_reply, state),
+    CTW_FIELD(STR, struct ctw_health_reply, message),
+    CTW_FIELD(BIN, struct ctw_health_reply, boot),
+    CTW_FIELD(UINT, struct ctw_health_reply, jobs),
+    CTW_FIELD(UINT, struct ctw_health_reply, stalled_ms),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("health reply", struct ctw_health_reply, reply_fields);

@@ -1,13 +1,13 @@
 #include "ipc/messages.h"
 
 static const struct ctw_field fields[] = {
-    CTW_FIELD(STR, struct ctw_unload, model, REQUIRED),
+    CTW_FIELD(STR, struct ctw_unload, model),
 };
 static const struct ctw_schema request = CTW_SCHEMA("unload", struct ctw_unload, fields);
 
 static const struct ctw_field reply_fields[] = {
-    CTW_FIELD(STR, struct ctw_model_reply, model, REQUIRED),
-    CTW_FIELD(STR, struct ctw_model_reply, state, REQUIRED),
+    CTW_FIELD(STR, struct ctw_model_reply, model),
+    CTW_FIELD(STR, struct ctw_model_reply, state),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("unload reply", struct ctw_model_reply, reply_fields);

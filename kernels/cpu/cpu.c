@@ -40,20 +40,6 @@ static struct ctw_cpu *cpu_of(struct ctw_backend *be)
     return (struct ctw_cpu *)be;
 }
 
-enum ctw_status ctw_cpu_scratch(struct ctw_cpu *cpu, size_t bytes, void **out, struct ctw_err *err)
-{
-    if (bytes > cpu->scratch_bytes) {
-        ctw_free_aligned(cpu->scratch);
-        cpu->scratch_bytes = 0;
-        cpu->scratch = ctw_alloc_aligned(bytes);
-        if (cpu->scratch == NULL)
-            return ctw_fail(err, CTW_ENOMEM, "cpu: no memory for %zu bytes of scratch", bytes);
-        cpu->scratch_bytes = bytes;
-    }
-    *out = cpu->scratch;
-    return CTW_OK;
-}
-
 /* May this variant be selected by default? Intel's processors multiply bf16 pairs at half the
  * rate of their fp32 multiply-adds, so avx512 is 1.8 times as fast there (docs/BENCHMARKS.md). */
 static bool pays_here(const struct ctw_cpu_variant *v)
@@ -385,7 +371,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
                .chunk_tokens = 4096, /* decoding a weight then costs under 1 % of using it */
-               .pass_tokens = 4096,          /* a chunk: results are final within seconds */
+               .pass_tokens = 4096,  /* a chunk: results are final within seconds */
                .mixture_pass_tokens = 32768, /* decodes each expert for 2048 tokens or so */
                .pass_flops = 1.2e13},
     .head_rows = cpu_head_rows,

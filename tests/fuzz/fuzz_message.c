@@ -1,11 +1,12 @@
 /*
- * ipc/ and worker/service/job_part.c: any message that decodes encodes to bytes that decode to the
- * same message; any part that is accepted is planned into sequences that obey the engine's rules.
+ * ipc/ and worker/service/jobs/job_part.c: any message that decodes encodes to bytes that decode to
+ * the same message; any part that is accepted is planned into sequences that obey the engine's
+ * rules.
  */
 #include <string.h>
 
 #include "fuzz.h"
-#include "worker/service/job.h"
+#include "worker/service/jobs/job.h"
 
 enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16, LAYERS = 3, MATRICES = 5 };
 
@@ -40,7 +41,7 @@ static void check_divergence(const struct ctw_job *j, int64_t unit, int64_t n)
 static void check_units(struct ctw_job *j)
 {
     int64_t n_input = 0, n_targets = 0, last = INT64_MAX;
-    for (int64_t i = 0; i < j->input.n_units; i++) {
+    for (int64_t i = 0; i < j->input.n_sequences; i++) {
         struct ctw_seq s = ctw_job_seq(j, i);
         fuzz_check(s.first >= 1 && s.first < s.n_tok && s.n_tok - 1 <= j->head.max_length);
         fuzz_check(s.n_tok <= last);
@@ -66,8 +67,8 @@ static void finish(struct ctw_job *j)
     struct ctw_err err;
     struct ctw_reply reply = {.op = CTW_OP_FETCH};
     int64_t n;
-    for (int64_t i = 0; i < j->input.n_units; i++) {
-        ctw_job_scored(j, &j->plan.units[i]);
+    for (int64_t i = 0; i < j->input.n_sequences; i++) {
+        ctw_job_scored(j, &j->plan.sequences[i]);
         fuzz_check(ctw_job_take(j, i, -1, 4, &err) == CTW_OK);
     }
     fuzz_check(j->results.n_done == j->input.n_items && j->results.tok_done == j->input.n_tok);
@@ -78,14 +79,13 @@ static void finish(struct ctw_job *j)
 
 static void check_job(const struct ctw_submit *submit)
 {
-    const struct ctw_model_limits limits = {
-        .name = "m",
-        .reference = submit->head.has >> CTW_HEAD_REFERENCE & 1 ? "r" : NULL,
-        .max_length = MAX_LENGTH,
-        .fit_length = MAX_LENGTH,
-        .n_layers = LAYERS,
-        .n_matrices = MATRICES,
-        .vocab = VOCAB};
+    const struct ctw_model_limits limits = {.name = "m",
+                                            .reference = submit->head.has.reference ? "r" : NULL,
+                                            .max_length = MAX_LENGTH,
+                                            .fit_length = MAX_LENGTH,
+                                            .n_layers = LAYERS,
+                                            .n_matrices = MATRICES,
+                                            .vocab = VOCAB};
     const struct ctw_contact contact = {.pipe = 1};
     struct ctw_job_head head;
     struct ctw_job_part *part = NULL;
@@ -103,7 +103,7 @@ static void check_job(const struct ctw_submit *submit)
     }
     struct ctw_job *j = ctw_job_create(
         id, &head, "numerics", head.kind == CTW_JOB_DIVERGENCE ? "reference's" : NULL, &contact);
-    if (j == NULL || part->n_units > MAX_UNITS || ctw_job_add_part(j, part, &err) != CTW_OK) {
+    if (j == NULL || part->n_sequences > MAX_UNITS || ctw_job_add_part(j, part, &err) != CTW_OK) {
         ctw_job_part_destroy(part);
     } else if (ctw_job_plan(j, &n_done, &err) == CTW_OK) {
         ctw_job_planned(j, n_done);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the source tree: includes between rooms, imports between rooms of the Python package, the rooms
-of each library, banned calls, sizes, headers that compile alone, plain text. Prints "N passed, N failed" last; a check is one rule on one
-file. The tables below list the exceptions, each with its reason."""
+"""Checks the source tree: includes between rooms, circles of calls within a room, imports between rooms of the
+Python package, the rooms of each library, names that stand twice, banned calls, sizes, headers that compile alone,
+plain text. Prints "N passed, N failed" last; a check is one rule on one file. The tables below list the exceptions,
+each with its reason."""
 
 import ast
 import os
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import python_rooms
@@ -17,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 C_DIRS = ("base", "kernels", "ipc", "worker")
 # Limits in lines; the aims are 400 per file and 40 per function.
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
+MAX_ROOM = 25  # source files
 MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 140, ".sh": 130}
 
 # Room -> the rooms that its files may include in addition to the room itself; a header's name allows only
@@ -42,17 +45,47 @@ ROOMS = {
     "worker/engine/mixers": ("worker/engine",),
     "worker/engine/mlps": ("worker/engine",),
     "worker/store": ("base",),
-    "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine", "worker/store"),
+    "worker/service/jobs": ("base", "kernels", "ipc", "worker/model", "worker/engine", "worker/store"),
+    "worker/service/scorer": ("base", "worker/engine", "worker/store", "worker/service/jobs"),
+    "worker/service/requests": ("base", "ipc", "worker/engine", "worker/store", "worker/service/jobs"),
+    "worker/service/life": ("base", "ipc", "worker/engine", "worker/store", "worker/service/jobs",
+                            "worker/service/requests", "worker/service/scorer"),
     "worker/cli": ("base", "kernels", "ipc", "worker/checkpoint", "worker/model", "worker/weights",
-                   "worker/engine", "worker/service", "worker/store"),
+                   "worker/engine", "worker/service/requests", "worker/service/life", "worker/store"),
     "worker": ("base", "ipc", "worker/cli"),
 }
 # Room -> the only source files that the room's top folder may hold.
 ONLY_FILES = {"worker": {"main.c"}}
+# Room -> reason to have more than MAX_ROOM files.
+LARGE_ROOMS = {
+    "base": "small files, each of its own use",
+    "worker/checkpoint": "to go: a room for the quantisation configurations, one file a method",
+    "worker/cli": "one file a command",
+    "worker/engine": "to go: rooms by the path of a token",
+    "worker/model": "to go: rooms for the recipe, names, RoPE",
+    "worker/model/families": "one file a family",
+    "worker/weights": "to go: one loader",
+    "kernels/cpu": "one file a variant of each operation",
+}
+# Room -> reason for files that use each other in a circle.
+CIRCLES_ALLOWED = {
+    "worker/engine": "to go: rooms by the path of a token",
+    "worker/model": "to go: rooms for the recipe, names, RoPE",
+    "kernels/cuda": "to go: the context that cuda.cu opens is also where errors and scratch are",
+    "kernels/cuda/attention": "to go: the kernels' common walk over sequences is in the file that chooses among them",
+    "kernels/cuda/gemm": "to go: cuBLASLt's calls are in the file that chooses among them",
+}
+# File name, or tag of a struct, enum or union -> reason to stand twice in C sources.
+SAME_NAMES_ALLOWED = {
+    "decode.h": "one in the folder of each weight format, whose name tells it apart",
+    "dense.c": "a weight format and a kind of MLP; to go: the engine's rooms",
+    "keys.c": "to go: the engine's mixers/keys.c becomes a part of the carry",
+}
 # Header pattern -> files that may include the header.
 LIBRARIES = [
     (re.compile(r"cjson/"), re.compile(r"base/json[^/]*$")),
     (re.compile(r"xxh"), re.compile(r"base/digest\.c$")),
+    (re.compile(r"pcre2"), re.compile(r"base/regex\.c$")),
     (re.compile(r"nng/|msgpack"), re.compile(r"(ipc|examples|tests)/")),
     (re.compile(r"sqlite3"), re.compile(r"worker/store/|tests/")),
     (re.compile(r"cuda|cublas|nccl"), re.compile(r"kernels/cuda/")),
@@ -71,7 +104,7 @@ BANNED = {
 }
 # (file, call) -> reason for the exception.
 CALLS_ALLOWED = {
-    ("worker/service/serve.c", "_exit"): "no destructors under a thread that uses a GPU",
+    ("worker/service/life/serve.c", "_exit"): "no destructors under a thread that uses a GPU",
     ("ipc/messages.c", "strcat"): "joins the names of our own table of operations",
 }
 # File -> reason to be longer than MAX_FILE.
@@ -218,6 +251,59 @@ def check_definitions(name, tree):
         check(not twice, f"{name}: defined twice in one body: {', '.join(twice)}")
 
 
+# A function with linkage, or an inline function of a header: its name, at the start of its definition.
+FUNCTION = re.compile(r"^(?!static (?!inline))[a-z_][\w\s*]*?[\s*](\w+)\([^;{}]*?\)\s*\{", re.MULTILINE)
+# Whatever uses a function outside of a declaration: a call, or a value.
+USE = re.compile(r"(?<!struct )(?<!enum )\b(ctw_\w+)\b")
+DECLARATION = re.compile(r"^[a-z_][^{}=;]*\([^{}=;]*\)[^{}=;]*;", re.MULTILINE)
+
+
+def uses_within_rooms(sources):
+    """{file: {file of the same folder: a function of it that the first one uses}}"""
+    where = {}
+    for name, code in sources.items():
+        for m in FUNCTION.finditer(code):
+            where.setdefault((os.path.dirname(name), m[1]), name)
+    uses = {}
+    for name, code in sources.items():
+        for m in USE.finditer(DECLARATION.sub("", code)):
+            there = where.get((os.path.dirname(name), m[1]), name)
+            if there != name:
+                uses.setdefault(name, {}).setdefault(there, m[1])
+    return uses
+
+
+def check_circles(sources):
+    uses = uses_within_rooms(sources)
+    for room in {os.path.dirname(name) for name in sources} - set(CIRCLES_ALLOWED):
+        steps = []
+        try:
+            TopologicalSorter({name: to for name, to in uses.items() if os.path.dirname(name) == room}).prepare()
+        except CycleError as e:
+            circle = e.args[1]  # each is used by the next
+            steps = [f"{b} uses {uses[b][a]}() of {a}" for a, b in zip(circle, circle[1:])]
+        check(not steps, f"{room}: files use each other in a circle: {'; '.join(steps)}")
+
+
+def check_names(sources):
+    """Each file name and each ctw_ tag stands once in the C sources."""
+    places = {}
+    for name, code in sources.items():
+        places.setdefault(os.path.basename(name), []).append(name)
+        for m in re.finditer(r"^\s*(?:struct|union|enum) (ctw_\w+)\s*\{", code, re.MULTILINE):
+            places.setdefault(m[1], []).append(name)
+    for what, found in places.items():
+        check(len(found) == 1 or what in SAME_NAMES_ALLOWED, f"{what} stands twice: {', '.join(found)}")
+
+
+def check_room_sizes(sources):
+    sizes = {}
+    for name in sources:
+        sizes[os.path.dirname(name)] = sizes.get(os.path.dirname(name), 0) + 1
+    for room, n in sizes.items():
+        check(n <= MAX_ROOM or room in LARGE_ROOMS, f"{room}: {n} files, at most {MAX_ROOM} are allowed")
+
+
 def check_header(name):
     compiler = os.environ.get("CC", "cc")
     done = subprocess.run(
@@ -229,6 +315,7 @@ def check_header(name):
 
 def main():
     names = tracked_files()
+    sources = {}
     for name in names:
         data = (ROOT / name).read_bytes()
         if name == "LICENSE" or b"\0" in data:
@@ -237,6 +324,7 @@ def main():
         if name.endswith((".c", ".h", ".cu", ".cuh")):
             text = data.decode(errors="replace")
             if name.split("/")[0] in C_DIRS:
+                sources[name] = code_only(text)
                 check_room(name)
             check_includes(name, text)
             check_calls(name, code_only(text))
@@ -244,6 +332,9 @@ def main():
         elif name.endswith(".sh") or name in ("tests/run", ".ci/run"):
             ok = subprocess.run(["bash", "-n", name], cwd=ROOT, check=False).returncode == 0
             check(ok, f"{name}: bash -n finds a syntax error")
+    check_circles(sources)
+    check_names(sources)
+    check_room_sizes(sources)
     headers = [n for n in names if n.endswith(".h") and n.split("/")[0] in C_DIRS and
                not any(re.match(p, n) for p in PARTIAL_HEADERS)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

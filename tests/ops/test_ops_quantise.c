@@ -1,7 +1,7 @@
 /* quantise of every variant against the reference, bit by bit; products and heads whose shards
  * quantise their input; and the calls that backend.c refuses. quantise_vectors.h has digests of
  * what compressed-tensors itself computes. */
-#include "kernels/inputs.h"
+#include "kernels/backend_internal.h"
 #include "ops.h"
 #include "quantise_vectors.h"
 

@@ -91,7 +91,7 @@ def test_results_of_another_model_are_refused(make: Callable[..., CTWorkerLM]) -
 
 
 def test_jobs_fit_the_queue() -> None:
-    """Counts as worker/service/job_part.c: 4 bytes per token, 8 per target, plus the item and its windows."""
+    """Counts as worker/service/jobs/job_part.c: 4 bytes per token, 8 per target, plus the item and its windows."""
     limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
     items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
     kinds = {"loglikelihood_rolling": {"max_length": 10}, "loglikelihood": {}, "loglikelihood_windows": {"window": 8}}

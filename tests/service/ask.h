@@ -2,7 +2,7 @@
 #ifndef CTW_TESTS_ASK_H
 #define CTW_TESTS_ASK_H
 
-#include "worker/service/handlers.h"
+#include "worker/service/requests/handlers.h"
 
 #define ASK __attribute__((unused)) static enum ctw_status
 
@@ -71,7 +71,7 @@ ASK ask_fetch(struct ctw_queue *q, const struct ctw_contact *contact, const stru
 
 /* cancel or release */
 ASK ask_job(ctw_handler_fn *handle, struct ctw_queue *q, const struct ctw_contact *contact,
-            struct ctw_slice id, struct ctw_err *err)
+            struct ctw_span id, struct ctw_err *err)
 {
     struct ctw_service service;
     struct ctw_request request = {.body = {.job = {.job = id}}};

@@ -15,7 +15,7 @@
 #include "ask.h"
 #include "base/clock.h"
 #include "fake_engine.h"
-#include "worker/service/scorer.h"
+#include "worker/service/scorer/scorer.h"
 
 enum { WAIT_MS = 60000 };
 
@@ -92,9 +92,9 @@ static struct ctw_contact contact(void)
     return (struct ctw_contact){.pipe = bench_pipe, .now_ms = ctw_now_ms()};
 }
 
-static struct ctw_slice id_of(const char *id)
+static struct ctw_span id_of(const char *id)
 {
-    return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+    return (struct ctw_span){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
 }
 
 /* Submits n_items pairs of n_context tokens and one target; the last target is `token`. Ids are 16
@@ -113,14 +113,13 @@ static __attribute__((unused)) enum ctw_status submit(struct bench *b, const cha
         contexts[i] = n_context;
         continuations[i] = 1;
     }
-    struct ctw_slice bins[3] = {{(char *)tokens, (size_t)n_tok * 4},
-                                {(char *)contexts, (size_t)n_items * 4},
-                                {(char *)continuations, (size_t)n_items * 4}};
-    struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+    struct ctw_span bins[3] = {{(char *)tokens, (size_t)n_tok * 4},
+                               {(char *)contexts, (size_t)n_items * 4},
+                               {(char *)continuations, (size_t)n_items * 4}};
+    struct ctw_submit s = {.has = {.head = true},
                            .job = id_of(id),
-                           .head = {.kind = ctw_slice_of("loglikelihood")},
-                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
-                                            1u << CTW_ITEMS_N_CONTINUATION,
+                           .head = {.kind = ctw_span_of("loglikelihood")},
+                           .items = {.has = {.n_context = true, .n_continuation = true},
                                      .tokens = bins[0],
                                      .n_context = bins[1],
                                      .n_continuation = bins[2]}};
@@ -148,13 +147,13 @@ begin_part(struct bench *b, const char *id, uint32_t pipe, const char *owner, in
     assert_non_null(tokens);
     memcpy(n_tokens, &n_tok, 4);
     struct ctw_contact c = {.pipe = pipe, .now_ms = now_ms, .owner = owner};
-    struct ctw_submit s = {.has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
+    struct ctw_submit s = {.has = {.head = part == 0},
                            .job = id_of(id),
                            .part = part,
-                           .head = {.kind = ctw_slice_of("loglikelihood_rolling"),
-                                    .has = 1u << CTW_HEAD_PREFIX_TOKEN,
+                           .head = {.kind = ctw_span_of("loglikelihood_rolling"),
+                                    .has = {.prefix_token = true},
                                     .prefix_token = 1},
-                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
+                           .items = {.has = {.n_tokens = true},
                                      .tokens = {.data = tokens, .n = (size_t)n_tok * 4},
                                      .n_tokens = {.data = n_tokens, .n = 4}}};
     struct ctw_submit_reply reply;
@@ -181,11 +180,11 @@ static __attribute__((unused)) const char *wait_for_job(struct bench *b, const c
     for (int64_t end = ctw_now_ms() + WAIT_MS; ctw_now_ms() < end;) {
         struct ctw_reply reply = {.op = CTW_OP_POLL};
         struct ctw_poll poll = {
-            .has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = CTW_IPC_WAIT_MS};
+            .has = {.wait_ms = true}, .job = id_of(id), .wait_ms = CTW_IPC_WAIT_MS};
         struct ctw_contact c = contact();
         struct ctw_wait wait = {.since_ms = c.now_ms, .allowed = true};
         enum ctw_status st = ask_poll(&b->queue, &c, &poll, &wait, &reply, err);
-        struct ctw_slice state = reply.body.poll.state;
+        struct ctw_span state = reply.body.poll.state;
         ctw_reply_close(&reply);
         if (st != CTW_OK)
             return "refused";
@@ -194,7 +193,7 @@ static __attribute__((unused)) const char *wait_for_job(struct bench *b, const c
             continue;
         }
         for (size_t i = 0; i < CTW_COUNT(final); i++) {
-            if (ctw_slice_is(state, final[i]))
+            if (ctw_span_is(state, final[i]))
                 return final[i];
         }
     }

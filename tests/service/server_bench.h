@@ -62,7 +62,7 @@ static void handle(void *arg, const struct ctw_peer *peer, const struct ctw_requ
     reply->ok = true;
     if (request->op == CTW_OP_FETCH) {
         atomic_store(&b->reader, peer->pipe);
-        reply->body.fetch.result.sum = (struct ctw_slice){.data = b->large, .n = b->bytes};
+        reply->body.fetch.result.sum = (struct ctw_span){.data = b->large, .n = b->bytes};
     }
     while (request->op == CTW_OP_SUBMIT && atomic_load(&b->held))
         sleep_ms(1);
@@ -98,7 +98,7 @@ static bool admits(void *arg, struct ctw_peer *peer, const struct ctw_request *r
 {
     (void)arg;
     for (int letter = ADMIN; letter <= 'z'; letter++) {
-        if (ctw_slice_is(request->token, bench_names[letter]))
+        if (ctw_span_is(request->token, bench_names[letter]))
             peer->token = bench_names[letter];
     }
     peer->admin = peer->token == bench_names[ADMIN];
@@ -169,11 +169,11 @@ BENCH void ask_as(int fd, const char *token, enum ctw_op op, int n)
     struct ctw_writer w = {0};
     struct ctw_err err;
     if (op != CTW_OP_HEALTH) /* all other requests here begin with the job */
-        request.body.fetch.job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
+        request.body.fetch.job = (struct ctw_span){.data = "0123456789abcdef", .n = 16};
     if (token != NULL)
-        request.token = ctw_slice_of(token);
+        request.token = ctw_span_of(token);
     if (op == CTW_OP_POLL) {
-        request.body.poll.has = 1u << CTW_POLL_WAIT_MS;
+        request.body.poll.has.wait_ms = true;
         request.body.poll.wait_ms = 60000;
     }
     assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
@@ -228,7 +228,7 @@ BENCH enum ctw_status call(struct bench *b, enum ctw_op op, int timeout_ms, stru
     struct ctw_client *c = NULL;
     struct ctw_request request = {.op = op};
     struct ctw_reply reply = {0};
-    request.body.fetch.job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
+    request.body.fetch.job = (struct ctw_span){.data = "0123456789abcdef", .n = 16};
     if (op == CTW_OP_HEALTH)
         memset(&request.body, 0, sizeof(request.body));
     enum ctw_status st = ctw_client_open(&c, b->url, err);
@@ -259,9 +259,9 @@ BENCH void send_submit(int fd, size_t n)
     struct ctw_err err;
     struct ctw_writer w = {0};
     s = &request.body.submit;
-    s->job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
-    s->items.tokens = (struct ctw_slice){.data = tokens, .n = n / 2};
-    request.token = ctw_slice_of(bench_token);
+    s->job = (struct ctw_span){.data = "0123456789abcdef", .n = 16};
+    s->items.tokens = (struct ctw_span){.data = tokens, .n = n / 2};
+    request.token = ctw_span_of(bench_token);
     assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
     s->items.tokens.n += n - 4 - w.n;
     ctw_writer_fini(&w);

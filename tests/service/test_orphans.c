@@ -34,7 +34,7 @@ static int64_t poll_job(struct bench *b, const char *id, int64_t since_ms, uint6
     struct ctw_contact c = contact();
     struct ctw_reply reply = {.op = CTW_OP_POLL};
     struct ctw_wait wait = {.since_ms = since_ms, .allowed = allowed};
-    struct ctw_poll poll = {.has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = wait_ms};
+    struct ctw_poll poll = {.has = {.wait_ms = true}, .job = id_of(id), .wait_ms = wait_ms};
     assert_int_equal(ask_poll(&b->queue, &c, &poll, &wait, &reply, &err), CTW_OK);
     ctw_reply_close(&reply);
     assert_true(wait.until_ms == 0 || wait.until_ms == since_ms + (int64_t)wait_ms);

@@ -139,7 +139,7 @@ static int64_t error_item(struct bench *b, const char *id)
     struct ctw_wait wait = {.since_ms = c.now_ms};
     assert_int_equal(ask_poll(&b->queue, &c, &poll, &wait, &reply, &err), CTW_OK);
     const struct ctw_error_map *e = &reply.body.poll.error;
-    int64_t item = e->has >> CTW_ERROR_ITEM & 1 ? (int64_t)e->item : -1;
+    int64_t item = e->has.item ? (int64_t)e->item : -1;
     ctw_reply_close(&reply);
     return item;
 }
@@ -286,17 +286,17 @@ static void a_cancelled_pass_is_not_done(void **state)
 static void rates(void **state)
 {
     (void)state;
-    struct ctw_rate r = {0};
-    assert_true(ctw_rate_tokens_per_s(&r) == 0);
+    struct ctw_throughput r = {0};
+    assert_true(ctw_throughput_tokens_per_s(&r) == 0);
     for (int i = 0; i <= 1000; i++)
-        ctw_rate_add(&r, 1000 + i * 100, i * 50.0, i * 100.0);
-    assert_true(ctw_rate_tokens_per_s(&r) == 500);
-    assert_true(ctw_rate_cost_per_s(&r) == 1000);
+        ctw_throughput_add(&r, 1000 + i * 100, i * 50.0, i * 100.0);
+    assert_true(ctw_throughput_tokens_per_s(&r) == 500);
+    assert_true(ctw_throughput_cost_per_s(&r) == 1000);
     for (int i = 1; i <= 350; i++) /* after half a minute only the new rate counts */
-        ctw_rate_add(&r, 101000 + i * 100, 50000 + i * 10.0, 0);
-    assert_true(ctw_rate_tokens_per_s(&r) == 100);
-    ctw_rate_reset(&r);
-    assert_true(ctw_rate_tokens_per_s(&r) == 0);
+        ctw_throughput_add(&r, 101000 + i * 100, 50000 + i * 10.0, 0);
+    assert_true(ctw_throughput_tokens_per_s(&r) == 100);
+    ctw_throughput_reset(&r);
+    assert_true(ctw_throughput_tokens_per_s(&r) == 0);
 }
 
 /* Attention's share of the time: 2 * layers * heads * head size pairs against the parameters. */
@@ -309,9 +309,9 @@ static void long_sequences_cost_more(void **state)
     struct ctw_model m = {.n_decoders = 2, .n_layers = 4, .layers = layers, .n_params = 51200};
     struct ctw_job j = {.head = {.pair_cost = ctw_model_pair_cost(&m)}};
     assert_true(j.head.pair_cost == 0.01);
-    struct ctw_unit one = {.n_tok = 2}, hundred = {.n_tok = 101};
-    assert_true(ctw_unit_cost(&j, &one) == 1.01);
-    assert_true(ctw_unit_cost(&j, &hundred) == 100 + 0.01 * 5050);
+    struct ctw_sequence one = {.n_tok = 2}, hundred = {.n_tok = 101};
+    assert_true(ctw_sequence_cost(&j, &one) == 1.01);
+    assert_true(ctw_sequence_cost(&j, &hundred) == 100 + 0.01 * 5050);
 }
 
 int main(void)

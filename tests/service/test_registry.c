@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "worker/service/registry.h"
+#include "worker/service/life/registry.h"
 
 static void *sleep_on(void *arg)
 {

@@ -208,7 +208,7 @@ static void check_counts(struct bench *b, const char *id)
     assert_int_equal(ctw_jobs_find(&b->queue.jobs, &c, id_of(id), NULL, &j, &err), CTW_OK);
     assert_int_equal(j->results.tok_done, j->input.n_tok);
     for (int64_t i = 0; i < j->input.n_items; i++)
-        assert_int_equal(j->plan.items[i].units_left, 0);
+        assert_int_equal(j->plan.items[i].sequences_left, 0);
     pthread_mutex_unlock(&b->queue.lock);
 }
 

@@ -13,7 +13,7 @@
 #include "ask.h"
 #include "base/clock.h"
 #include "fake_engine.h"
-#include "worker/service/scorer.h"
+#include "worker/service/scorer/scorer.h"
 
 static struct ctw_queue queue;
 static struct ctw_scorer scorer;
@@ -79,7 +79,8 @@ static void load(void)
     char name[CTW_MODEL_NAME_MAX];
     int retry_ms;
     struct ctw_err err;
-    assert_int_equal(ctw_queue_load(&queue, "/models/fake", NULL, NULL, name, &retry_ms, &err), CTW_OK);
+    assert_int_equal(ctw_queue_load(&queue, "/models/fake", NULL, NULL, name, &retry_ms, &err),
+                     CTW_OK);
     wait_for_models(1);
 }
 
@@ -110,9 +111,9 @@ static struct ctw_contact contact(void)
     return (struct ctw_contact){.pipe = 1, .now_ms = ctw_now_ms()};
 }
 
-static struct ctw_slice id_of(const char id[CTW_IPC_JOB_ID_BYTES + 1])
+static struct ctw_span id_of(const char id[CTW_IPC_JOB_ID_BYTES + 1])
 {
-    return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+    return (struct ctw_span){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
 }
 
 static enum ctw_status submit_part(const char id[CTW_IPC_JOB_ID_BYTES + 1], uint64_t part,
@@ -121,12 +122,11 @@ static enum ctw_status submit_part(const char id[CTW_IPC_JOB_ID_BYTES + 1], uint
     static const int32_t tokens[] = {1, 2, 3}, n_context[] = {2}, n_continuation[] = {1};
     const struct ctw_contact c = contact();
     const struct ctw_submit s = {
-        .has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
+        .has = {.head = part == 0},
         .job = id_of(id),
         .part = part,
-        .head = {.kind = ctw_slice_of("loglikelihood"), .model = ctw_slice_of("fake")},
-        .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
-                         1u << CTW_ITEMS_N_CONTINUATION,
+        .head = {.kind = ctw_span_of("loglikelihood"), .model = ctw_span_of("fake")},
+        .items = {.has = {.n_context = true, .n_continuation = true},
                   .tokens = {(const char *)tokens, sizeof(tokens)},
                   .n_context = {(const char *)n_context, sizeof(n_context)},
                   .n_continuation = {(const char *)n_continuation, sizeof(n_continuation)}}};
@@ -197,12 +197,12 @@ static void replace_job(void)
 {
     static const int32_t tokens[] = {1, 2, 3}, n_tokens[] = {3};
     const struct ctw_contact c = contact();
-    const struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+    const struct ctw_submit s = {.has = {.head = true},
                                  .job = id_of(replaced),
-                                 .head = {.has = 1u << CTW_HEAD_PREFIX_TOKEN,
-                                          .kind = ctw_slice_of("loglikelihood_rolling"),
+                                 .head = {.has = {.prefix_token = true},
+                                          .kind = ctw_span_of("loglikelihood_rolling"),
                                           .prefix_token = 1},
-                                 .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
+                                 .items = {.has = {.n_tokens = true},
                                            .tokens = {(const char *)tokens, sizeof(tokens)},
                                            .n_tokens = {(const char *)n_tokens, sizeof(n_tokens)}}};
     struct ctw_submit_reply reply;

@@ -203,7 +203,7 @@ static void gptq_rules_by_module(void **state)
         {SYM ", \"dynamic\": {\".*k_proj$\": {\"bits\": 8}, \".*q_proj\": {\"group_size\": 16}}",
          NULL},
         {SYM ", \"dynamic\": {\"-:.*q_proj\": {}}", "has no config group"},
-        {SYM ", \"dynamic\": {\"(?<=x)\": {}}", "dynamic.(?<=x): regular expression"},
+        {SYM ", \"dynamic\": {\"(?<x>)\": {}}", "dynamic.(?<x>): regular expression"},
         {SYM ", \"dynamic\": {\"x\": 1}", "dynamic.x: expected an object"},
         {"\"quant_method\": \"gptq\", \"bits\": 5", "GPTQ of 5 bits is not supported"},
         {"\"quant_method\": \"gptq\", \"group_size\": 0", "group_size: found 0, expected -1"},

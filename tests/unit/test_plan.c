@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/engine/forward.h"
 
 enum { N_DECODERS = 30 };

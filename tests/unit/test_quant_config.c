@@ -348,7 +348,7 @@ static void refusals(void **state)
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"dynamic\": true}}}}}", "dynamically"},
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"actorder\": \"col\"}}}}}", "\"col\""},
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"num_bits\": 4.5}}}}}", "num_bits"},
-        {HEAD "\"config_groups\": {\"g\": {\"targets\": [\"re:(?<!x)\"]}}}}",
+        {HEAD "\"config_groups\": {\"g\": {\"targets\": [\"re:(?<x>)\"]}}}}",
          "targets[0]: regular expression"},
         {HEAD "\"config_groups\": {}, \"ignore\": \"lm_head\"}}", "ignore: expected an array"},
         {"{\"compression_config\": {\"config_groups\": {}}, \"quantization_config\": {}}",

@@ -364,11 +364,6 @@ const struct ctw_tensor *ctw_container_find(const struct ctw_container *c, const
     return c->slots[slot] == 0 ? NULL : &c->tensors[c->slots[slot] - 1];
 }
 
-const void *ctw_container_data(const struct ctw_container *c, const struct ctw_tensor *t)
-{
-    return c->files[t->file].map + t->offset;
-}
-
 const char *ctw_container_file(const struct ctw_container *c, int file)
 {
     return c->files[file].name;

@@ -10,6 +10,11 @@
 #include "worker/checkpoint/container_internal.h"
 #include "worker/checkpoint/files_stamp.h"
 
+const void *ctw_container_data(const struct ctw_container *c, const struct ctw_tensor *t)
+{
+    return c->files[t->file].map + t->offset;
+}
+
 static enum ctw_status is_shorter(const struct ctw_container_file *f, struct ctw_err *err)
 {
     struct stat now = {0};

@@ -62,12 +62,6 @@ static enum ctw_status refuse(const struct ctw_json_node *node, const char *name
                          expected);
 }
 
-static const char *string_of(const struct ctw_json_node *object, const char *key)
-{
-    const struct ctw_json_node *m = ctw_json_get(object, key);
-    return m != NULL ? ctw_json_string(m) : NULL;
-}
-
 /* quant_method `method`, stated or inferred; messages begin with `node`. */
 static enum ctw_status refuse_method(const struct ctw_json_node *node, const char *method,
                                      struct ctw_err *err)
@@ -82,38 +76,9 @@ static enum ctw_status refuse_method(const struct ctw_json_node *node, const cha
     return refuse(node, method, nearest != NULL ? remedy : QUANTISE, err);
 }
 
-/* In an object without quant_method, the first row whose key is present identifies the tool. */
-static const struct {
-    const char *key, *method;
-} signs[] = {
-    {"weight_block_size", "fp8"},
-    {"activation_scheme", "fp8"},
-    {"load_in_4bit", "bitsandbytes"},
-    {"load_in_8bit", "bitsandbytes"},
-    {"_load_in_4bit", "bitsandbytes"},
-    {"_load_in_8bit", "bitsandbytes"},
-    {"desc_act", "gptq"},
-    {"checkpoint_format", "gptq"},
-    {"w_bit", "awq"},
-    {"zero_point", "awq"},
-};
-
 static bool is_mlx(const struct ctw_json_node *object)
 {
     return ctw_json_has(object, "bits") && ctw_json_has(object, "group_size");
-}
-
-const char *ctw_foreign_method(const struct ctw_json_node *quantization)
-{
-    const char *method = string_of(quantization, "quant_method");
-    if (method != NULL)
-        return method;
-    if (ctw_json_get(quantization, "quant_algo") != NULL)
-        return "modelopt";
-    for (size_t i = 0; i < CTW_COUNT(signs); i++)
-        if (ctw_json_get(quantization, signs[i].key) != NULL)
-            return signs[i].method;
-    return NULL;
 }
 
 enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, struct ctw_err *err)
@@ -125,7 +90,7 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, stru
         return st;
     if (method != NULL)
         return refuse_method(ctw_json_get(quantization, "quant_method"), method, err);
-    method = ctw_foreign_method(quantization);
+    method = ctw_quant_method_name(quantization);
     if (method != NULL)
         return refuse_method(quantization, method, err);
     if (is_mlx(quantization))

@@ -11,9 +11,6 @@
 #include "kernels/formats/format.h"
 #include "worker/checkpoint/container.h"
 
-/* quant_method of a quantization_config, or of one without it what other keys say; NULL: nothing.
- * ModelOpt's is "modelopt" with any quant_algo. */
-const char *ctw_foreign_method(const struct ctw_json_node *quantization);
 /* Checks the quantization_config of a method that is not supported. If it is not
  * compressed-tensors': CTW_EUNSUP, or CTW_EFORMAT if no key identifies the tool. */
 enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization,

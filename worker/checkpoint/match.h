@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
-#include "worker/checkpoint/regex.h"
+#include "base/regex.h"
 
 struct ctw_pattern {
     const char *text;        /* the entry; owned by the JSON document, or static */

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/mem.h"
+
 /* The members as stored, for weights or activations. */
 struct raw_args {
     const char *type, *strategy, *actorder, *scale_dtype;
@@ -234,4 +236,54 @@ enum ctw_status ctw_quant_read_kv(struct ctw_quant_config *qc, const struct ctw_
     if (st == CTW_OK)
         ctw_quant_activations_text(&qc->kv_scheme, qc->kv_cache, sizeof(qc->kv_cache));
     return st;
+}
+
+/* ---- what the methods share ---- */
+
+enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
+                                    const struct ctw_pattern *target,
+                                    const struct ctw_quant_args *args, const char *activations,
+                                    struct ctw_err *err)
+{
+    static const struct ctw_pattern all = {.text = "Module"};
+    size_t n = (size_t)out->n_groups + 1;
+    struct ctw_quant_group *groups = ctw_realloc(out->groups, n, sizeof(*groups));
+    if (groups == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the quantisation groups");
+    out->groups = groups;
+    struct ctw_quant_group *g = &groups[out->n_groups++];
+    *g = (struct ctw_quant_group){.name = name, .quantised = args->present, .args = *args};
+    snprintf(g->activations, sizeof(g->activations), "%s", activations);
+    return ctw_patterns_add(&g->targets, target != NULL ? target : &all, err);
+}
+
+enum ctw_status ctw_quant_read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                    const char *key, const char *also, struct ctw_err *err)
+{
+    const char *name = ctw_json_has(q, key) ? key : also;
+    return ctw_patterns_read_parts(&out->ignore, ctw_json_get(q, name), err);
+}
+
+enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char *key,
+                                      const char *const *known, const char **word,
+                                      struct ctw_err *err)
+{
+    *word = NULL;
+    enum ctw_status st = ctw_json_read_string(q, key, CTW_JSON_OPTIONAL, word, err);
+    if (st != CTW_OK || *word == NULL)
+        return st;
+    for (int i = 0; known[i] != NULL; i++)
+        if (strcasecmp(*word, known[i]) == 0) {
+            *word = known[i];
+            return CTW_OK;
+        }
+    char all[640] = "";
+    for (int i = 0, at = 0; known[i] != NULL && at < (int)sizeof(all); i++)
+        at += snprintf(all + at, sizeof(all) - (size_t)at, "%s%s",
+                       i == 0                 ? ""
+                       : known[i + 1] == NULL ? " or "
+                                              : ", ",
+                       known[i]);
+    return ctw_json_fail(ctw_json_get(q, key), err, CTW_EUNSUP,
+                         "\"%s\" is not supported; expected %s", *word, all);
 }

@@ -6,59 +6,9 @@
 
 #include "base/closest.h"
 #include "base/mem.h"
-#include "worker/checkpoint/foreign.h"
+#include "worker/checkpoint/quant_args.h"
 
 enum { MAX_BYTES = 16 << 20, MAX_KEYS = 20 };
-
-/* ---- what the methods share ---- */
-
-enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
-                                    const struct ctw_pattern *target,
-                                    const struct ctw_quant_args *args, const char *activations,
-                                    struct ctw_err *err)
-{
-    static const struct ctw_pattern all = {.text = "Module"};
-    size_t n = (size_t)out->n_groups + 1;
-    struct ctw_quant_group *groups = ctw_realloc(out->groups, n, sizeof(*groups));
-    if (groups == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for the quantisation groups");
-    out->groups = groups;
-    struct ctw_quant_group *g = &groups[out->n_groups++];
-    *g = (struct ctw_quant_group){.name = name, .quantised = args->present, .args = *args};
-    snprintf(g->activations, sizeof(g->activations), "%s", activations);
-    return ctw_patterns_add(&g->targets, target != NULL ? target : &all, err);
-}
-
-enum ctw_status ctw_quant_read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                    const char *key, const char *also, struct ctw_err *err)
-{
-    const char *name = ctw_json_has(q, key) ? key : also;
-    return ctw_patterns_read_parts(&out->ignore, ctw_json_get(q, name), err);
-}
-
-enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char *key,
-                                      const char *const *known, const char **word,
-                                      struct ctw_err *err)
-{
-    *word = NULL;
-    enum ctw_status st = ctw_json_read_string(q, key, CTW_JSON_OPTIONAL, word, err);
-    if (st != CTW_OK || *word == NULL)
-        return st;
-    for (int i = 0; known[i] != NULL; i++)
-        if (strcasecmp(*word, known[i]) == 0) {
-            *word = known[i];
-            return CTW_OK;
-        }
-    char all[640] = "";
-    for (int i = 0, at = 0; known[i] != NULL && at < (int)sizeof(all); i++)
-        at += snprintf(all + at, sizeof(all) - (size_t)at, "%s%s",
-                       i == 0                 ? ""
-                       : known[i + 1] == NULL ? " or "
-                                              : ", ",
-                       known[i]);
-    return ctw_json_fail(ctw_json_get(q, key), err, CTW_EUNSUP,
-                         "\"%s\" is not supported; expected %s", *word, all);
-}
 
 /* ---- fp8 ---- */
 
@@ -259,9 +209,44 @@ const char *ctw_quant_method_nearest(const char *name)
     return ctw_closest(name, names, (int)CTW_COUNT(names));
 }
 
+static const char *string_of(const struct ctw_json_node *object, const char *key)
+{
+    const struct ctw_json_node *m = ctw_json_get(object, key);
+    return m != NULL ? ctw_json_string(m) : NULL;
+}
+
+/* In an object without quant_method, the first row whose key is present identifies the tool. */
+static const struct {
+    const char *key, *method;
+} signs[] = {
+    {"weight_block_size", "fp8"},
+    {"activation_scheme", "fp8"},
+    {"load_in_4bit", "bitsandbytes"},
+    {"load_in_8bit", "bitsandbytes"},
+    {"_load_in_4bit", "bitsandbytes"},
+    {"_load_in_8bit", "bitsandbytes"},
+    {"desc_act", "gptq"},
+    {"checkpoint_format", "gptq"},
+    {"w_bit", "awq"},
+    {"zero_point", "awq"},
+};
+
+const char *ctw_quant_method_name(const struct ctw_json_node *quantization)
+{
+    const char *method = string_of(quantization, "quant_method");
+    if (method != NULL)
+        return method;
+    if (ctw_json_get(quantization, "quant_algo") != NULL)
+        return "modelopt";
+    for (size_t i = 0; i < CTW_COUNT(signs); i++)
+        if (ctw_json_get(quantization, signs[i].key) != NULL)
+            return signs[i].method;
+    return NULL;
+}
+
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization)
 {
-    const char *name = ctw_foreign_method(quantization);
+    const char *name = ctw_quant_method_name(quantization);
     for (size_t i = 0; name != NULL && i < CTW_COUNT(methods); i++)
         if (strcasecmp(name, methods[i].name) == 0)
             return &methods[i];

@@ -16,6 +16,9 @@ const char *ctw_quant_methods_text(char *text, size_t bytes);
 /* The supported method whose name is nearest to a mistyped one; NULL: none is near enough. */
 const char *ctw_quant_method_nearest(const char *name);
 
+/* quant_method of a quantization_config, or of one without it what other keys say; NULL: nothing.
+ * ModelOpt's is "modelopt" with any quant_algo. */
+const char *ctw_quant_method_name(const struct ctw_json_node *quantization);
 /* The method of a quantization_config; NULL: compressed-tensors, or one that is not supported. */
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization);
 
@@ -40,20 +43,6 @@ enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_j
 
 /* ---- of quant_native.c, quant_packed.c, quant_modelopt.c and quant_auto_round.c ---- */
 
-/* A group of the modules that `targets` names (NULL: all), appended to *out. */
-enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
-                                    const struct ctw_pattern *target,
-                                    const struct ctw_quant_args *args, const char *activations,
-                                    struct ctw_err *err) CTW_MUST_CHECK;
-/* The list of modules that are not quantised, under either key. */
-enum ctw_status ctw_quant_read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                    const char *key, const char *also,
-                                    struct ctw_err *err) CTW_MUST_CHECK;
-/* The key's value, spelled as in `known`, which ends with NULL; NULL if the key is absent.
- * CTW_EUNSUP if the value is not in `known`. */
-enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char *key,
-                                      const char *const *known, const char **word,
-                                      struct ctw_err *err) CTW_MUST_CHECK;
 /* The members bits, group_size and sym (or AWQ's zero_point) that are present replace those of
  * *args. 16 bits or more: not quantised. */
 enum ctw_status ctw_quant_read_packed(struct ctw_quant_args *args,

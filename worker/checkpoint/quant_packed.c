@@ -3,6 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "worker/checkpoint/quant_args.h"
 #include "worker/checkpoint/quant_native.h"
 
 enum { MAX_RULES = 1024 };

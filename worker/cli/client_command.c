@@ -135,7 +135,7 @@ struct ctw_command_line ctw_client_command_line(const char *name, const char *sy
 enum ctw_status ctw_call_worker(struct ctw_worker_call *call, const struct ctw_worker_address *to,
                                 int timeout_ms, struct ctw_err *err)
 {
-    call->request.token = ctw_slice_of(to->token);
+    call->request.token = ctw_span_of(to->token);
     enum ctw_status st = ctw_client_open(&call->client, to->url, err);
     if (st == CTW_OK)
         st = ctw_client_call(call->client, &call->request, timeout_ms, &call->reply, err);
@@ -157,14 +157,14 @@ void ctw_worker_call_close(struct ctw_worker_call *call)
     ctw_client_close(call->client);
 }
 
-static void write_str(struct ctw_json_writer *w, struct ctw_slice s)
+static void write_str(struct ctw_json_writer *w, struct ctw_span s)
 {
     char text[CTW_ERR_MSG_MAX * 2 + 1]; /* CTW_IPC_STR_BYTES */
-    ctw_slice_copy(s, text, sizeof(text));
+    ctw_span_copy(s, text, sizeof(text));
     ctw_json_write_string(w, text);
 }
 
-static void write_hex(struct ctw_json_writer *w, struct ctw_slice s)
+static void write_hex(struct ctw_json_writer *w, struct ctw_span s)
 {
     char text[65] = "";
     for (size_t i = 0; i < s.n && i < 32; i++)
@@ -187,7 +187,7 @@ static void write_list(struct ctw_json_writer *w, const struct ctw_schema *map,
         if (map != NULL)
             write_map(w, map, (const char *)list->data + i * map->size);
         else
-            write_str(w, ((const struct ctw_slice *)list->data)[i]);
+            write_str(w, ((const struct ctw_span *)list->data)[i]);
     ctw_json_write_close(w, ']');
 }
 
@@ -196,7 +196,7 @@ void ctw_json_write_member(struct ctw_json_writer *w, const struct ctw_schema *s
 {
     const struct ctw_field *f = &schema->fields[i];
     const void *at = (const char *)from + f->offset;
-    if (f->need == CTW_OPTIONAL && (*(const uint32_t *)from >> i & 1) == 0)
+    if (!ctw_field_is_there(f, from))
         return;
     ctw_json_write_key(w, f->key);
     switch (f->type) {
@@ -210,10 +210,10 @@ void ctw_json_write_member(struct ctw_json_writer *w, const struct ctw_schema *s
         ctw_json_write_bool(w, *(const bool *)at);
         break;
     case CTW_FIELD_STR:
-        write_str(w, *(const struct ctw_slice *)at);
+        write_str(w, *(const struct ctw_span *)at);
         break;
     case CTW_FIELD_BIN:
-        write_hex(w, *(const struct ctw_slice *)at);
+        write_hex(w, *(const struct ctw_span *)at);
         break;
     case CTW_FIELD_MAP:
         write_map(w, f->map, at);

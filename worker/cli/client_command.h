@@ -8,8 +8,8 @@
 #include "ipc/client.h"
 #include "ipc/endpoint.h"
 #include "worker/cli/options.h"
-#include "worker/service/auth.h"
-#include "worker/service/registry.h"
+#include "worker/service/life/registry.h"
+#include "worker/service/requests/auth.h"
 
 /* Which worker a command speaks to, and as whom. */
 struct ctw_worker_address {
@@ -38,7 +38,7 @@ enum ctw_status ctw_list_workers(bool sweep, struct ctw_registry_entry **out, in
                                  struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * `which`: a URL, the name of a worker of this user, or NULL for the only worker that runs, not
- * counting private workers (see worker/service/registry.h). `token_file`: of --token-file, see
+ * counting private workers (see worker/service/life/registry.h). `token_file`: of --token-file, see
  * ctw_auth_client_token(). CTW_ENOTFOUND: no such worker; CTW_EINVAL: several workers run, and the
  * message names them.
  */

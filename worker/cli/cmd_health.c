@@ -58,8 +58,8 @@ int ctw_cmd_health(int argc, char **argv)
     if (st == CTW_OK)
         st = ctw_call_worker(&call, &worker, (int)timeout_s * 1000, &err);
     if (st == CTW_OK) {
-        struct ctw_slice state = call.reply.body.health.state;
-        well = ready ? ctw_slice_is(state, "ready") : !ctw_slice_is(state, "failed");
+        struct ctw_span state = call.reply.body.health.state;
+        well = ready ? ctw_span_is(state, "ready") : !ctw_span_is(state, "failed");
         st = print(&call.reply.body.health, json, &err);
     }
     if (st != CTW_OK)

@@ -4,7 +4,7 @@
 
 #include "base/lines.h"
 #include "base/log.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"
@@ -28,7 +28,7 @@ static const char about[] =
 static double percent_of(const struct ctw_job_map *j)
 {
     if (j->tokens == 0)
-        return ctw_slice_is(j->state, "done") ? 100 : 0;
+        return ctw_span_is(j->state, "done") ? 100 : 0;
     return 100 * (double)j->tokens_done / (double)j->tokens;
 }
 
@@ -37,7 +37,7 @@ static void write_job(struct ctw_json_writer *w, const struct ctw_schema *schema
 {
     ctw_json_write_open(w, '{');
     ctw_json_write_members(w, schema, j);
-    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS) {
+    if (j->has.progress) {
         ctw_json_write_key(w, "percent");
         ctw_json_write_double(w, percent_of(j));
     }
@@ -71,7 +71,7 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
 
 /* ---- table ---- */
 
-static void print_lines(const char *name, struct ctw_slice text)
+static void print_lines(const char *name, struct ctw_span text)
 {
     struct ctw_lines lines = ctw_lines_of(text.data, text.n);
     for (; ctw_lines_next(&lines); name = "              ")
@@ -86,7 +86,7 @@ static void print_model(const struct ctw_model_map *m)
         printf("  path        %.*s\n", TEXT(m->path));
     if (m->message.n > 0)
         printf("  message     %.*s\n", TEXT(m->message));
-    if ((m->has & CTW_MODEL_READY_BITS) != CTW_MODEL_READY_BITS)
+    if (!m->has.ready)
         return;
     printf("  family      %.*s (%.*s)\n", TEXT(m->architecture), TEXT(m->model_type));
     printf("  parameters  %" PRIu64, m->params);
@@ -95,24 +95,24 @@ static void print_model(const struct ctw_model_map *m)
     putchar('\n');
     if (m->activations.n > 0)
         printf("  activations %.*s declared in the checkpoint, %s\n", TEXT(m->activations),
-               ctw_slice_is(m->activations_mode, "checkpoint") ? "simulated" : "not simulated");
+               ctw_span_is(m->activations_mode, "checkpoint") ? "simulated" : "not simulated");
     printf("  runs on     %.*s-%.*s, %.*s", TEXT(m->backend), TEXT(m->variant), TEXT(m->device));
     if (m->threads > 0)
         printf(", %" PRIu64 " threads", m->threads);
     printf(" (%.*s)\n", TEXT(m->reason));
     printf("  dtype       %.*s\n", TEXT(m->dtype));
     printf("  max length  %" PRIu64 " tokens", m->max_length);
-    if ((m->has >> CTW_MODEL_OWN_LENGTH & 1) && m->own_length < m->max_length)
+    if (m->has.own_length && m->own_length < m->max_length)
         printf(", beyond the model's own %" PRIu64, m->own_length);
     printf(", vocabulary %" PRIu64 "\n", m->vocab);
     printf("  passes      up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
            m->chunk_tokens);
     printf("  memory      %.1f MiB beyond the weights, limit %.1f MiB",
            (double)m->memory_planned / mib, (double)m->memory_limit / mib);
-    if ((m->has >> CTW_MODEL_FIT_LENGTH & 1) && m->fit_length < m->max_length)
+    if (m->has.more && m->fit_length < m->max_length)
         printf(", enough for inputs of %" PRIu64 " tokens", m->fit_length);
     putchar('\n');
-    if (m->has >> CTW_MODEL_WEIGHTS_NOTE & 1)
+    if (m->has.more)
         print_lines("  weights     ", m->weights_note);
     printf("  numerics    %.*s\n", TEXT(m->numerics));
     if (m->identity.n > 0)
@@ -132,14 +132,13 @@ static void print_size(uint64_t bytes)
 /* What it does, and its part of the work of all devices. */
 static void print_doing(const struct ctw_device_map *d, uint64_t tokens)
 {
-    bool works =
-        ctw_slice_is(d->state, "computing") || ctw_slice_is(d->state, "waiting for weights");
+    bool works = ctw_span_is(d->state, "computing") || ctw_span_is(d->state, "waiting for weights");
     printf("      %.*s", TEXT(d->state));
-    if (ctw_slice_is(d->state, "failed"))
+    if (ctw_span_is(d->state, "failed"))
         printf(": %.*s", TEXT(d->message));
     else if (works)
         printf(", layer %" PRIu64 " of %" PRIu64 " of %.*s", d->layer, d->layers, TEXT(d->model));
-    else if (ctw_slice_is(d->state, "loading"))
+    else if (ctw_span_is(d->state, "loading"))
         printf(" %.*s", TEXT(d->model));
     if (d->weights_read < 1)
         printf(", %.0f %% of the weights read", 100 * d->weights_read);
@@ -179,9 +178,9 @@ static void print_job(const struct ctw_job_map *j)
 {
     char left[32];
     printf("  %-9.*s %" PRIu64 " of %" PRIu64 " items", TEXT(j->state), j->items_done, j->items);
-    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS)
+    if (j->has.progress)
         printf(", %.0f %% of %" PRIu64 " tokens", percent_of(j), j->tokens);
-    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS && j->seconds_left > 0)
+    if (j->has.progress && j->seconds_left > 0)
         printf(", %s left", ctw_format_duration(left, sizeof(left), j->seconds_left));
     printf(", %.*s, %.*s\n", TEXT(j->kind), TEXT(j->model));
 }
@@ -213,7 +212,7 @@ static void print_table(const struct ctw_info_reply *r, const char *url)
            r->protocol, TEXT(r->libraries.nng), TEXT(r->libraries.msgpack));
     printf("process    %" PRIu64 ", up for %s\n", r->pid,
            ctw_format_duration(uptime, sizeof(uptime), r->uptime_s));
-    if (r->has >> CTW_INFO_STORE & 1)
+    if (r->has.store)
         print_store(&r->store);
     print_devices(r->devices.data, r->devices.n);
     for (size_t i = 0; i < r->models.n; i++)

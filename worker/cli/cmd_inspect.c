@@ -5,7 +5,7 @@
 
 #include "base/lines.h"
 #include "base/log.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/engine_options.h"

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"
@@ -24,7 +24,7 @@ static void ask_state(struct ctw_worker_address *worker, char out[32])
     struct ctw_worker_call call = {.request.op = CTW_OP_HEALTH};
     enum ctw_status st = ctw_call_worker(&call, worker, TIMEOUT_MS, NULL);
     if (st == CTW_OK)
-        ctw_slice_copy(call.reply.body.health.state, out, 32);
+        ctw_span_copy(call.reply.body.health.state, out, 32);
     else
         snprintf(out, 32, "%s",
                  st == CTW_EREFUSED ? "refused"

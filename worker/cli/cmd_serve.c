@@ -9,13 +9,14 @@
 
 #include "base/host.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "ipc/limits.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/engine_options.h"
 #include "worker/cli/version.h"
 #include "worker/engine/machine.h"
-#include "worker/service/registry.h"
-#include "worker/service/serve.h"
+#include "worker/service/life/registry.h"
+#include "worker/service/life/serve.h"
 #include "worker/store/hidden.h"
 #include "worker/store/store.h"
 
@@ -230,7 +231,7 @@ static enum ctw_status check_ready_fd(int fd, struct ctw_err *err)
 static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    if (v->name != NULL && !ctw_registry_name_ok(v->name))
+    if (v->name != NULL && !ctw_is_name(v->name))
         return ctw_fail(err, CTW_EINVAL,
                         "--name %s: expected 1 to 64 letters, digits, '.', '_' or '-'", v->name);
     if (v->queue_bytes == 0)

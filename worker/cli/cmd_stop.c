@@ -9,7 +9,7 @@
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"
-#include "worker/service/registry.h"
+#include "worker/service/life/registry.h"
 
 static const char about[] =
     "Stops a running worker: it accepts no more jobs, finishes or cancels its unfinished jobs,\n"
@@ -49,7 +49,7 @@ static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_e
 {
     struct ctw_worker_call call = {.request.op = CTW_OP_HEALTH};
     enum ctw_status st = ctw_call_worker(&call, &t->worker, timeout_ms, err);
-    struct ctw_slice boot = call.reply.body.health.boot;
+    struct ctw_span boot = call.reply.body.health.boot;
     if (st == CTW_OK && boot.n != BOOT_BYTES)
         st = ctw_fail(err, CTW_EFORMAT, "%s: boot has %zu bytes, not %d", t->worker.url, boot.n,
                       BOOT_BYTES);
@@ -102,7 +102,7 @@ static enum ctw_status find_target(struct target *t, const char *which, const ch
 static enum ctw_status shut_down(struct target *t, bool cancel, struct ctw_err *err)
 {
     struct ctw_worker_call call = {.request.op = CTW_OP_SHUTDOWN};
-    call.request.body.mode.mode = ctw_slice_of(cancel ? "cancel" : "finish");
+    call.request.body.mode.mode = ctw_span_of(cancel ? "cancel" : "finish");
     enum ctw_status st = ctw_call_worker(&call, &t->worker, CALL_MS, err);
     t->n_jobs = st == CTW_OK ? call.reply.body.drain.jobs : 0;
     ctw_worker_call_close(&call);

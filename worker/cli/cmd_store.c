@@ -5,7 +5,7 @@
 
 #include "base/closest.h"
 #include "base/log.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"

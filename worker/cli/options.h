@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "base/units.h"
+#include "base/text.h"
 
 enum ctw_option_type {
     CTW_OPT_FLAG,   /* bool */

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/units.h"
+#include "base/text.h"
 
 static const char *format_time(char *buf, size_t cap, double seconds)
 {

@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/model/model.h"
 
 struct ctw_devices; /* worker/engine/devices.h */

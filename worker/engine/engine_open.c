@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/engine/activity.h"
 #include "worker/engine/device_list.h"

@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/engine/placing.h"
 
 struct text {

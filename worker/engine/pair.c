@@ -1,5 +1,5 @@
 /* Two engines that are compared: whether they can be, and how they share the device's memory. */
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/engine/engine_state.h"
 #include "worker/engine/exchange.h"
 

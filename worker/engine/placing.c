@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/engine/cuts.h"
 #include "worker/weights/shards.h"
 

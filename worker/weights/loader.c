@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "base/threads.h"
-#include "base/units.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/weights/near.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/weights/arena.h"
 
 static size_t max_size(size_t a, size_t b)

@@ -5,7 +5,7 @@
  */
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/units.h"
+#include "base/text.h"
 #include "worker/weights/arena.h"
 #include "worker/weights/loader.h"
 #include "worker/weights/provider_ops.h"

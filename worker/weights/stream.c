@@ -4,8 +4,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "base/threads.h"
-#include "base/units.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/weights/near.h"
 #include "worker/weights/slice_source.h"

@@ -1,0 +1,161 @@
+/* Products and the head: checks them against the contract in backend.h, and calls the table, or,
+ * for shards with inputs of their own, shard_inputs.c. */
+#include "kernels/backend_internal.h"
+
+/* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
+static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_out,
+                                    struct ctw_err *err)
+{
+    REQUIRE("linear", ctw_is_float(op->dtype));
+    REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
+    REQUIRE("linear", op->slot >= 0 && op->slot < CTW_N_SLOTS);
+    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->act < CTW_ACT_XIELU);
+    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->glu.kind <= CTW_GLU_OFFSET);
+    int64_t n = 0;
+    for (int i = 0; i < op->n_shards; i++) {
+        REQUIRE("linear", ctw_shard_ok(&op->shards[i]));
+        REQUIRE("linear", op->shards[i].weight->k == op->shards[0].weight->k);
+        n += op->shards[i].n;
+    }
+    if (op->epilogue == CTW_EPI_GATE) {
+        REQUIRE("linear", op->n_shards == 2);
+        REQUIRE("linear", op->shards[0].n == op->shards[1].n);
+        n /= 2;
+    }
+    *n_out = n;
+    return CTW_OK;
+}
+
+static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_err *err)
+{
+    int64_t n;
+    enum ctw_status st = check_shards(op, &n, err);
+    if (st != CTW_OK)
+        return st;
+    REQUIRE("linear", op->epilogue != CTW_EPI_ADD || ctw_is_float(op->residual_dtype));
+    REQUIRE("linear", op->n_tok >= 0);
+    REQUIRE("linear", op->ldx >= op->shards[0].weight->k);
+    REQUIRE("linear", op->ldy >= n);
+    REQUIRE("linear", op->n_tok == 0 || (op->x != NULL && op->y != NULL));
+    REQUIRE("linear",
+            op->x_rows == NULL || op->epilogue == CTW_EPI_GATE || op->epilogue == CTW_EPI_STORE);
+    REQUIRE("linear", op->x_weight == NULL || op->x_rows != NULL);
+    for (int i = 0; i < op->n_shards; i++)
+        REQUIRE("linear", op->shards[i].rotate_out == NULL ||
+                              (op->epilogue != CTW_EPI_LOGITS && op->epilogue != CTW_EPI_SCATTER));
+    REQUIRE("linear",
+            op->epilogue == CTW_EPI_SCATTER || (op->y_rows == NULL && op->y_weight == NULL));
+    return CTW_OK;
+}
+
+/* Is the linear operation's y what the qkv operation splits? Each has been checked on its own. */
+static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op,
+                                        const struct ctw_op_qkv *qkv, struct ctw_err *err)
+{
+    int64_t n, columns = qkv->columns.ld;
+    enum ctw_status st = check_shards(op, &n, err);
+    if (st != CTW_OK)
+        return st;
+    REQUIRE("linear_qkv", op->epilogue == CTW_EPI_STORE);
+    REQUIRE("linear_qkv", op->dtype == qkv->dtype && op->n_tok == qkv->n_tok);
+    REQUIRE("linear_qkv", op->y == qkv->qkv && n == columns && op->ldy == columns);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
+                            struct ctw_err *err)
+{
+    int64_t n;
+    if (op->n_shards != 0) {
+        enum ctw_status st = check_shards(op, &n, err);
+        if (st != CTW_OK)
+            return st;
+    }
+    const struct ctw_op_linear none = {.slot = op->slot};
+    return be->ops->prepare(be, ctw_inputs_split(op) ? &none : op, err);
+}
+
+enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
+                           struct ctw_err *err)
+{
+    enum ctw_status st = check_linear(op, err);
+    return st != CTW_OK              ? st
+           : ctw_input_elems(op) > 0 ? ctw_inputs_linear(be, op, err)
+                                     : be->ops->linear(be, op, err);
+}
+
+enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
+                               const struct ctw_op_qkv *qkv, struct ctw_err *err)
+{
+    bool done = false;
+    struct ctw_op_linear plain = *op;
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    struct ctw_op_qkv full;
+    enum ctw_status st = check_linear(op, err);
+    if (st == CTW_OK)
+        st = ctw_check_qkv(qkv, &full, err);
+    if (st == CTW_OK)
+        st = check_linear_qkv(op, &full, err);
+    if (st != CTW_OK)
+        return st;
+    if (ctw_inputs_split(op)) {
+        st = ctw_inputs_linear(be, op, err);
+        return st == CTW_OK ? be->ops->qkv(be, &full, err) : st;
+    }
+    if (ctw_input_elems(op) > 0)
+        st = ctw_inputs_make(be, &plain, shards, err);
+    if (st == CTW_OK && be->ops->linear_qkv != NULL)
+        st = be->ops->linear_qkv(be, &plain, &full, &done, err);
+    if (st == CTW_OK && !done)
+        st = be->ops->linear(be, &plain, err);
+    if (st == CTW_OK && !done)
+        st = be->ops->qkv(be, &full, err);
+    return st;
+}
+
+enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                const struct ctw_op_linear *scattered, struct ctw_err *err)
+{
+    bool done = false;
+    enum ctw_status st = CTW_OK;
+    if (gathered != NULL && scattered != NULL && be->ops->linear_pair != NULL &&
+        ctw_input_elems(gathered) == 0 && ctw_input_elems(scattered) == 0) {
+        REQUIRE("pair", gathered->x_rows != NULL && scattered->epilogue == CTW_EPI_SCATTER);
+        REQUIRE("pair", gathered->dtype == scattered->dtype);
+        st = check_linear(gathered, err);
+        if (st == CTW_OK)
+            st = check_linear(scattered, err);
+        if (st == CTW_OK)
+            st = be->ops->linear_pair(be, gathered, scattered, &done, err);
+    }
+    if (st == CTW_OK && !done && scattered != NULL)
+        st = ctw_linear(be, scattered, err);
+    if (st == CTW_OK && !done && gathered != NULL)
+        st = ctw_linear(be, gathered, err);
+    return st;
+}
+
+enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, struct ctw_err *err)
+{
+    REQUIRE("head", ctw_is_float(op->dtype));
+    REQUIRE("head", ctw_shard_ok(op->weight) && op->weight->n == op->weight->weight->n);
+    REQUIRE("head", op->n_rows >= 0);
+    REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= INT32_MAX);
+    REQUIRE("head", op->id0 >= 0 && op->id0 < op->n_vocab);
+    if (op->id0 > 0 || op->weight->n < op->n_vocab) {
+        bool plain = op->softcap == 0 && op->weight->bias == NULL;
+        int64_t rows = be->ops->head_rows(be, op->dtype, op->weight->weight->k, plain);
+        bool last = op->id0 + op->weight->n >= op->n_vocab;
+        REQUIRE("head", op->id0 % rows == 0 && (last || op->weight->n % rows == 0));
+    }
+    REQUIRE("head", (op->logits == NULL) == (op->norms == NULL));
+    REQUIRE("head", op->logits == NULL ||
+                        (op->ld_logits >= op->n_vocab && op->ld_logits % CTW_LOGITS_ALIGN == 0));
+    REQUIRE("head", op->weight->rotate_out == NULL);
+    struct ctw_op_head plain = *op;
+    struct ctw_shard shard;
+    enum ctw_status st = CTW_OK;
+    if (op->weight->input != NULL || op->weight->rotate_in != NULL)
+        st = ctw_inputs_make_head(be, &plain, &shard, err);
+    return st == CTW_OK ? be->ops->head(be, &plain, err) : st;
+}
