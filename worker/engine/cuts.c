@@ -22,14 +22,14 @@ static bool is_decoded(const struct ctw_model *m, const struct ctw_layer *l,
 static bool is_prepared(const struct ctw_model *m, const struct ctw_layer *l)
 {
     bool read[CTW_N_MATRICES] = {false};
-    if (l->mixture.route.n_experts > 0)
+    if (l->n_experts > 0)
         return false;
-    for (int slot = 0; slot < CTW_SLOT_EXPERTS; slot++) {
-        const struct ctw_product *p = &l->product[slot];
+    for (int i = 0; i < CTW_LAYER_SLOTS; i++) {
+        const struct ctw_product *p = &l->product[i];
         if (!is_decoded(m, l, p))
             return false;
-        for (int i = 0; i < p->n_shards; i++)
-            read[p->shard[i].matrix] = true;
+        for (int j = 0; j < p->n_shards; j++)
+            read[p->shard[j].matrix] = true;
     }
     for (int i = 0; i < CTW_N_MATRICES; i++)
         if (l->matrix[i].name != NULL && !read[i])
@@ -44,7 +44,7 @@ enum ctw_status ctw_cuts_find(struct ctw_cuts *out, const struct ctw_model *m,
     const struct ctw_layer *head = &m->layers[m->n_layers - 1];
     bool plain = m->head_softcap == 0 && head->vector[CTW_V_HEAD_BIAS] == NULL;
     /* A product of all of a chunk's embeddings needs all of them. */
-    bool projected = m->layers[0].product[CTW_SLOT_WIDTH].n_shards > 0;
+    bool projected = m->layers[0].product[CTW_P_WIDTH].n_shards > 0;
     bool *prepared = ctw_calloc((size_t)m->n_layers, sizeof(*prepared));
     *out = (struct ctw_cuts){.embed_rows = projected ? 0 : 1,
                              .head_rows = ctw_backend_head_rows(be, dtype, m->embed_dim, plain),

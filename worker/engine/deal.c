@@ -37,7 +37,7 @@ struct deal {
     struct ctw_seq *seqs;
     struct ctw_hooks hooks;
     int64_t longest, total; /* input tokens */
-    double seq_cost, tok_cost, target_cost, tok2_cost;
+    struct ctw_cost cost;
     int n_lanes;
     struct lane lane[CTW_MAX_DEVICES];
     pthread_mutex_t lock;
@@ -52,17 +52,9 @@ struct deal {
 
 /* ---- costs -------------------------------------------------------------------------------- */
 
-static void set_costs(struct deal *d, const struct ctw_model *m)
-{
-    d->tok_cost = fmax(1, ctw_plan_layer_flops(m));
-    d->target_cost = ctw_plan_head_flops(m);
-    d->tok2_cost = 2.0 * (double)m->hidden * m->n_decoders; /* causal attention, about */
-}
-
 static double cost_of(const struct deal *d, const struct ctw_seq *s)
 {
-    double n = (double)ctw_seq_inputs(s);
-    return d->tok_cost * n + d->tok2_cost * n * n + d->target_cost * (double)(s->n_tok - s->first);
+    return ctw_cost_of(&d->cost, ctw_seq_inputs(s), s->n_tok - s->first);
 }
 
 static double range_cost(const struct deal *d, const struct range *r, int64_t *n_tok)
@@ -423,7 +415,7 @@ enum ctw_status ctw_deal(struct ctw_engine *e, struct ctw_engine *reference, str
     d->seqs = seqs;
     d->hooks = hooks != NULL ? *hooks : (struct ctw_hooks){0};
     d->pool[d->n_pool++] = (struct range){0, n_seqs};
-    set_costs(d, e->model);
+    d->cost = ctw_plan_cost(e->model);
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     open_lanes(d, e, reference);

@@ -64,9 +64,11 @@ void ctw_engine_close(struct ctw_engine *e)
 
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out)
 {
+    const struct ctw_cost cost = ctw_plan_cost(e->model);
     *out = (struct ctw_engine_info){
         .dtype = e->dtype,
         .max_length = e->max_length,
+        .pair_cost = cost.pair / (cost.token + cost.target),
         .fit_length = e->fit_length,
         .vocab = e->model->vocab,
         .chunk_tokens = e->plan.chunk_tokens,

@@ -44,7 +44,7 @@ static enum ctw_status check_backend(const struct ctw_engine *e, struct ctw_err 
 {
     bool experts = false;
     for (int i = 1; i <= e->model->n_decoders; i++)
-        experts |= e->model->layers[i].mixture.route.n_experts > 0;
+        experts |= e->model->layers[i].n_experts > 0;
     if (experts && !ctw_backend_has_experts(e->be))
         return ctw_fail(
             err, CTW_EUNSUP,

@@ -9,7 +9,7 @@
 /* One of the matrices. */
 struct place {
     int layer;
-    int role; /* a ctw_matrix_role, or CTW_N_MATRICES + a ctw_expert_role: of all experts */
+    int role; /* the layer's matrix, or CTW_N_MATRICES + a ctw_expert_role: of all experts */
 };
 
 /* What the engines' own passes had. */
@@ -49,14 +49,14 @@ enum { N_ROLES = CTW_N_MATRICES + CTW_N_EXPERT_MATRICES };
 /* How many matrices a role has in a layer. */
 static int n_of(const struct ctw_layer *l, int role)
 {
-    return role < CTW_N_MATRICES ? 1 : l->mixture.route.n_experts;
+    return role < CTW_N_MATRICES ? 1 : l->n_experts;
 }
 
 static struct ctw_matrix *matrix_of(const struct ctw_layer *l, int role, int i)
 {
     if (role < CTW_N_MATRICES)
         return (struct ctw_matrix *)&l->matrix[role];
-    return &l->mixture.matrix[i * CTW_N_EXPERT_MATRICES + role - CTW_N_MATRICES];
+    return &l->expert[i * CTW_N_EXPERT_MATRICES + role - CTW_N_MATRICES];
 }
 
 /* Is at least one of the matrices quantised? */
@@ -166,17 +166,17 @@ static enum ctw_status own_experts(struct ctw_exchange *x, const struct ctw_mode
 {
     memcpy(x->layers, m->layers, (size_t)m->n_layers * sizeof(*x->layers));
     for (int i = 0; i < m->n_layers; i++)
-        x->layers[i].mixture.matrix = NULL;
+        x->layers[i].expert = NULL;
     for (int i = 0; i < m->n_layers; i++) {
-        const struct ctw_mixture *from = &m->layers[i].mixture;
-        size_t n = (size_t)from->route.n_experts * CTW_N_EXPERT_MATRICES;
+        const struct ctw_layer *from = &m->layers[i];
+        size_t n = (size_t)from->n_experts * CTW_N_EXPERT_MATRICES;
         if (n == 0)
             continue;
-        x->layers[i].mixture.matrix = ctw_calloc(n, sizeof(*from->matrix));
-        if (x->layers[i].mixture.matrix == NULL)
+        x->layers[i].expert = ctw_calloc(n, sizeof(*from->expert));
+        if (x->layers[i].expert == NULL)
             return ctw_fail(err, CTW_ENOMEM, "out of memory");
-        memcpy(x->layers[i].mixture.matrix, from->matrix, n * sizeof(*from->matrix));
-        *most = from->route.n_experts > *most ? from->route.n_experts : *most;
+        memcpy(x->layers[i].expert, from->expert, n * sizeof(*from->expert));
+        *most = from->n_experts > *most ? from->n_experts : *most;
     }
     return CTW_OK;
 }
@@ -262,7 +262,7 @@ void ctw_exchange_close(struct ctw_exchange *x)
     ctw_provider_close(x->provider);
     ctw_device_free(x->e->be, x->x);
     for (int i = 0; x->layers != NULL && i < x->reference->model->n_layers; i++)
-        ctw_free(x->layers[i].mixture.matrix);
+        ctw_free(x->layers[i].expert);
     ctw_free(x->layers);
     ctw_free(x->places);
     ctw_free(x);
@@ -326,7 +326,7 @@ enum ctw_status ctw_exchange_begin(struct ctw_exchange *x, struct ctw_pass *mode
     x->final = model;
     lend(&x->reference_side, reference, x, x->seqs, x->provider, &x->model);
     lend(&x->model_side, model, x, x->final_seqs, x->reference->provider, x->reference->model);
-    ctw_provider_exchange(x->provider, -1, CTW_M_Q, 0);
+    ctw_provider_exchange(x->provider, -1, 0, false, 0);
     x->at = 0;
     x->reached = -1; /* not yet embedded */
     x->started = false;
@@ -372,7 +372,7 @@ static void exchange(struct ctw_exchange *x, bool back)
         matrix_of(&x->layers[p->layer], p->role, i)->weight =
             matrix_of(&from->layers[p->layer], p->role, i)->weight;
     ctw_provider_exchange(x->provider, back ? -1 : p->layer, p->role,
-                          x->layers[p->layer].mixture.route.n_experts);
+                          p->layer == x->model.n_layers - 1, x->layers[p->layer].n_experts);
 }
 
 /* The results of the present run, of one of the model's sequences. */

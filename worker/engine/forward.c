@@ -95,7 +95,7 @@ static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
     if (st == CTW_OK && m->q_factor_beta != 0)
         st = make_q_factor(f, err);
     if (st == CTW_OK && m->alibi != NULL)
-        st = make_floats(f, &f->alibi, m->alibi, m->layers[1].n_head, err);
+        st = make_floats(f, &f->alibi, m->alibi, m->n_alibi, err);
     if (st == CTW_OK && m->n_rotations > 0)
         st = make_rotations(f, err);
     return st;
@@ -189,8 +189,8 @@ void ctw_forward_close(struct ctw_forward *f)
 
 /* ---- the embedding ------------------------------------------------------------------------ */
 
-static enum ctw_status embed(const struct ctw_step *s, enum ctw_matrix_role role,
-                             struct ctw_op_embed op, struct ctw_err *err)
+static enum ctw_status embed(const struct ctw_step *s, int role, struct ctw_op_embed op,
+                             struct ctw_err *err)
 {
     const struct ctw_weight *weight = &s->layer->matrix[role].weight;
     struct ctw_shard table = ctw_shard_of(weight, &s->data->matrix[role]);
@@ -216,7 +216,6 @@ static enum ctw_status embed_projected(const struct ctw_step *s, struct ctw_err 
 {
     const struct ctw_model *m = s->f->model;
     assert(s->layer->matrix[CTW_M_POSITIONS].name != NULL);
-    const struct ctw_join join = {CTW_SLOT_WIDTH, CTW_AT_MIXER_OUT, CTW_N_NORMS, 1};
     enum ctw_status st = embed(
         s, CTW_M_POSITIONS,
         (struct ctw_op_embed){.dtype = CTW_RESIDUAL, .scale = 1, .y = ctw_step_residual(s)}, err);
@@ -225,7 +224,9 @@ static enum ctw_status embed_projected(const struct ctw_step *s, struct ctw_err 
             s, CTW_M_EMBED,
             (struct ctw_op_embed){.dtype = s->f->dtype, .scale = m->embed_scale, .y = s->f->norm},
             err);
-    return st == CTW_OK ? ctw_step_join(s, &join, s->f->norm, m->embed_dim, err) : st;
+    return st == CTW_OK ? ctw_step_add_product(s, CTW_P_WIDTH, s->f->norm, m->embed_dim,
+                                               ctw_step_residual(s), NULL, err)
+                        : st;
 }
 
 static enum ctw_status embed_tokens(const struct ctw_step *s, struct ctw_err *err)
@@ -252,9 +253,10 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
                                   int64_t tok0, int64_t n_tok, struct ctw_err *err)
 {
     const struct ctw_chunk chunk = {.tok0 = tok0, .n_tok = n_tok};
+    const struct ctw_layer *layer = &f->model->layers[0];
     const struct ctw_step s = {
-        .f = f, .layer = &f->model->layers[0], .data = data, .chunk = &chunk};
-    bool projected = s.layer->product[CTW_SLOT_WIDTH].n_shards > 0;
+        .f = f, .layer = layer, .branch = &layer->branch[0], .data = data, .chunk = &chunk};
+    bool projected = ctw_step_has(&s, CTW_P_WIDTH);
     enum ctw_status st = projected ? embed_projected(&s, err) : embed_tokens(&s, err);
     if (st != CTW_OK ||
         (data->n_rows > 0 && data->row0 + data->n_rows < s.layer->matrix[CTW_M_EMBED].weight.n))
@@ -262,7 +264,7 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
     if (!projected)
         st = embed_positions(&s, err);
     if (st == CTW_OK)
-        st = ctw_step_norm_residual(&s, CTW_AT_EMBED, err);
+        st = ctw_step_joined(&s, err);
     if (st == CTW_OK && f->model->input_dim > 0) {
         st = ctw_layer_inputs(&s, err);
         if (st == CTW_OK)
@@ -278,32 +280,39 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
 
 /* ---- decoder layers ----------------------------------------------------------------------- */
 
-/* If this layer's first norm finds numbers that are not finite, the layer before produced them (or
- * the embedding, reported as layer 0). Decoder layers count from 0 in messages. */
+/* If a layer's first norm finds numbers that are not finite, the layer before produced them (or the
+ * embedding, reported as layer 0). Decoder layers count from 0 in messages. */
 static struct ctw_step step_of(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
-                               const struct ctw_chunk *chunk)
+                               const struct ctw_chunk *chunk, int branch)
 {
+    const struct ctw_layer *l = &f->model->layers[layer];
+    int first = 0;
+    while (l->branch[first].kind == CTW_KIND_none && first < branch)
+        first++;
     return (struct ctw_step){.f = f,
-                             .layer = &f->model->layers[layer],
+                             .layer = l,
                              .data = data,
                              .chunk = chunk,
-                             .before = (int16_t)(layer >= 2 ? layer - 2 : 0),
-                             .here = (int16_t)(layer - 1)};
+                             .index = branch,
+                             .branch = &l->branch[branch],
+                             .stamp = (int16_t)(branch > first ? layer - 1
+                                                : layer >= 2   ? layer - 2
+                                                               : 0)};
 }
 
 enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
                                     const struct ctw_layer_data *data, struct ctw_err *err)
 {
-    const struct ctw_step s = step_of(f, layer, data, NULL);
-    for (int slot = 0; slot < CTW_SLOT_EXPERTS; slot++) {
+    for (int slot = 0; slot < CTW_LAYER_SLOTS; slot++) {
+        const struct ctw_step s = step_of(f, layer, data, NULL, slot / CTW_BRANCH_PRODUCTS);
         struct ctw_shard shards[CTW_MAX_SHARDS];
-        const struct ctw_op_linear op = {.shards = shards,
-                                         .n_shards =
-                                             ctw_step_shards(&s, (enum ctw_slot)slot, shards),
-                                         .slot = (enum ctw_slot)slot,
-                                         .dtype = f->dtype,
-                                         .epilogue = ctw_step_epilogue(&s, (enum ctw_slot)slot),
-                                         .residual_dtype = CTW_RESIDUAL};
+        const struct ctw_op_linear op = {
+            .shards = shards,
+            .n_shards = ctw_step_shards(&s, slot % CTW_BRANCH_PRODUCTS, shards),
+            .slot = (enum ctw_slot)slot,
+            .dtype = f->dtype,
+            .epilogue = ctw_product_epilogue(s.layer, slot),
+            .residual_dtype = CTW_RESIDUAL};
         enum ctw_status st = ctw_prepare(f->be, &op, err);
         if (st != CTW_OK)
             return st;
@@ -311,55 +320,43 @@ enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
     return CTW_OK;
 }
 
-enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
-                                  const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
-                                  struct ctw_err *err)
+int ctw_forward_stop(const struct ctw_forward *f, int layer, int from)
 {
-    const struct ctw_step s = step_of(f, layer, data, chunk);
-    if (s.layer->n_head == 0)
-        return CTW_OK;
-    enum ctw_status st = ctw_step_read(&s, CTW_AT_MIXER, s.before, err);
-    if (st != CTW_OK)
-        return st;
-    return s.layer->kv_rank > 0 ? ctw_mixer_latent(&s, err) : ctw_mixer_attention(&s, err);
+    const struct ctw_layer *l = &f->model->layers[layer];
+    while (from < l->n_branches && ctw_ops_of(&l->branch[from])->run_pass == NULL)
+        from++;
+    return from;
 }
 
-/* What comes after the MLP. */
-static enum ctw_status end_layer(const struct ctw_step *s, struct ctw_err *err)
+enum ctw_status ctw_forward_branches(struct ctw_forward *f, int layer,
+                                     const struct ctw_layer_data *data,
+                                     const struct ctw_chunk *chunk, int from, struct ctw_err *err)
 {
+    int stop = ctw_forward_stop(f, layer, from), n = f->model->layers[layer].n_branches;
     enum ctw_status st = CTW_OK;
-    if (ctw_step_has(s, CTW_SLOT_INPUT_GATE))
-        st = ctw_layer_input(s, err);
-    if (st == CTW_OK && s->layer->scalar != 1)
-        st = ctw_step_scale_residual(s, s->layer->scalar, err);
+    if (from > 0) {
+        const struct ctw_step s = step_of(f, layer, data, chunk, from - 1);
+        st = ctw_ops_of(s.branch)->end(&s, err);
+    }
+    for (int i = from; st == CTW_OK && i <= stop && i < n; i++) {
+        const struct ctw_step s = step_of(f, layer, data, chunk, i);
+        const struct ctw_kind_ops *ops = ctw_ops_of(s.branch);
+        if (ops->run == NULL)
+            continue;
+        if (!ops->reads && !s.branch->beside)
+            st = ctw_step_read(&s, CTW_AT_IN, err);
+        if (st == CTW_OK)
+            st = ops->run(&s, err);
+    }
     return st;
 }
 
-enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
-                                const struct ctw_chunk *chunk, struct ctw_err *err)
+enum ctw_status ctw_forward_whole(struct ctw_forward *f, int layer,
+                                  const struct ctw_layer_data *data, int branch, int64_t n_tok,
+                                  ctw_rows_done *done, void *arg, struct ctw_err *err)
 {
-    const struct ctw_step s = step_of(f, layer, data, chunk);
-    if (s.layer->mixture.route.n_experts > 0)
-        return ctw_mlp_choose(&s, err);
-    enum ctw_status st = s.layer->inner > 0 ? ctw_mlp_dense(&s, err) : CTW_OK;
-    return st == CTW_OK ? end_layer(&s, err) : st;
-}
-
-enum ctw_status ctw_forward_experts(struct ctw_forward *f, int layer,
-                                    const struct ctw_layer_data *data, int64_t n_tok,
-                                    ctw_rows_done *done, void *arg, struct ctw_err *err)
-{
-    const struct ctw_step s = step_of(f, layer, data, NULL);
-    return ctw_mlp_experts(&s, n_tok, done, arg, err);
-}
-
-enum ctw_status ctw_forward_mlp_rest(struct ctw_forward *f, int layer,
-                                     const struct ctw_layer_data *data,
-                                     const struct ctw_chunk *chunk, struct ctw_err *err)
-{
-    const struct ctw_step s = step_of(f, layer, data, chunk);
-    enum ctw_status st = ctw_mlp_join_experts(&s, err);
-    return st == CTW_OK ? end_layer(&s, err) : st;
+    const struct ctw_step s = step_of(f, layer, data, NULL, branch);
+    return ctw_ops_of(s.branch)->run_pass(&s, n_tok, done, arg, err);
 }
 
 /* ---- the head ----------------------------------------------------------------------------- */
@@ -369,9 +366,10 @@ enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_d
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
     const struct ctw_chunk chunk = {.n_tok = n_rows};
-    const struct ctw_step s = {.f = f, .layer = l, .data = data, .chunk = &chunk};
-    bool projected = l->product[CTW_SLOT_WIDTH].n_shards > 0;
-    struct ctw_op_norm op = ctw_step_norm(&s, CTW_AT_HEAD);
+    const struct ctw_step s = {
+        .f = f, .layer = l, .branch = &l->branch[0], .data = data, .chunk = &chunk};
+    bool projected = ctw_step_has(&s, CTW_P_WIDTH);
+    struct ctw_op_norm op = ctw_step_norm(&s, CTW_AT_IN);
     op.dim = f->model->hidden;
     op.x = f->x;
     op.x_dtype = CTW_RESIDUAL;
@@ -383,7 +381,7 @@ enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_d
     enum ctw_status st = ctw_norm(f->be, &op, err);
     if (st != CTW_OK || !projected)
         return st;
-    return ctw_step_product(&s, CTW_SLOT_WIDTH, f->wide, f->model->hidden, f->norm,
+    return ctw_step_product(&s, CTW_P_WIDTH, f->wide, f->model->hidden, f->norm,
                             f->model->embed_dim, err);
 }
 

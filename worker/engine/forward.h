@@ -2,11 +2,12 @@
  * One model's operations on one chunk of a pass, in the layer's order: the only code that knows
  * what a decoder layer computes. It owns the device buffers of the plan.
  *
- * model.h says what a layer can be. mixers/ and mlps/ have the two phases of a layer.
+ * model.h says what a layer can be. mixers/ and mlps/ have the kinds of branches.
  */
 #ifndef CTW_WORKER_FORWARD_H
 #define CTW_WORKER_FORWARD_H
 
+#include "worker/engine/kinds.h"
 #include "worker/engine/layout.h"
 #include "worker/weights/provider.h"
 
@@ -18,7 +19,8 @@ struct ctw_forward {
     /* device arrays; `pass` and `chunk` are the plan's token counts */
     void *x;      /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
     void *norm;   /* [chunk, hidden]: what a product reads, or a branch's output */
-    void *wide;   /* see plan.h: what mixers and MLPs compute in between */
+    void *wide;   /* what branches compute in between, as their kind says; of experts in two
+                     halves, so that the next expert may begin before one has ended */
     void *inputs; /* [pass, n_decoders * input_dim]: the layers' own inputs */
     void *k, *v;  /* [kv_tokens, n_kv * head], [kv_tokens, n_kv * head_v] */
     /* Of mixtures of experts (NULL: the model has none); `chosen` and n_experts are the most of any
@@ -80,37 +82,31 @@ enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
 enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,
                                   int64_t tok0, int64_t n_tok, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* The two phases of decoder layer `layer` (1 .. n_decoders) on one chunk. A chunk's mixer comes
- * after the mixers of the chunks before it, and its MLP after its mixer; right after it if the
- * layer is parallel: then the mixer leaves what the MLP reads in f->norm. */
-enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
-                                  const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
-                                  struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
-                                const struct ctw_chunk *chunk, struct ctw_err *err) CTW_MUST_CHECK;
-
-/* Called when n_rows choices of tokens are computed. A failure ends the computation. */
-typedef enum ctw_status ctw_rows_done(void *arg, int64_t n_rows, struct ctw_err *err);
-
-/* If the layer has experts, its MLP is not done with all chunks' ctw_forward_mlp(): the experts,
- * for all n_tok tokens of the pass; then, for each chunk, the rest. */
-enum ctw_status ctw_forward_experts(struct ctw_forward *f, int layer,
-                                    const struct ctw_layer_data *data, int64_t n_tok,
-                                    ctw_rows_done *done, void *arg,
-                                    struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_forward_mlp_rest(struct ctw_forward *f, int layer,
+/*
+ * The branches of decoder layer `layer` (1 .. n_decoders) from `from` on, on one chunk, up to and
+ * including the chunk's part of the next that has a part for the whole pass: its index is
+ * ctw_forward_stop(), or the layer's n_branches. from > 0 begins with the end of the branch before.
+ * Chunks come in their order.
+ */
+int ctw_forward_stop(const struct ctw_forward *f, int layer, int from);
+enum ctw_status ctw_forward_branches(struct ctw_forward *f, int layer,
                                      const struct ctw_layer_data *data,
-                                     const struct ctw_chunk *chunk,
+                                     const struct ctw_chunk *chunk, int from,
                                      struct ctw_err *err) CTW_MUST_CHECK;
+/* That branch's part for all n_tok tokens of the pass, after all chunks. */
+enum ctw_status ctw_forward_whole(struct ctw_forward *f, int layer,
+                                  const struct ctw_layer_data *data, int branch, int64_t n_tok,
+                                  ctw_rows_done *done, void *arg,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 /* f->norm = the final hidden states of rows[row0 ..], as the head reads them: [n_rows, embed_dim];
  * n_rows is at most a chunk. */
 enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids; of a head
- * in parts, after the last, if nothing else comes between them. keep
- * (NULL: no) says where the logits and norms of these rows are stored, too. */
+/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids; of a
+ * head in parts, after the last, if nothing else comes between them. keep (NULL: no) says where the
+ * logits and norms of these rows are stored, too. */
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, int64_t n_vocab,
                                  const struct ctw_kept_logits *keep,

@@ -76,18 +76,6 @@ static enum ctw_status count_rows(void *arg, int64_t n_rows, struct ctw_err *err
     return ctw_pass_advance(c->p, c->cost * (double)n_rows, c->layer, err);
 }
 
-/* The experts of a layer over the whole pass, and what follows them. */
-static enum ctw_status run_experts(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
-                                   struct ctw_err *err)
-{
-    struct ctw_forward *f = p->f;
-    struct counting c = {p, layer, ctw_plan_expert_flops(&f->model->layers[layer])};
-    enum ctw_status st = ctw_forward_experts(f, layer, data, p->layout.n_tok, count_rows, &c, err);
-    for (int64_t i = 0; st == CTW_OK && i < p->layout.n_chunks; i++)
-        st = ctw_forward_mlp_rest(f, layer, data, &p->layout.chunks[i], err);
-    return st;
-}
-
 /* The layer's part is released early, so that the next layer can come while this one computes. */
 static enum ctw_status prepare_layer(struct ctw_pass *p, int layer,
                                      const struct ctw_layer_data *data, struct ctw_err *err)
@@ -100,23 +88,30 @@ static enum ctw_status prepare_layer(struct ctw_pass *p, int layer,
     return st;
 }
 
-/* One decoder layer over all chunks. */
+/* One decoder layer: all chunks through its branches up to one that has a part for the whole pass,
+ * then that part, then all chunks through the next branches. */
 static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
                                    struct ctw_err *err)
 {
     struct ctw_forward *f = p->f;
-    double cost_per_tok = ctw_plan_matrix_flops(&f->model->layers[layer]);
+    const struct ctw_layer *l = &f->model->layers[layer];
+    double cost_per_tok = ctw_plan_matrix_flops(l);
+    struct counting counting = {p, layer, ctw_plan_expert_flops(l)};
     enum ctw_status st = prepare_layer(p, layer, data, err);
-    for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++) {
-        const struct ctw_chunk *chunk = &p->layout.chunks[c];
-        st = ctw_forward_mixer(f, layer, data, chunk, err);
-        if (st == CTW_OK)
-            st = ctw_forward_mlp(f, layer, data, chunk, err);
-        if (st == CTW_OK)
-            st = ctw_pass_advance(p, cost_per_tok * (double)chunk->n_tok, layer, err);
-    }
-    if (st == CTW_OK && f->model->layers[layer].mixture.route.n_experts > 0)
-        st = run_experts(p, layer, data, err);
+    int from = 0, stop;
+    do {
+        stop = ctw_forward_stop(f, layer, from);
+        for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++) {
+            const struct ctw_chunk *chunk = &p->layout.chunks[c];
+            st = ctw_forward_branches(f, layer, data, chunk, from, err);
+            if (st == CTW_OK && from == 0)
+                st = ctw_pass_advance(p, cost_per_tok * (double)chunk->n_tok, layer, err);
+        }
+        if (st == CTW_OK && stop < l->n_branches)
+            st = ctw_forward_whole(f, layer, data, stop, p->layout.n_tok, count_rows, &counting,
+                                   err);
+        from = stop + 1;
+    } while (st == CTW_OK && stop < l->n_branches);
     return st;
 }
 

@@ -4,32 +4,9 @@
 #include <stdio.h>
 
 #include "base/units.h"
+#include "worker/engine/kinds.h"
 
 enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* The largest widths over all layers, in elements. */
-struct widths {
-    int64_t norm, k, v, wide;  /* wide: see ctw_plan_queries_at() */
-    int64_t kept;              /* keys of a layer that other layers use */
-    int64_t inner_k;           /* the largest inner dimension of a product */
-    int64_t rot;               /* of all tables of positions together */
-    int64_t n_experts, chosen; /* of a mixture */
-    int64_t expert_inner;
-    bool sum; /* some layer has an array for its experts' sum */
-};
-
-/* In elements. What is in `wide` begins at a multiple of this. */
-enum { WIDE_ALIGN = 128, PARTS_OF_WIDE = 2 /* that begin so, beside the first */ };
 
 int64_t ctw_plan_long_from(const struct ctw_model *model)
 {
@@ -45,89 +22,24 @@ int64_t ctw_plan_rope_rows(const struct ctw_model *model, int64_t longest)
     return long_from > 0 && longest > long_from ? 2 * longest : longest;
 }
 
-int64_t ctw_plan_qkv_columns(const struct ctw_layer *l)
+int64_t ctw_plan_columns(const struct ctw_product *p)
 {
     int64_t n = 0;
-    for (int i = 0; i < l->product[CTW_SLOT_QKV].n_shards; i++)
-        n += l->product[CTW_SLOT_QKV].shard[i].n;
+    for (int i = 0; i < p->n_shards; i++)
+        n += p->shard[i].n;
     return n;
 }
 
-/* Columns of the product's place, where attention's output follows while it reads the queries,
- * which may be wider: of few key heads, with value heads larger than the others. Latent attention
- * has its output elsewhere. */
-static int64_t product_columns(const struct ctw_layer *l)
+static struct ctw_widths model_widths(const struct ctw_model *model, int64_t longest)
 {
-    int64_t out = l->kv_rank == 0 ? (int64_t)l->n_head * l->head_v : 0;
-    return max64(ctw_plan_qkv_columns(l), out);
-}
-
-/* Columns of the indexer's queries. */
-static int64_t indexer_columns(const struct ctw_layer *l)
-{
-    return (int64_t)l->index.n_head * l->index.head;
-}
-
-/* Columns of the queries' place, which the indexer uses first. */
-static int64_t queries_columns(const struct ctw_layer *l)
-{
-    return max64((int64_t)l->n_head * l->head, indexer_columns(l));
-}
-
-bool ctw_plan_is_sparse(const struct ctw_layer *l, int64_t longest)
-{
-    return l->index.chosen > 0 && longest > l->index.chosen;
-}
-
-/* Columns of the product of latent attention's keys and values. */
-static int64_t expanded_columns(const struct ctw_layer *l)
-{
-    return l->kv_rank == 0
-               ? 0
-               : max64((int64_t)l->n_head * (l->head - l->turning + l->head_v), indexer_columns(l));
-}
-
-/* Elements of `wide` per token. */
-static int64_t wide_of(const struct ctw_layer *l)
-{
-    return max64(product_columns(l) + queries_columns(l) + expanded_columns(l),
-                 max64(l->inner, 2 * l->mixture.inner));
-}
-
-static int64_t round_up(int64_t elements)
-{
-    return (elements + WIDE_ALIGN - 1) / WIDE_ALIGN * WIDE_ALIGN;
-}
-
-int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
-{
-    return round_up(chunk_tokens * product_columns(l));
-}
-
-int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens)
-{
-    int64_t queries = chunk_tokens * queries_columns(l);
-    return round_up(ctw_plan_queries_at(l, chunk_tokens) + queries);
-}
-
-static struct widths model_widths(const struct ctw_model *model)
-{
-    struct widths w = {.norm = max64(model->hidden, model->embed_dim)};
-    w.inner_k = max64(w.norm, model->input_dim);
-    w.wide = max64(model->input_dim, model->hidden);
+    struct ctw_widths w = {.norm = ctw_max64(model->hidden, model->embed_dim)};
+    w.inner_k = ctw_max64(w.norm, model->input_dim);
+    w.wide = ctw_max64(model->input_dim, model->hidden);
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        w.k = max64(w.k, (int64_t)l->n_kv * l->head);
-        w.v = max64(w.v, (int64_t)l->n_kv * l->head_v);
-        w.kept = l->keeps_kv >= 0 ? max64(w.kept, (int64_t)l->n_kv * l->head) : w.kept;
-        w.wide = max64(w.wide, wide_of(l));
-        w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head_v, l->inner));
-        w.inner_k = max64(w.inner_k, max64(l->q_rank, l->kv_rank));
-        w.inner_k = max64(w.inner_k, l->mixture.inner);
-        w.n_experts = max64(w.n_experts, l->mixture.route.n_experts);
-        w.chosen = max64(w.chosen, l->mixture.route.chosen);
-        w.expert_inner = max64(w.expert_inner, l->mixture.inner);
-        w.sum |= ctw_layer_has_sum(l);
+        for (int b = 0; b < l->n_branches; b++)
+            if (ctw_ops_of(&l->branch[b])->widen != NULL)
+                ctw_ops_of(&l->branch[b])->widen(&w, l, b, longest);
     }
     for (int i = 0; i < model->n_ropes; i++)
         w.rot += model->rope[i].rot_dim;
@@ -161,121 +73,115 @@ static int64_t input_elems(const struct ctw_model *model, const struct ctw_produ
     return ctw_input_elems(&op);
 }
 
-/* Counts a product of experts: each of their slots may hold one. */
-static void reserve_expert(struct ctw_reserve *r, const struct ctw_model *model,
-                           const struct ctw_mixture *x, int64_t k, bool down)
+/* Counts products of experts: each of their slots may hold one. */
+static void reserve_experts(struct ctw_reserve *r, const struct ctw_model *model,
+                            const struct ctw_layer *l, const struct ctw_expert_products *x)
 {
-    const struct ctw_product *p = down ? &x->down : &x->up;
-    int64_t n = 0;
-    for (int e = 0; e < x->route.n_experts; e++)
-        r->input_elems = max64(r->input_elems,
-                               input_elems(model, p, &x->matrix[(int64_t)e * CTW_N_EXPERT_MATRICES],
-                                           down       ? CTW_EPI_SCATTER
-                                           : x->gated ? CTW_EPI_GATE
-                                                      : CTW_EPI_STORE));
-    for (int i = 0; i < p->n_shards; i++)
-        n += p->shard[i].n;
-    r->max_n = max64(r->max_n, n);
-    for (int64_t i = 0; i < CTW_EXPERTS_IN_FLIGHT; i++) {
-        int64_t *elems = &r->slot_elems[ctw_expert_slot(i, down)];
-        *elems = max64(*elems, n * k);
+    for (int down = 0; down < 2; down++) {
+        const struct ctw_product *p = down ? x->down : x->up;
+        enum ctw_epilogue epilogue = down       ? CTW_EPI_SCATTER
+                                     : x->gated ? CTW_EPI_GATE
+                                                : CTW_EPI_STORE;
+        int64_t n = ctw_plan_columns(p), k = down ? x->inner : model->hidden;
+        for (int e = 0; e < l->n_experts; e++)
+            r->input_elems =
+                ctw_max64(r->input_elems,
+                          input_elems(model, p, &l->expert[e * CTW_N_EXPERT_MATRICES], epilogue));
+        r->max_n = ctw_max64(r->max_n, n);
+        for (int64_t i = 0; i < CTW_EXPERTS_IN_FLIGHT; i++) {
+            int64_t *elems = &r->slot_elems[ctw_expert_slot(i, down)];
+            *elems = ctw_max64(*elems, n * k);
+        }
     }
+}
+
+static void reserve_product(struct ctw_reserve *r, const struct ctw_model *model,
+                            const struct ctw_layer *l, int product)
+{
+    const struct ctw_product *p = &l->product[product];
+    int64_t n = ctw_plan_columns(p), elems = 0;
+    for (int j = 0; j < p->n_shards; j++)
+        elems += p->shard[j].n * l->matrix[p->shard[j].matrix].weight.k;
+    r->max_n = ctw_max64(r->max_n, n);
+    r->slot_elems[product] = ctw_max64(r->slot_elems[product], elems);
+    r->input_elems = ctw_max64(r->input_elems,
+                               input_elems(model, p, l->matrix, ctw_product_epilogue(l, product)));
 }
 
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan)
 {
+    const struct ctw_widths w = model_widths(model, plan->longest);
     struct ctw_reserve r = {.dtype = dtype,
                             .n_tok = plan->chunk_tokens,
-                            .n_rows = max64(plan->chunk_tokens, plan->expert_rows),
-                            .max_k = model_widths(model).inner_k,
+                            .n_rows = ctw_max64(plan->chunk_tokens, plan->expert_rows),
+                            .max_k = w.inner_k,
+                            .max_head = (int)w.head,
+                            .max_group = (int)w.group,
                             .n_seqs = plan->chunk_tokens,
                             .n_vocab = model->vocab,
-                            .head_k = model->embed_dim};
-    const struct widths w = model_widths(model);
-    r.n_experts = (int)w.n_experts;
-    r.chosen = (int)w.chosen;
-    r.n_grouped = w.n_experts > 0 ? plan->pass_tokens : 0;
-    r.index_keys = plan->seen_words * 32;
+                            .head_k = model->embed_dim,
+                            .n_experts = (int)w.n_experts,
+                            .chosen = (int)w.chosen,
+                            .n_grouped = w.n_experts > 0 ? plan->pass_tokens : 0,
+                            .index_keys = plan->seen_words * 32};
+    const struct ctw_matrix *head = &model->layers[model->n_layers - 1].matrix[CTW_M_HEAD];
     for (int i = 0; i < model->n_rotations; i++)
-        r.rotation = max64(r.rotation, model->rotations[i].size);
+        r.rotation = ctw_max64(r.rotation, model->rotations[i].size);
     for (int i = 0; i < model->n_layers; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        if (l->n_kv > 0) {
-            r.max_head = (int)max64(r.max_head, max64(l->head, l->head_v));
-            r.max_group = l->n_head / l->n_kv > r.max_group ? l->n_head / l->n_kv : r.max_group;
-        }
-        for (int s = 0; s < CTW_SLOT_EXPERTS; s++) {
-            const struct ctw_product *p = &l->product[s];
-            int64_t n = 0, elems = 0;
-            for (int j = 0; j < p->n_shards; j++) {
-                n += p->shard[j].n;
-                elems += p->shard[j].n * l->matrix[p->shard[j].matrix].weight.k;
+        for (int p = 0; p < CTW_LAYER_SLOTS; p++)
+            reserve_product(&r, model, l, p);
+        for (int b = 0; b < l->n_branches; b++) {
+            const struct ctw_kind_ops *ops = ctw_ops_of(&l->branch[b]);
+            if (ops->experts != NULL) {
+                const struct ctw_expert_products x = ops->experts(&l->branch[b]);
+                reserve_experts(&r, model, l, &x);
             }
-            r.max_n = max64(r.max_n, n);
-            r.slot_elems[s] = max64(r.slot_elems[s], elems);
-            bool gate = s == CTW_SLOT_GATE_UP && l->gated,
-                 adds = s == CTW_SLOT_O || s == CTW_SLOT_DOWN;
-            r.input_elems = max64(r.input_elems, input_elems(model, p, l->matrix,
-                                                             gate   ? CTW_EPI_GATE
-                                                             : adds ? CTW_EPI_ADD
-                                                                    : CTW_EPI_STORE));
         }
-        if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE ||
-            l->matrix[CTW_M_HEAD].rotate_in != 0)
-            r.input_elems = max64(r.input_elems, model->embed_dim);
-        reserve_expert(&r, model, &l->mixture, model->hidden, false);
-        reserve_expert(&r, model, &l->mixture, l->mixture.inner, true);
     }
+    if (head->input.codes != CTW_CODES_NONE || head->rotate_in != 0)
+        r.input_elems = ctw_max64(r.input_elems, model->embed_dim);
     return r;
 }
 
 /* Rows of an expert that are computed together: on a GPU as many as `wide` holds the inner
  * activations of, twice. On the CPU a chunk, which stays in its cache. */
 static int64_t expert_rows(const struct ctw_plan *plan, const struct ctw_plan_request *r,
-                           const struct widths *w)
+                           const struct ctw_widths *w)
 {
     enum { TILE = 256 };
     if (ctw_backend_traits(r->backend)->host_memory || w->n_experts == 0)
         return plan->chunk_tokens;
     int64_t most = plan->chunk_tokens * w->wide / (2 * w->expert_inner);
-    return min64(max64(most - most % TILE, plan->chunk_tokens), plan->pass_tokens);
+    return ctw_min64(ctw_max64(most - most % TILE, plan->chunk_tokens), plan->pass_tokens);
 }
 
-static void add_up_sparse(struct ctw_plan *plan, const struct ctw_model *model, size_t es)
+static void add_up_sparse(struct ctw_plan *plan, const struct ctw_widths *w, size_t es)
 {
-    size_t head = 0;
-    plan->seen_by_pass = false;
-    plan->seen_words = 0;
-    for (int i = 1; i <= model->n_decoders; i++) {
-        const struct ctw_layer *l = &model->layers[i];
-        if (!ctw_plan_is_sparse(l, plan->longest))
-            continue;
-        head = (size_t)l->index.head > head ? (size_t)l->index.head : head;
-        plan->seen_words = (plan->longest + 31) / 32;
-        plan->seen_by_pass = plan->seen_by_pass || l->index.shared;
-    }
+    plan->seen_by_pass = w->keeps_choice;
+    plan->seen_words = w->chooses ? (plan->longest + 31) / 32 : 0;
     int64_t rows = plan->seen_by_pass ? plan->pass_tokens : plan->chunk_tokens;
-    plan->index_keys = (size_t)plan->kv_tokens * head * es;
+    plan->index_keys = (size_t)(plan->kv_tokens * w->index) * es;
     plan->seen = (size_t)(rows * plan->seen_words) * sizeof(uint32_t);
 }
 
 /* Opening the model checked the ranges of dimensions, and token counts are below 2^32, so no
  * product here reaches 2^63. */
-static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct widths w)
+static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct ctw_widths w)
 {
     size_t es = ctw_dtype_bytes(r->dtype);
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
     plan->kv_tokens = r->longest + plan->chunk_tokens;
     plan->expert_rows = expert_rows(plan, r, &w);
     plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
-    plan->wide = (chunk * (size_t)w.wide + PARTS_OF_WIDE * WIDE_ALIGN) * es;
+    plan->wide = (chunk * (size_t)w.wide + CTW_PARTS_OF_WIDE * CTW_WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
     plan->kept = 2 * pass * (size_t)w.kept * (size_t)r->model->n_kept * es;
     plan->keys = (size_t)plan->kv_tokens * (size_t)w.k * es;
     plan->values = (size_t)plan->kv_tokens * (size_t)w.v * es;
-    add_up_sparse(plan, r->model, es);
+    add_up_sparse(plan, &w, es);
     if (w.n_experts > 0) {
         plan->mixed = pass * (size_t)r->model->hidden * es;
         plan->sum = w.sum ? pass * (size_t)r->model->hidden * sizeof(float) : 0;
@@ -289,7 +195,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
                    (size_t)ctw_plan_rope_rows(r->model, r->longest) * (size_t)w.rot * sizeof(float);
     if (r->model->alibi != NULL)
-        plan->tables += (size_t)r->model->layers[1].n_head * sizeof(float);
+        plan->tables += (size_t)r->model->n_alibi * sizeof(float);
     for (int i = 0; i < r->model->n_rotations; i++) {
         const struct ctw_rotation *turn = &r->model->rotations[i];
         size_t size = (size_t)turn->size;
@@ -310,13 +216,13 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
 static int64_t smaller_chunk(int64_t chunk)
 {
     enum { TILE = 256 };
-    chunk = max64(chunk / 2, CHUNK_TOKENS_MIN);
+    chunk = ctw_max64(chunk / 2, CHUNK_TOKENS_MIN);
     return chunk > TILE ? chunk - chunk % TILE : chunk;
 }
 
 /* Tokens from which on a pass is long enough: twice as many if an expert then gets fewer rows than
  * a chunk has. */
-static int64_t enough_tokens(const struct ctw_backend_traits *traits, const struct widths *w)
+static int64_t enough_tokens(const struct ctw_backend_traits *traits, const struct ctw_widths *w)
 {
     if (w->n_experts == 0)
         return traits->pass_tokens;
@@ -335,7 +241,7 @@ static int64_t stretch(int64_t pass, int64_t total, int64_t longest)
 /* The largest plan within the limit. If no plan fits: false, and the smallest plan. */
 static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
 {
-    struct widths w = model_widths(r->model);
+    struct ctw_widths w = model_widths(r->model, r->longest);
     const struct ctw_backend_traits *traits = ctw_backend_traits(r->backend);
     struct ctw_plan plan = {.longest = r->longest};
     int64_t pass = r->pass_tokens;
@@ -343,26 +249,26 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     double flops = fmax(ctw_plan_layer_flops(r->model), traits->pass_flops / CTW_PLAN_PASS_MOST);
     const int64_t enough = enough_tokens(traits, &w);
     if (pass == 0)
-        pass = max64(min64(PASS_TOKENS_MIN, enough),
-                     min64(enough, (int64_t)(traits->pass_flops / flops)));
+        pass = ctw_max64(ctw_min64(PASS_TOKENS_MIN, enough),
+                         ctw_min64(enough, (int64_t)(traits->pass_flops / flops)));
     const int64_t usual = pass;
     if (r->pass_tokens == 0)
-        pass = max64(pass, r->hide_tokens);
+        pass = ctw_max64(pass, r->hide_tokens);
     if (r->pass_tokens == 0 && w.n_experts > 0)
         pass = stretch(pass, r->total, r->longest);
-    pass = max64(min64(pass, r->total), r->longest);
+    pass = ctw_max64(ctw_min64(pass, r->total), r->longest);
     int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : traits->chunk_tokens;
     for (;;) {
         plan.pass_tokens = pass;
-        plan.chunk_tokens = min64(chunk, pass);
+        plan.chunk_tokens = ctw_min64(chunk, pass);
         add_up(&plan, r, w);
         if (plan.total <= r->memory_limit)
             break;
         /* First reduce the tokens in a pass, then the chunks. */
-        if (pass > max64(usual, max64(r->longest, chunk)) && r->pass_tokens == 0)
-            pass = max64(max64(usual, r->longest), pass - (pass + 7) / 8);
-        else if (pass > max64(r->longest, chunk) && r->pass_tokens == 0)
-            pass = max64(max64(r->longest, chunk), pass / 2);
+        if (pass > ctw_max64(usual, ctw_max64(r->longest, chunk)) && r->pass_tokens == 0)
+            pass = ctw_max64(ctw_max64(usual, r->longest), pass - (pass + 7) / 8);
+        else if (pass > ctw_max64(r->longest, chunk) && r->pass_tokens == 0)
+            pass = ctw_max64(ctw_max64(r->longest, chunk), pass / 2);
         else if (chunk > CHUNK_TOKENS_MIN && r->chunk_tokens == 0)
             chunk = smaller_chunk(chunk);
         else

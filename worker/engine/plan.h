@@ -71,23 +71,8 @@ int64_t ctw_plan_long_from(const struct ctw_model *model);
 /* Rows of the RoPE tables: those of short sequences, then those of long ones. */
 int64_t ctw_plan_rope_rows(const struct ctw_model *model, int64_t longest);
 
-/* Columns of the product of q, k and v. */
-int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
-
-/*
- * ctw_forward's `wide` holds at different times: the product of q, k and v, [chunk, columns], and,
- * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, n_head * head];
- * attention's output, [chunk, n_head * head_v], which overwrites the product, but no queries; the
- * MLP's inner activations, of experts in two halves, [chunk, inner] each, so that the next expert
- * may begin before one has ended. Of latent attention: the product of the latents, the queries,
- * and, from element ctw_plan_expanded_at() on, the product of keys and values, which attention's
- * output overwrites.
- */
-int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
-/* Does the layer choose keys, or use a choice, in sequences as long as the plan's? In others it
- * sees all keys, as a choice would. */
-bool ctw_plan_is_sparse(const struct ctw_layer *l, int64_t longest);
-int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens);
+/* Columns of a product. */
+int64_t ctw_plan_columns(const struct ctw_product *p);
 
 /* Floating-point operations per token: of all linear layers without the head, and of the head; of
  * one decoder layer's without its experts, and of one of its experts. Attention does not count, and
@@ -98,5 +83,19 @@ double ctw_plan_expert_flops(const struct ctw_layer *l);
 double ctw_plan_head_flops(const struct ctw_model *model);
 /* Of attention, for a query that sees so many keys. */
 double ctw_plan_attention_flops(const struct ctw_model *model, int64_t n_keys);
+
+/* What a sequence costs, in floating-point operations: of each token, of each pair of a query and a
+ * key that it sees (windows are ignored), and of each target. */
+struct ctw_cost {
+    double token, pair, target;
+};
+
+struct ctw_cost ctw_plan_cost(const struct ctw_model *model);
+
+static inline double ctw_cost_of(const struct ctw_cost *c, int64_t n_tok, int64_t n_targets)
+{
+    double n = (double)n_tok;
+    return c->token * n + c->pair * n * (n + 1) / 2 + c->target * (double)n_targets;
+}
 
 #endif

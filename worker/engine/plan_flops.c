@@ -1,5 +1,7 @@
 /* How much arithmetic a token costs: see plan.h. */
-#include "worker/engine/plan.h"
+#include <math.h>
+
+#include "worker/engine/kinds.h"
 
 static double flops_of(const struct ctw_matrix *m)
 {
@@ -17,8 +19,8 @@ double ctw_plan_matrix_flops(const struct ctw_layer *l)
 double ctw_plan_expert_flops(const struct ctw_layer *l)
 {
     double flops = 0;
-    for (int i = 0; l->mixture.matrix != NULL && i < CTW_N_EXPERT_MATRICES; i++)
-        flops += flops_of(&l->mixture.matrix[i]);
+    for (int i = 0; l->n_experts > 0 && i < CTW_N_EXPERT_MATRICES; i++)
+        flops += flops_of(&l->expert[i]);
     return flops;
 }
 
@@ -27,7 +29,12 @@ double ctw_plan_layer_flops(const struct ctw_model *model)
     double flops = 0;
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        flops += ctw_plan_matrix_flops(l) + l->mixture.route.chosen * ctw_plan_expert_flops(l);
+        flops += ctw_plan_matrix_flops(l);
+        for (int b = 0; b < l->n_branches; b++) {
+            const struct ctw_kind_ops *ops = ctw_ops_of(&l->branch[b]);
+            if (ops->experts != NULL)
+                flops += ops->experts(&l->branch[b]).chosen * ctw_plan_expert_flops(l);
+        }
     }
     return flops;
 }
@@ -40,10 +47,18 @@ double ctw_plan_head_flops(const struct ctw_model *model)
 double ctw_plan_attention_flops(const struct ctw_model *model, int64_t n_keys)
 {
     double flops = 0;
-    for (int i = 1; i <= model->n_decoders; i++) {
-        const struct ctw_layer *l = &model->layers[i];
-        int64_t keys = l->window > 0 && l->window < n_keys ? l->window : n_keys;
-        flops += 2.0 * l->n_head * (double)(l->head + l->head_v) * (double)keys;
-    }
+    for (int i = 1; i <= model->n_decoders; i++)
+        for (int b = 0; b < model->layers[i].n_branches; b++) {
+            const struct ctw_branch *branch = &model->layers[i].branch[b];
+            if (ctw_ops_of(branch)->key_flops != NULL)
+                flops += ctw_ops_of(branch)->key_flops(branch, n_keys);
+        }
     return flops;
+}
+
+struct ctw_cost ctw_plan_cost(const struct ctw_model *model)
+{
+    return (struct ctw_cost){.token = fmax(1, ctw_plan_layer_flops(model)),
+                             .pair = ctw_plan_attention_flops(model, 1),
+                             .target = ctw_plan_head_flops(model)};
 }

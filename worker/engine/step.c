@@ -1,5 +1,7 @@
 #include "worker/engine/step.h"
 
+#include <assert.h>
+
 void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struct ctw_rows *rows,
                     const struct ctw_matrix *matrix, const struct ctw_weight_data *data,
                     int64_t bias0)
@@ -20,10 +22,9 @@ void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struc
                 (size_t)(bias0 + rows->row0) * ctw_dtype_bytes(out->bias_dtype);
 }
 
-int ctw_step_shards(const struct ctw_step *s, enum ctw_slot slot,
-                    struct ctw_shard shards[CTW_MAX_SHARDS])
+int ctw_step_shards(const struct ctw_step *s, int product, struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    const struct ctw_product *p = &s->layer->product[slot];
+    const struct ctw_product *p = ctw_step_product_of(s, product);
     for (int i = 0; i < p->n_shards; i++) {
         const struct ctw_rows *rows = &p->shard[i];
         ctw_step_shard(s, &shards[i], rows, &s->layer->matrix[rows->matrix],
@@ -38,34 +39,32 @@ void *ctw_step_residual(const struct ctw_step *s)
            (size_t)s->chunk->tok0 * (size_t)s->f->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
 }
 
-struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, enum ctw_norm_place place)
+struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place)
 {
-    const struct ctw_norm_rule *rule = &s->layer->norm[place];
-    const struct ctw_tensor *weight = s->layer->vector[CTW_V_WEIGHT + place];
-    const struct ctw_tensor *bias = s->layer->vector[CTW_V_BIAS + place];
+    const struct ctw_norm_rule *rule = ctw_step_rule(s, place);
+    const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_WEIGHT + place);
+    const struct ctw_tensor *bias = ctw_step_vector(s, CTW_V_BIAS + place);
     struct ctw_op_norm op = {.kind = rule->present ? rule->kind : CTW_NORM_NONE,
                              .n_tok = s->chunk->n_tok,
                              .eps = rule->eps,
                              .weight_offset = rule->offset};
     if (weight != NULL) {
-        op.weight = s->data->vector[CTW_V_WEIGHT + place];
+        op.weight = ctw_step_vector_data(s, CTW_V_WEIGHT + place);
         op.weight_dtype = weight->dtype;
     }
     if (bias != NULL) {
-        op.bias = s->data->vector[CTW_V_BIAS + place];
+        op.bias = ctw_step_vector_data(s, CTW_V_BIAS + place);
         op.bias_dtype = bias->dtype;
     }
     return op;
 }
 
-enum ctw_status ctw_step_read(const struct ctw_step *s, enum ctw_norm_place place, int16_t stamp,
-                              struct ctw_err *err)
+enum ctw_status ctw_step_read(const struct ctw_step *s, int place, struct ctw_err *err)
 {
-    return ctw_step_read_to(s, place, stamp, s->f->norm, err);
+    return ctw_step_read_to(s, place, s->f->norm, err);
 }
 
-enum ctw_status ctw_step_read_to(const struct ctw_step *s, enum ctw_norm_place place, int16_t stamp,
-                                 void *y, struct ctw_err *err)
+enum ctw_status ctw_step_read_to(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
     op.dim = s->f->model->hidden;
@@ -74,7 +73,7 @@ enum ctw_status ctw_step_read_to(const struct ctw_step *s, enum ctw_norm_place p
     op.y = y;
     op.dtype = s->f->dtype;
     op.bad = s->f->bad + s->chunk->tok0;
-    op.stamp = stamp;
+    op.stamp = s->stamp;
     return ctw_norm(s->f->be, &op, err);
 }
 
@@ -88,15 +87,8 @@ static enum ctw_status on_residual(const struct ctw_step *s, struct ctw_op_norm 
     return ctw_norm(s->f->be, &op, err);
 }
 
-enum ctw_status ctw_step_norm_residual(const struct ctw_step *s, enum ctw_norm_place place,
-                                       struct ctw_err *err)
-{
-    if (place == CTW_N_NORMS || !s->layer->norm[place].present)
-        return CTW_OK;
-    return on_residual(s, ctw_step_norm(s, place), err);
-}
-
-enum ctw_status ctw_step_scale_residual(const struct ctw_step *s, float factor, struct ctw_err *err)
+/* residual *= factor */
+static enum ctw_status scale_residual(const struct ctw_step *s, float factor, struct ctw_err *err)
 {
     struct ctw_op_norm op = {.kind = CTW_NORM_NONE, .n_tok = s->chunk->n_tok, .factor = factor};
     if (factor != 0)
@@ -108,11 +100,11 @@ enum ctw_status ctw_step_scale_residual(const struct ctw_step *s, float factor, 
     return st == CTW_OK ? on_residual(s, op, err) : st;
 }
 
-enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, enum ctw_norm_place place, void *y,
-                                       int64_t dim, struct ctw_err *err)
+enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, int place, void *y, int64_t dim,
+                                       struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
-    if (!s->layer->norm[place].present)
+    if (!ctw_step_rule(s, place)->present)
         return CTW_OK;
     op.dim = dim;
     op.x = op.y = y;
@@ -120,21 +112,21 @@ enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, enum ctw_norm_p
     return ctw_norm(s->f->be, &op, err);
 }
 
-static struct ctw_op_linear linear(const struct ctw_step *s, enum ctw_slot slot,
+static struct ctw_op_linear linear(const struct ctw_step *s, int product,
                                    struct ctw_shard shards[CTW_MAX_SHARDS])
 {
     return (struct ctw_op_linear){.shards = shards,
-                                  .n_shards = ctw_step_shards(s, slot, shards),
-                                  .slot = slot,
+                                  .n_shards = ctw_step_shards(s, product, shards),
+                                  .slot = ctw_step_slot(s, product),
                                   .dtype = s->f->dtype,
                                   .n_tok = s->chunk->n_tok};
 }
 
-enum ctw_status ctw_step_product(const struct ctw_step *s, enum ctw_slot slot, const void *x,
-                                 int64_t ldx, void *y, int64_t ldy, struct ctw_err *err)
+enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const void *x, int64_t ldx,
+                                 void *y, int64_t ldy, struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
-    struct ctw_op_linear op = linear(s, slot, shards);
+    struct ctw_op_linear op = linear(s, product, shards);
     op.epilogue = CTW_EPI_STORE;
     op.x = x;
     op.ldx = ldx;
@@ -143,12 +135,13 @@ enum ctw_status ctw_step_product(const struct ctw_step *s, enum ctw_slot slot, c
     return ctw_linear(s->f->be, &op, err);
 }
 
-enum ctw_status ctw_step_add_product(const struct ctw_step *s, enum ctw_slot slot, const void *x,
+enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, const void *x,
                                      int64_t ldx, void *y, const float *factor, struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
-    struct ctw_op_linear op = linear(s, slot, shards);
-    op.epilogue = ctw_step_epilogue(s, slot) == CTW_EPI_SCATTER ? CTW_EPI_SCATTER : CTW_EPI_ADD;
+    struct ctw_op_linear op = linear(s, product, shards);
+    op.epilogue = ctw_product_epilogue(s->layer, (int)op.slot) == CTW_EPI_SCATTER ? CTW_EPI_SCATTER
+                                                                                  : CTW_EPI_ADD;
     op.residual_dtype = CTW_RESIDUAL;
     op.x = x;
     op.ldx = ldx;
@@ -158,8 +151,8 @@ enum ctw_status ctw_step_add_product(const struct ctw_step *s, enum ctw_slot slo
     return ctw_linear(s->f->be, &op, err);
 }
 
-enum ctw_status ctw_step_add_norm(const struct ctw_step *s, enum ctw_norm_place place,
-                                  const void *x, enum ctw_dtype x_dtype, void *y, float factor,
+enum ctw_status ctw_step_add_norm(const struct ctw_step *s, int place, const void *x,
+                                  enum ctw_dtype x_dtype, void *y, float factor,
                                   struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
@@ -173,8 +166,7 @@ enum ctw_status ctw_step_add_norm(const struct ctw_step *s, enum ctw_norm_place 
     return ctw_norm(s->f->be, &op, err);
 }
 
-enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, enum ctw_norm_place place, void *y,
-                                  struct ctw_err *err)
+enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
     op.dim = s->f->model->hidden;
@@ -183,42 +175,36 @@ enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, enum ctw_norm_place 
     return ctw_norm(s->f->be, &op, err);
 }
 
-/* Without a norm or factor, the product adds to the residual itself. */
-static bool is_direct(const struct ctw_step *s, const struct ctw_join *join)
+enum ctw_status ctw_step_joined(const struct ctw_step *s, struct ctw_err *err)
 {
-    return !s->layer->norm[join->out].present && join->factor == 1;
+    enum ctw_status st = CTW_OK;
+    if (ctw_step_rule(s, CTW_AT_SUM)->present)
+        st = on_residual(s, ctw_step_norm(s, CTW_AT_SUM), err);
+    return st == CTW_OK && s->branch->scalar != 1 ? scale_residual(s, s->branch->scalar, err) : st;
 }
 
-enum ctw_epilogue ctw_step_epilogue(const struct ctw_step *s, enum ctw_slot slot)
+/* The next branch, if it is beside this one and has a norm of its own, reads the residual now. */
+static enum ctw_status read_beside(const struct ctw_step *s, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
-    if (slot == CTW_SLOT_GATE_UP)
-        return l->gated ? CTW_EPI_GATE : CTW_EPI_STORE;
-    if (slot == CTW_SLOT_ROUTER || slot == CTW_SLOT_SHARED_GATE)
-        return CTW_EPI_LOGITS;
-    if (slot == CTW_SLOT_DOWN && ctw_step_has(s, CTW_SLOT_SHARED_GATE))
-        return CTW_EPI_SCATTER;
-    if (slot == CTW_SLOT_DOWN && ctw_layer_has_sum(l))
-        return CTW_EPI_STORE;
-    bool direct =
-        (slot == CTW_SLOT_O &&
-         is_direct(s, &(struct ctw_join){.out = CTW_AT_MIXER_OUT, .factor = l->mixer_factor})) ||
-        (slot == CTW_SLOT_DOWN &&
-         is_direct(s, &(struct ctw_join){.out = CTW_AT_MLP_OUT, .factor = l->mlp_factor}));
-    return direct ? CTW_EPI_ADD : CTW_EPI_STORE;
+    struct ctw_step next = *s;
+    next.index++;
+    if (next.index == s->layer->n_branches || !s->layer->branch[next.index].beside)
+        return CTW_OK;
+    assert(ctw_branch_is_direct(s->layer, s->index)); /* else f->norm is needed below */
+    return ctw_step_rule(&next, CTW_AT_IN)->present ? ctw_step_read(&next, CTW_AT_IN, err) : CTW_OK;
 }
 
-enum ctw_status ctw_step_join(const struct ctw_step *s, const struct ctw_join *join, const void *x,
-                              int64_t ldx, struct ctw_err *err)
+enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
+                              struct ctw_err *err)
 {
-    enum ctw_status st;
-    if (is_direct(s, join)) {
-        st = ctw_step_add_product(s, join->slot, x, ldx, ctw_step_residual(s), NULL, err);
-    } else {
-        st = ctw_step_product(s, join->slot, x, ldx, s->f->norm, s->f->model->hidden, err);
+    enum ctw_status st = read_beside(s, err);
+    if (st == CTW_OK && ctw_branch_is_direct(s->layer, s->index)) {
+        st = ctw_step_add_product(s, product, x, ldx, ctw_step_residual(s), NULL, err);
+    } else if (st == CTW_OK) {
+        st = ctw_step_product(s, product, x, ldx, s->f->norm, s->f->model->hidden, err);
         if (st == CTW_OK)
-            st = ctw_step_add_norm(s, join->out, s->f->norm, s->f->dtype, ctw_step_residual(s),
-                                   join->factor, err);
+            st = ctw_step_add_norm(s, CTW_AT_OUT, s->f->norm, s->f->dtype, ctw_step_residual(s),
+                                   s->branch->factor, err);
     }
-    return st == CTW_OK ? ctw_step_norm_residual(s, join->sum, err) : st;
+    return st == CTW_OK ? ctw_step_joined(s, err) : st;
 }

@@ -46,7 +46,7 @@ const char *ctw_missing_remedy(const struct ctw_container *files, const struct c
         for (int64_t t = 0; t < ctw_container_count(files); t++)
             if (has_component(ctw_container_at(files, t)->name, wrappers[i].component))
                 return wrappers[i].remedy;
-    if (want->kind == CTW_WANT_MATRIX && want->role == CTW_M_HEAD)
+    if (ctw_want_is_end(want, true, CTW_M_HEAD))
         return "; if the head is the embedding, set tie_word_embeddings to true in config.json, "
                "else fetch the file that has the head";
     return "";

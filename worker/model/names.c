@@ -92,14 +92,14 @@ static bool has_matrix(const struct ctw_config *c, const struct ctw_container *c
     return false;
 }
 
-/* Has the container the matrix of this role, in the n-th spelling? (If it is wanted: a tied head is
- * not.) */
-static bool has_role(const struct ctw_config *c, const struct ctw_container *container, int role,
-                     int n)
+/* Has the container the head, or the embedding, in the n-th spelling? (If it is wanted: a tied head
+ * is not.) */
+static bool has_end(const struct ctw_config *c, const struct ctw_container *container, bool head,
+                    int n)
 {
     char name[MAX_NAME];
     for (int64_t i = 0; i < c->n_wants; i++)
-        if (c->wants[i].kind == CTW_WANT_MATRIX && c->wants[i].role == role) {
+        if (ctw_want_is_end(&c->wants[i], head, head ? CTW_M_HEAD : CTW_M_EMBED)) {
             spell(c, c->wants[i].name, n, name);
             return has_matrix(c, container, name);
         }
@@ -112,9 +112,9 @@ static int find_spelling(const struct ctw_config *c, const struct ctw_container 
 {
     int found = -1;
     for (int n = 0; c->family->spellings[n].model != NULL; n++) {
-        if (!has_role(c, container, CTW_M_EMBED, n))
+        if (!has_end(c, container, false, n))
             continue;
-        if (has_role(c, container, CTW_M_HEAD, n))
+        if (has_end(c, container, true, n))
             return n;
         if (found < 0)
             found = n;

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "worker/model/names.h"
+#include "worker/model/recipe/kinds.h"
 
 enum { MAX_NAME = 512 };
 
@@ -14,14 +15,16 @@ enum { MAX_NAME = 512 };
 struct ctw_scale_owner {
     const char *name;
     size_t bytes;
-    const struct ctw_layer *layer;
+    struct ctw_facts facts; /* of its layer */
     bool quantised;
 };
 
-static bool is_of_attention(int matrix)
+static bool is_of_attention(const struct ctw_layer *l, int matrix)
 {
-    return matrix <= CTW_M_O || matrix == CTW_M_QKV ||
-           (matrix >= CTW_M_Q_A && matrix <= CTW_M_KV_B);
+    if (matrix >= CTW_N_MATRICES)
+        return false;
+    const struct ctw_branch *b = &l->branch[matrix / CTW_BRANCH_MATRICES];
+    return (ctw_kind_of(b)->in_attention >> matrix % CTW_BRANCH_MATRICES & 1) != 0;
 }
 
 static int by_name(const void *a, const void *b)
@@ -37,13 +40,13 @@ static void add_owners(struct ctw_scale_owners *owners, const struct ctw_layer *
     const struct ctw_matrix *x = ctw_layer_matrix_of(l, i);
     const char *parent_end = x->name != NULL ? strrchr(x->name, '.') : NULL;
     bool quantised = x->name != NULL && !ctw_weight_is_dense(&x->weight);
+    const struct ctw_facts facts = ctw_layer_facts(l);
     if (x->name != NULL)
         owners->list[owners->n++] =
-            (struct ctw_scale_owner){x->name, strlen(x->name), l, quantised};
-    if (parent_end != NULL && i < CTW_N_MATRICES && is_of_attention(i) &&
-        (quantised || quantises_kv))
+            (struct ctw_scale_owner){x->name, strlen(x->name), facts, quantised};
+    if (parent_end != NULL && is_of_attention(l, i) && (quantised || quantises_kv))
         owners->list[owners->n++] =
-            (struct ctw_scale_owner){x->name, (size_t)(parent_end - x->name), l, true};
+            (struct ctw_scale_owner){x->name, (size_t)(parent_end - x->name), facts, true};
 }
 
 static enum ctw_status make_owners(struct ctw_scale_owners *owners, const struct ctw_model *m,
@@ -82,7 +85,7 @@ static bool is_scale(const char *component)
 static const struct ctw_scale_owner *find_owner(const struct ctw_scale_owners *owners,
                                                 const char *module)
 {
-    const struct ctw_scale_owner wanted = {module, strlen(module), NULL, false};
+    const struct ctw_scale_owner wanted = {.name = module, .bytes = strlen(module)};
     return bsearch(&wanted, owners->list, (size_t)owners->n, sizeof(wanted), by_name);
 }
 
@@ -107,7 +110,7 @@ enum ctw_status ctw_scale_belongs(struct ctw_scale_owners *owners, const struct 
     }
     size_t n = t->bytes / ctw_dtype_bytes(t->dtype);
     *out = owner != NULL && owner->quantised &&
-           (n == 1 || n == (size_t)owner->layer->n_head || n == (size_t)owner->layer->n_kv);
+           (n == 1 || n == (size_t)owner->facts.n_head || n == (size_t)owner->facts.n_kv);
     return CTW_OK;
 }
 

@@ -1,5 +1,7 @@
 #include "worker/model/stored.h"
 
+#include "worker/model/recipe/kinds.h"
+
 enum { NVFP4_GROUP = 16, MX_GROUP = 32 }; /* columns that share a scale */
 
 const struct ctw_part_names *ctw_stored_next(const struct ctw_quant_config *qc,
@@ -136,7 +138,7 @@ enum ctw_status ctw_stored_args(struct ctw_finder *finder, struct ctw_matrix *m,
         return CTW_OK;
     if (ctw_weight_is_dense(w)) {
         /* Embeddings, heads and routers are not meant where every module is. */
-        bool meant = want->kind != CTW_WANT_MATRIX || want->role < CTW_M_EMBED;
+        bool meant = !ctw_want_is_in(want, ctw_kind_at(want->of)->not_meant);
         if (args->present && meant)
             count(&finder->plain, m);
         return CTW_OK;

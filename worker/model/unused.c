@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "worker/model/names.h"
+#include "worker/model/recipe/kinds.h"
 #include "worker/model/scales.h"
 #include "worker/model/tensors.h"
 
@@ -88,6 +89,14 @@ static void list_matrix(const struct ctw_tensor **list, int64_t *n, const struct
         list_one(list, n, m->input_part[i]);
 }
 
+static void list_inputs(const struct ctw_tensor **list, int64_t *n,
+                        const struct ctw_head_inputs *inputs)
+{
+    for (int i = 0; inputs != NULL && i < CTW_N_HEADS; i++)
+        for (int j = 0; j < 2; j++)
+            list_one(list, n, inputs->of[i].part[j]);
+}
+
 int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list)
 {
     int64_t n = 0;
@@ -98,9 +107,8 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
         for (int i = 0; i < ctw_layer_n_matrices(layer); i++)
             if (ctw_layer_matrix_of(layer, i)->at == 0) /* one for all of a stack */
                 list_matrix(list, &n, ctw_layer_matrix_of(layer, i));
-        for (int i = 0; i < CTW_N_HEADS; i++)
-            for (int j = 0; j < 2; j++)
-                list_one(list, &n, layer->heads_input[i].part[j]);
+        for (int b = 0; b < layer->n_branches; b++)
+            list_inputs(list, &n, ctw_branch_inputs((struct ctw_branch *)&layer->branch[b]));
         for (int i = 0; i < CTW_N_VECTORS; i++) {
             list_one(list, &n, layer->vector[i]);
             for (const struct ctw_tensor **t = layer->more[i]; t != NULL && *t != NULL; t++)

@@ -1,28 +1,17 @@
 #include "worker/engine/mixers/keys.h"
 
-/* Carried keys and values, or an index into f->kept. */
-enum { CARRIED = -1 };
-
-static int kept_of(const struct ctw_layer *l)
-{
-    return l->uses_kv >= 0 ? l->uses_kv : l->keeps_kv >= 0 ? l->keeps_kv : CARRIED;
-}
-
 /* Bytes of a token's keys, of its values. */
 struct row_bytes {
     size_t k, v;
     size_t index; /* the indexer's key; 0: there is none */
 };
 
-static struct row_bytes row_bytes(const struct ctw_step *s)
+static struct row_bytes row_bytes(const struct ctw_step *s, const struct ctw_keys_shape *shape)
 {
-    const struct ctw_layer *l = s->layer;
-    size_t heads = (size_t)l->n_kv * ctw_dtype_bytes(s->f->dtype);
-    bool indexed = ctw_plan_is_sparse(l, s->f->plan.longest);
-    return (struct row_bytes){
-        .k = heads * (size_t)l->head,
-        .v = heads * (size_t)l->head_v,
-        .index = indexed ? (size_t)l->index.head * ctw_dtype_bytes(s->f->dtype) : 0};
+    size_t es = ctw_dtype_bytes(s->f->dtype), heads = (size_t)shape->n_kv * es;
+    return (struct row_bytes){.k = heads * (size_t)shape->head,
+                              .v = heads * (size_t)shape->head_v,
+                              .index = (size_t)shape->index * es};
 }
 
 static enum ctw_status move_array(const struct ctw_step *s, void *array, size_t row,
@@ -41,12 +30,13 @@ static enum ctw_status move_array(const struct ctw_step *s, void *array, size_t 
     return st == CTW_OK ? ctw_device_copy(f->be, array, source, bytes, err) : st;
 }
 
-enum ctw_status ctw_keys_begin(const struct ctw_step *s, struct ctw_keys *out, struct ctw_err *err)
+enum ctw_status ctw_keys_begin(const struct ctw_step *s, const struct ctw_keys_shape *shape,
+                               struct ctw_keys *out, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
-    const struct row_bytes row = row_bytes(s);
-    int kept = kept_of(s->layer);
-    bool carried = kept == CARRIED;
+    const struct row_bytes row = row_bytes(s, shape);
+    int kept = shape->kept;
+    bool carried = kept < 0;
     size_t here = (size_t)(carried ? s->chunk->kv_row : s->chunk->tok0);
     *out = (struct ctw_keys){.k = carried ? f->k : f->kept[kept].k,
                              .v = carried ? f->v : f->kept[kept].v,
@@ -78,10 +68,10 @@ static enum ctw_status quantise(const struct ctw_step *s, const struct ctw_quant
     return ctw_quantise(s->f->be, &op, err);
 }
 
-enum ctw_status ctw_heads_quantise(const struct ctw_step *s, enum ctw_heads which, void *x,
-                                   int n_heads, int64_t head, int64_t ld, struct ctw_err *err)
+enum ctw_status ctw_heads_quantise(const struct ctw_step *s, const struct ctw_heads_input *h,
+                                   void *x, int n_heads, int64_t head, int64_t ld,
+                                   struct ctw_err *err)
 {
-    const struct ctw_heads_input *h = &s->layer->heads_input[which];
     struct ctw_quantise how = h->how;
     size_t bytes = (size_t)head * ctw_dtype_bytes(s->f->dtype);
     enum ctw_status st = CTW_OK;
@@ -104,34 +94,13 @@ uint32_t *ctw_keys_seen(const struct ctw_step *s)
 }
 
 enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys *keys,
-                                const void *q, void *out, struct ctw_err *err)
+                                struct ctw_op_attention op, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
-    const struct ctw_tensor *sinks = l->vector[CTW_V_SINKS];
-    const uint32_t *seen = ctw_plan_is_sparse(l, s->f->plan.longest) ? ctw_keys_seen(s) : NULL;
-    const struct ctw_op_attention op = {
-        .dtype = s->f->dtype,
-        .n_head = l->n_head,
-        .n_kv = l->n_kv,
-        .head = l->head,
-        .head_v = l->head_v,
-        .scale = l->attn_scale,
-        .window = l->window,
-        .chunk = l->attn_chunk,
-        .v_factor = l->v_factor,
-        .seen = seen,
-        .ld_seen = s->f->plan.seen_words,
-        .seen_from = l->index.chosen,
-        .softcap = l->attn_softcap,
-        .sinks = sinks != NULL ? s->data->vector[CTW_V_SINKS] : NULL,
-        .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,
-        .alibi = s->f->alibi,
-        .q = q,
-        .k = keys->k,
-        .v = keys->v,
-        .out = out,
-        .seqs = keys->carried ? s->chunk->seqs : s->chunk->kept_seqs,
-        .n_seqs = s->chunk->n_seqs,
-    };
+    op.dtype = s->f->dtype;
+    op.ld_seen = s->f->plan.seen_words;
+    op.k = keys->k;
+    op.v = keys->v;
+    op.seqs = keys->carried ? s->chunk->seqs : s->chunk->kept_seqs;
+    op.n_seqs = s->chunk->n_seqs;
     return ctw_attention(s->f->be, &op, err);
 }

@@ -64,10 +64,9 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     latent_rope(c, &attention, &with_rope);
     ministral_query_factor(c, 8192);
-    for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_layer(c, i)->q_factors = true;
+    attention.q_factors = true;
+    for (int64_t i = 0; i < s.n_layers; i++)
         latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
-    }
 }
 
 const struct ctw_family ctw_family_mistral4 = {

@@ -13,6 +13,31 @@
 
 /* ---- the chunk phase ---------------------------------------------------------------------- */
 
+static const struct ctw_mixture *mixture_of(const struct ctw_step *s)
+{
+    return &s->branch->mixture;
+}
+
+/* Does something come between the experts' sum and the residual, so that it needs an array of its
+ * own? */
+static bool has_sum(const struct ctw_layer *l, int branch)
+{
+    return l->norm[ctw_norm_at(branch, CTW_AT_SHARED_OUT)].present ||
+           l->norm[ctw_norm_at(branch, CTW_AT_EXPERTS_OUT)].present ||
+           l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present;
+}
+
+static enum ctw_epilogue epilogue(const struct ctw_layer *l, int branch, int product)
+{
+    if (product == CTW_P_GATE_UP)
+        return l->branch[branch].mixture.shared.gated ? CTW_EPI_GATE : CTW_EPI_STORE;
+    if (product != CTW_P_DOWN)
+        return CTW_EPI_LOGITS;
+    if (l->product[ctw_product_at(branch, CTW_P_SHARED_GATE)].n_shards > 0)
+        return CTW_EPI_SCATTER;
+    return !has_sum(l, branch) && ctw_branch_is_direct(l, branch) ? CTW_EPI_ADD : CTW_EPI_STORE;
+}
+
 static char *rows_at(const struct ctw_step *s, void *base, size_t row_bytes)
 {
     return (char *)base + (size_t)s->chunk->tok0 * row_bytes;
@@ -31,14 +56,14 @@ static void *sum_of(const struct ctw_step *s)
 }
 
 /* y [n_tok, n] = a product of x, in fp32 */
-static enum ctw_status logits(const struct ctw_step *s, enum ctw_slot slot, const void *x, float *y,
+static enum ctw_status logits(const struct ctw_step *s, int product, const void *x, float *y,
                               int64_t n, struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
     return ctw_linear(s->f->be,
                       &(struct ctw_op_linear){.shards = shards,
-                                              .n_shards = ctw_step_shards(s, slot, shards),
-                                              .slot = slot,
+                                              .n_shards = ctw_step_shards(s, product, shards),
+                                              .slot = ctw_step_slot(s, product),
                                               .dtype = s->f->dtype,
                                               .epilogue = CTW_EPI_LOGITS,
                                               .n_tok = s->chunk->n_tok,
@@ -51,23 +76,22 @@ static enum ctw_status logits(const struct ctw_step *s, enum ctw_slot slot, cons
 
 static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
-    const struct ctw_tensor *correction = l->vector[CTW_V_CORRECTION];
-    const struct ctw_tensor *scale = l->vector[CTW_V_EXPERT_SCALE];
-    int64_t first = s->chunk->tok0 * l->mixture.route.chosen;
-    struct ctw_op_route op = {.rule = l->mixture.route,
+    const struct ctw_tensor *correction = ctw_step_vector(s, CTW_V_CORRECTION);
+    const struct ctw_tensor *scale = ctw_step_vector(s, CTW_V_EXPERT_SCALE);
+    int64_t first = s->chunk->tok0 * mixture_of(s)->route.chosen;
+    struct ctw_op_route op = {.rule = mixture_of(s)->route,
                               .n_tok = s->chunk->n_tok,
                               .logits = s->f->logits,
                               .ids = s->f->ids + first,
                               .weights = s->f->weights + first};
-    if (!ctw_layer_has_sum(l))
-        op.rule.scale *= l->mlp_factor;
+    if (!has_sum(s->layer, s->index))
+        op.rule.scale *= s->branch->factor;
     if (correction != NULL) {
-        op.correction = s->data->vector[CTW_V_CORRECTION];
+        op.correction = ctw_step_vector_data(s, CTW_V_CORRECTION);
         op.correction_dtype = correction->dtype;
     }
     if (scale != NULL) {
-        op.expert_scale = s->data->vector[CTW_V_EXPERT_SCALE];
+        op.expert_scale = ctw_step_vector_data(s, CTW_V_EXPERT_SCALE);
         op.expert_scale_dtype = scale->dtype;
     }
     return ctw_route(s->f->be, &op, err);
@@ -78,7 +102,7 @@ static enum ctw_status shared_factor(const struct ctw_step *s, const void *x, fl
                                      struct ctw_err *err)
 {
     float *y = s->f->factor;
-    enum ctw_status st = logits(s, CTW_SLOT_SHARED_GATE, x, y, 1, err);
+    enum ctw_status st = logits(s, CTW_P_SHARED_GATE, x, y, 1, err);
     if (st == CTW_OK)
         st = ctw_act(s->f->be,
                      &(struct ctw_op_act){.act = CTW_ACT_SIGMOID,
@@ -109,46 +133,44 @@ static enum ctw_status add_shared(const struct ctw_step *s, void *y, float facto
                                   struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_dense *d = &mixture_of(s)->shared;
     const void *x = mixed_of(s);
     enum ctw_status st = CTW_OK;
-    if (l->norm[CTW_AT_EXPERTS].present) {
-        st = ctw_step_read(s, CTW_AT_MLP, s->here, err);
+    if (ctw_step_rule(s, CTW_AT_EXPERTS)->present) {
+        st = ctw_step_read(s, CTW_AT_IN, err);
         x = f->norm;
     }
-    if (st == CTW_OK && ctw_step_has(s, CTW_SLOT_SHARED_GATE))
+    if (st == CTW_OK && ctw_step_has(s, CTW_P_SHARED_GATE))
         st = shared_factor(s, x, factor, err);
     if (st == CTW_OK)
-        st = ctw_mlp_inner(s, x, err);
+        st = ctw_dense_inner(s, d, x, err);
     if (st != CTW_OK)
         return st;
-    if (ctw_step_epilogue(s, CTW_SLOT_DOWN) != CTW_EPI_STORE)
-        return ctw_step_add_product(s, CTW_SLOT_DOWN, f->wide, l->inner, y, f->factor, err);
-    st = ctw_step_product(s, CTW_SLOT_DOWN, f->wide, l->inner, f->norm, f->model->hidden, err);
+    if (epilogue(s->layer, s->index, CTW_P_DOWN) != CTW_EPI_STORE)
+        return ctw_step_add_product(s, CTW_P_DOWN, f->wide, d->inner, y, f->factor, err);
+    st = ctw_step_product(s, CTW_P_DOWN, f->wide, d->inner, f->norm, f->model->hidden, err);
     return st == CTW_OK ? ctw_step_add_norm(s, CTW_AT_SHARED_OUT, f->norm, f->dtype, y, factor, err)
                         : st;
 }
 
-enum ctw_status ctw_mlp_choose(const struct ctw_step *s, struct ctw_err *err)
+static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_mixture *m = mixture_of(s);
     const void *x = mixed_of(s);
-    int16_t stamp = l->n_head > 0 ? s->here : s->before;
-    bool own = l->norm[CTW_AT_EXPERTS].present;
-    enum ctw_status st =
-        ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_MLP, stamp, mixed_of(s), err);
-    if (st == CTW_OK && l->norm[CTW_AT_ROUTER].present) {
-        st = ctw_step_read(s, CTW_AT_ROUTER, stamp, err);
+    bool own = ctw_step_rule(s, CTW_AT_EXPERTS)->present;
+    enum ctw_status st = ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_IN, mixed_of(s), err);
+    if (st == CTW_OK && ctw_step_rule(s, CTW_AT_ROUTER)->present) {
+        st = ctw_step_read(s, CTW_AT_ROUTER, err);
         x = f->norm;
     }
     if (st == CTW_OK)
-        st = logits(s, CTW_SLOT_ROUTER, x, f->logits, l->mixture.route.n_experts, err);
+        st = logits(s, CTW_P_ROUTER, x, f->logits, m->route.n_experts, err);
     if (st == CTW_OK)
         st = route(s, err);
-    if (st != CTW_OK || l->inner == 0 || ctw_layer_has_sum(l))
+    if (st != CTW_OK || !m->has_shared || has_sum(s->layer, s->index))
         return st;
-    return add_shared(s, ctw_step_residual(s), l->mlp_factor, err);
+    return add_shared(s, ctw_step_residual(s), s->branch->factor, err);
 }
 
 /* ---- the pass phase ----------------------------------------------------------------------- */
@@ -157,11 +179,10 @@ enum ctw_status ctw_mlp_choose(const struct ctw_step *s, struct ctw_err *err)
 static int expert_shards(const struct ctw_step *s, const struct ctw_product *p, int64_t expert,
                          struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    const struct ctw_mixture *x = &s->layer->mixture;
     for (int i = 0; i < p->n_shards; i++) {
         const struct ctw_rows *rows = &p->shard[i];
         int64_t at = expert * CTW_N_EXPERT_MATRICES + rows->matrix;
-        const struct ctw_matrix *m = &x->matrix[at];
+        const struct ctw_matrix *m = &s->layer->expert[at];
         ctw_step_shard(s, &shards[i], rows, m, &s->data->expert[at], expert * m->weight.n);
     }
     return p->n_shards;
@@ -171,7 +192,7 @@ static int expert_shards(const struct ctw_step *s, const struct ctw_product *p, 
 static struct ctw_op_linear up_of(const struct ctw_step *s, int64_t expert, int64_t i,
                                   struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    const struct ctw_mixture *x = &s->layer->mixture;
+    const struct ctw_mixture *x = mixture_of(s);
     return (struct ctw_op_linear){.shards = shards,
                                   .n_shards = expert_shards(s, &x->up, expert, shards),
                                   .slot = ctw_expert_slot(i, false),
@@ -184,7 +205,7 @@ static struct ctw_op_linear up_of(const struct ctw_step *s, int64_t expert, int6
 static struct ctw_op_linear down_of(const struct ctw_step *s, int64_t expert, int64_t i,
                                     struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    const struct ctw_mixture *x = &s->layer->mixture;
+    const struct ctw_mixture *x = mixture_of(s);
     return (struct ctw_op_linear){.shards = shards,
                                   .n_shards = expert_shards(s, &x->down, expert, shards),
                                   .slot = ctw_expert_slot(i, true),
@@ -214,14 +235,14 @@ struct part {
 /* Where a part has its inner activations: the halves of f->wide in turn. */
 static void *inner_of(const struct ctw_step *s, const struct part *part)
 {
-    size_t half = (size_t)(s->f->plan.expert_rows * s->layer->mixture.inner);
+    size_t half = (size_t)(s->f->plan.expert_rows * mixture_of(s)->inner);
     return (char *)s->f->wide + (size_t)(part->turn % 2) * half * ctw_dtype_bytes(s->f->dtype);
 }
 
 static struct ctw_op_linear gather(const struct ctw_step *s, const struct part *part,
                                    struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    const struct ctw_mixture *x = &s->layer->mixture;
+    const struct ctw_mixture *x = mixture_of(s);
     struct ctw_op_linear op = up_of(s, part->expert, part->i, shards);
     op.n_tok = part->n;
     op.x = s->f->mixed;
@@ -236,12 +257,12 @@ static struct ctw_op_linear gather(const struct ctw_step *s, const struct part *
 static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part *part,
                                     struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    const struct ctw_mixture *x = &s->layer->mixture;
+    const struct ctw_mixture *x = mixture_of(s);
     struct ctw_op_linear op = down_of(s, part->expert, part->i, shards);
     op.n_tok = part->n;
     op.x = inner_of(s, part);
     op.ldx = x->inner;
-    op.y = ctw_layer_has_sum(s->layer) ? s->f->sum : s->f->x;
+    op.y = has_sum(s->layer, s->index) ? s->f->sum : s->f->x;
     op.ldy = s->f->model->hidden;
     op.y_rows = s->f->expert_rows + part->row0;
     op.y_weight = x->on_input ? NULL : s->f->expert_weights + part->row0;
@@ -251,7 +272,7 @@ static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part 
 static enum ctw_status activate(const struct ctw_step *s, const struct part *part,
                                 struct ctw_err *err)
 {
-    const struct ctw_mixture *x = &s->layer->mixture;
+    const struct ctw_mixture *x = mixture_of(s);
     void *inner = inner_of(s, part);
     return ctw_act(s->f->be,
                    &(struct ctw_op_act){.act = x->act,
@@ -278,14 +299,14 @@ static enum ctw_status compute(const struct ctw_step *s, const struct part *part
         down = scatter(s, before, down_shards);
     enum ctw_status st =
         ctw_linear_pair(s->f->be, part->n > 0 ? &up : NULL, before->n > 0 ? &down : NULL, err);
-    return st == CTW_OK && part->n > 0 && !s->layer->mixture.gated ? activate(s, part, err) : st;
+    return st == CTW_OK && part->n > 0 && !mixture_of(s)->gated ? activate(s, part, err) : st;
 }
 
 /* Sorts the choices of the pass, and leaves where each expert's begin in f->start, on the host. */
 static enum ctw_status group(const struct ctw_step *s, int64_t n_tok, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
-    const struct ctw_route_rule *r = &s->layer->mixture.route;
+    const struct ctw_route_rule *r = &mixture_of(s)->route;
     enum ctw_status st = ctw_group(f->be,
                                    &(struct ctw_op_group){.n_experts = r->n_experts,
                                                           .chosen = r->chosen,
@@ -296,7 +317,7 @@ static enum ctw_status group(const struct ctw_step *s, int64_t n_tok, struct ctw
                                                           .row_weights = f->expert_weights,
                                                           .start = f->device_start},
                                    err);
-    if (st == CTW_OK && ctw_layer_has_sum(s->layer))
+    if (st == CTW_OK && has_sum(s->layer, s->index))
         st = ctw_device_zero(f->be, f->sum,
                              (size_t)n_tok * (size_t)f->model->hidden * sizeof(float), err);
     if (st == CTW_OK)
@@ -324,11 +345,11 @@ static int64_t next_rows(int64_t left, int64_t most)
     return n < left ? n : left;
 }
 
-enum ctw_status ctw_mlp_experts(const struct ctw_step *s, int64_t n_tok, ctw_rows_done *done,
-                                void *arg, struct ctw_err *err)
+static enum ctw_status run_experts(const struct ctw_step *s, int64_t n_tok, ctw_rows_done *done,
+                                   void *arg, struct ctw_err *err)
 {
     const struct ctw_forward *f = s->f;
-    const int n = s->layer->mixture.route.n_experts;
+    const int n = mixture_of(s)->route.n_experts;
     struct part before = {0};
     int64_t n_ahead = 0, i = 0;
     enum ctw_status st = group(s, n_tok, err);
@@ -358,18 +379,49 @@ enum ctw_status ctw_mlp_experts(const struct ctw_step *s, int64_t n_tok, ctw_row
 
 /* ---- the chunk, afterwards ---------------------------------------------------------------- */
 
-enum ctw_status ctw_mlp_join_experts(const struct ctw_step *s, struct ctw_err *err)
+static enum ctw_status end(const struct ctw_step *s, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
     enum ctw_status st = CTW_OK;
-    if (ctw_layer_has_sum(l)) {
-        if (l->norm[CTW_AT_EXPERTS_OUT].present)
+    if (has_sum(s->layer, s->index)) {
+        if (ctw_step_rule(s, CTW_AT_EXPERTS_OUT)->present)
             st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s), err);
-        if (st == CTW_OK && l->inner > 0)
+        if (st == CTW_OK && mixture_of(s)->has_shared)
             st = add_shared(s, sum_of(s), 1, err);
         if (st == CTW_OK)
-            st = ctw_step_add_norm(s, CTW_AT_MLP_OUT, sum_of(s), CTW_F32, ctw_step_residual(s),
-                                   l->mlp_factor, err);
+            st = ctw_step_add_norm(s, CTW_AT_OUT, sum_of(s), CTW_F32, ctw_step_residual(s),
+                                   s->branch->factor, err);
     }
-    return st == CTW_OK ? ctw_step_norm_residual(s, CTW_AT_MLP_SUM, err) : st;
+    return st == CTW_OK ? ctw_step_joined(s, err) : st;
 }
+
+/* ---- memory and time ---------------------------------------------------------------------- */
+
+static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
+{
+    const struct ctw_mixture *m = &l->branch[branch].mixture;
+    (void)longest;
+    w->wide = ctw_max64(w->wide, ctw_max64(m->shared.inner, 2 * m->inner));
+    w->inner_k = ctw_max64(w->inner_k, ctw_max64(m->shared.inner, m->inner));
+    w->n_experts = ctw_max64(w->n_experts, m->route.n_experts);
+    w->chosen = ctw_max64(w->chosen, m->route.chosen);
+    w->expert_inner = ctw_max64(w->expert_inner, m->inner);
+    w->sum |= has_sum(l, branch);
+}
+
+static struct ctw_expert_products experts(const struct ctw_branch *b)
+{
+    const struct ctw_mixture *m = &b->mixture;
+    return (struct ctw_expert_products){.up = &m->up,
+                                        .down = &m->down,
+                                        .gated = m->gated,
+                                        .inner = m->inner,
+                                        .chosen = m->route.chosen};
+}
+
+const struct ctw_kind_ops ctw_ops_mixture = {.widen = widen,
+                                             .epilogue = epilogue,
+                                             .experts = experts,
+                                             .run = choose,
+                                             .reads = true,
+                                             .run_pass = run_experts,
+                                             .end = end};

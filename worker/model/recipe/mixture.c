@@ -1,23 +1,19 @@
-/* The builder of a mixture of experts. */
+/* A mixture of experts: its builder (family.h), and its facts. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "worker/model/families/family.h"
+#include "worker/model/recipe/kinds.h"
 
 enum { MAX_NAME = 512 };
-
-static const char *or_default(const char *name, const char *absent)
-{
-    return name != NULL ? name : absent;
-}
 
 /* "MODULE.NAME", "MODULE.3.NAME" for expert 3, or NAME alone; `end` follows. */
 static void join(char out[MAX_NAME], const struct ctw_experts *x, int64_t expert, const char *name,
                  const char *end)
 {
-    const char *module = or_default(x->module, "mlp.experts");
+    const char *module = ctw_name_or(x->module, "mlp.experts");
     if (expert >= 0)
         (void)snprintf(out, MAX_NAME, "%s.%" PRId64 ".%s%s", module, expert, name, end);
     else if (module[0] != '\0')
@@ -81,18 +77,21 @@ static struct ctw_route_rule rule_of(const struct ctw_experts *x)
 static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
 {
     const struct ctw_router *r = &x->router;
-    ctw_describe_linear(c, i, CTW_SLOT_ROUTER, CTW_M_ROUTER, r->bias ? CTW_V_ROUTER_BIAS : -1,
-                        or_default(r->module, "mlp.gate"), x->n, c->model->hidden);
+    ctw_describe_linear(
+        c, i, CTW_MLP,
+        &(struct ctw_linear_rules){CTW_P_ROUTER, CTW_M_ROUTER, r->bias ? CTW_V_ROUTER_BIAS : 0,
+                                   ctw_name_or(r->module, "mlp.gate"), x->n, c->model->hidden});
     if (r->correction != NULL)
         ctw_describe_want(c,
                           (struct ctw_want){.kind = CTW_WANT_VECTOR,
                                             .layer = (int)i + 1,
-                                            .role = CTW_V_CORRECTION,
+                                            .role = ctw_vector_at(CTW_MLP, CTW_V_CORRECTION),
                                             .n = r->correction_is_row ? 1 : x->n,
                                             .k = r->correction_is_row ? x->n : 0},
                           r->correction);
     if (r->expert_scale != NULL)
-        ctw_describe_vector(c, i, CTW_V_EXPERT_SCALE, r->expert_scale, x->n);
+        ctw_describe_vector(c, i, ctw_vector_at(CTW_MLP, CTW_V_EXPERT_SCALE), r->expert_scale,
+                            x->n);
 }
 
 /* ---- the experts ---- */
@@ -140,22 +139,22 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
 {
     int64_t hidden = c->model->hidden, inner = x->inner;
     if (x->fused) {
-        int bias = x->bias ? CTW_V_EXPERT_GATE_UP_BIAS : -1;
+        int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_GATE_UP_BIAS) : -1;
         int64_t step = x->interleaved ? 2 : 1;
-        describe_matrices(c, i, x, CTW_X_GATE_UP, bias, or_default(x->gate_up, "gate_up_proj"),
+        describe_matrices(c, i, x, CTW_X_GATE_UP, bias, ctw_name_or(x->gate_up, "gate_up_proj"),
                           2 * inner, hidden);
         add(up, CTW_X_GATE_UP, 0, inner, step, bias);
         add(up, CTW_X_GATE_UP, x->interleaved ? 1 : inner, inner, step, bias);
         return;
     }
-    int gate_bias = x->bias ? CTW_V_EXPERT_GATE_BIAS : -1;
-    int up_bias = x->bias ? CTW_V_EXPERT_UP_BIAS : -1;
+    int gate_bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_GATE_BIAS) : -1;
+    int up_bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_UP_BIAS) : -1;
     if (!x->plain) {
-        describe_matrices(c, i, x, CTW_X_GATE, gate_bias, or_default(x->gate, "gate_proj"), inner,
+        describe_matrices(c, i, x, CTW_X_GATE, gate_bias, ctw_name_or(x->gate, "gate_proj"), inner,
                           hidden);
         add(up, CTW_X_GATE, 0, inner, 1, gate_bias);
     }
-    describe_matrices(c, i, x, CTW_X_UP, up_bias, or_default(x->up, "up_proj"), inner, hidden);
+    describe_matrices(c, i, x, CTW_X_UP, up_bias, ctw_name_or(x->up, "up_proj"), inner, hidden);
     add(up, CTW_X_UP, 0, inner, 1, up_bias);
 }
 
@@ -180,7 +179,7 @@ static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_exper
         return stored;
     stored.stacked = stored.transposed = stored.fused = stored.interleaved = false;
     stored.gate = stored.up = stored.down = NULL;
-    stored.module = or_default(x->apart, stored.module);
+    stored.module = ctw_name_or(x->apart, stored.module);
     return stored;
 }
 
@@ -195,23 +194,64 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
         c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " experts", x->n);
         return;
     }
-    struct ctw_mixture *m = &ctw_describe_layer(c, i)->mixture;
+    struct ctw_mixture *m = &ctw_describe_kind(c, i, CTW_MLP, CTW_KIND_mixture)->mixture;
+    struct ctw_layer *l = &c->model->layers[i + 1];
+    l->expert = matrix;
+    l->n_experts = (int)x->n;
     *m = (struct ctw_mixture){.route = rule_of(x),
                               .on_input = x->router.on_input,
                               .inner = x->inner,
                               .gated = !x->plain,
                               .act = x->act,
-                              .glu = x->glu,
-                              .matrix = matrix};
+                              .glu = x->glu};
     describe_router(c, i, x);
     describe_up(c, i, x, &m->up);
-    int bias = x->bias ? CTW_V_EXPERT_DOWN_BIAS : -1;
-    describe_matrices(c, i, x, CTW_X_DOWN, bias, or_default(x->down, "down_proj"), c->model->hidden,
-                      x->inner);
+    int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_DOWN_BIAS) : -1;
+    describe_matrices(c, i, x, CTW_X_DOWN, bias, ctw_name_or(x->down, "down_proj"),
+                      c->model->hidden, x->inner);
     add(&m->down, CTW_X_DOWN, 0, c->model->hidden, 1, bias);
+    m->has_shared = x->shared != NULL;
     if (x->shared != NULL)
-        ctw_describe_mlp(c, i, x->shared);
+        m->shared = ctw_describe_dense(c, i, x->shared);
     if (x->shared_gate != NULL)
-        ctw_describe_linear(c, i, CTW_SLOT_SHARED_GATE, CTW_M_SHARED_GATE, -1, x->shared_gate, 1,
-                            c->model->hidden);
+        ctw_describe_linear(c, i, CTW_MLP,
+                            &(struct ctw_linear_rules){CTW_P_SHARED_GATE, CTW_M_SHARED_GATE, 0,
+                                                       x->shared_gate, 1, c->model->hidden});
 }
+
+/* ---- facts -------------------------------------------------------------------------------- */
+
+static struct ctw_facts facts(const struct ctw_branch *b)
+{
+    return (struct ctw_facts){.inner = b->mixture.shared.inner};
+}
+
+static void take_numbers(struct ctw_branch *b, const double *values)
+{
+    ctw_dense_take_numbers(&b->mixture.shared, values);
+}
+
+static const char *rotated_output(const struct ctw_branch *b, int product)
+{
+    if (product == CTW_P_SHARED_GATE)
+        return "outputs of gates of experts are not supported";
+    if (product == CTW_P_DOWN)
+        return "the output of a shared expert is not supported";
+    return ctw_dense_rotated_output(&b->mixture.shared, product);
+}
+
+static bool changes_inputs(const struct ctw_branch *b)
+{
+    return !b->mixture.on_input;
+}
+
+const struct ctw_kind_row ctw_kind_mixture = {.name = "mixture",
+                                              .facts = facts,
+                                              .not_meant =
+                                                  1u << CTW_M_ROUTER | 1u << CTW_M_SHARED_GATE,
+                                              .router = 1u << CTW_M_ROUTER,
+                                              .numbers = CTW_V_ACT,
+                                              .n_numbers = 4,
+                                              .take_numbers = take_numbers,
+                                              .rotated_output = rotated_output,
+                                              .changes_inputs = changes_inputs};

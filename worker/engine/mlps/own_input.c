@@ -19,11 +19,11 @@ enum ctw_status ctw_layer_inputs(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_model *m = s->f->model;
     int64_t columns = m->n_decoders * m->input_dim;
-    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_INPUT);
-    enum ctw_status st = ctw_step_read(s, CTW_AT_MIXER, 0, err);
+    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_INPUTS);
+    enum ctw_status st = ctw_step_read(s, CTW_AT_IN, err);
     if (st == CTW_OK)
-        st = ctw_step_product(s, CTW_SLOT_INPUT_PROJ, s->f->norm, m->hidden,
-                              ctw_layer_inputs_at(s, 0), columns, err);
+        st = ctw_step_product(s, CTW_P_INPUTS, s->f->norm, m->hidden, ctw_layer_inputs_at(s, 0),
+                              columns, err);
     op.dim = m->input_dim;
     op.n_groups = m->n_decoders;
     op.x = op.y = ctw_layer_inputs_at(s, 0);
@@ -32,19 +32,15 @@ enum ctw_status ctw_layer_inputs(const struct ctw_step *s, struct ctw_err *err)
     return st == CTW_OK ? ctw_norm(s->f->be, &op, err) : st;
 }
 
-enum ctw_status ctw_layer_input(const struct ctw_step *s, struct ctw_err *err)
+static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_model *m = s->f->model;
     struct ctw_forward *f = s->f;
-    const struct ctw_join join = {CTW_SLOT_INPUT_PROJ, CTW_AT_INPUT, CTW_N_NORMS, 1};
-    /* The residual itself: decoder layers have no norm at this place. */
-    enum ctw_status st = ctw_step_read(s, CTW_AT_EMBED, s->here, err);
-    if (st == CTW_OK)
-        st = ctw_step_product(s, CTW_SLOT_INPUT_GATE, f->norm, m->hidden, f->wide, m->input_dim,
-                              err);
+    enum ctw_status st =
+        ctw_step_product(s, CTW_P_INPUT_GATE, f->norm, m->hidden, f->wide, m->input_dim, err);
     if (st == CTW_OK)
         st = ctw_act(f->be,
-                     &(struct ctw_op_act){.act = s->layer->act,
+                     &(struct ctw_op_act){.act = s->branch->own_input.act,
                                           .dtype = f->dtype,
                                           .n_tok = s->chunk->n_tok,
                                           .dim = m->input_dim,
@@ -55,5 +51,7 @@ enum ctw_status ctw_layer_input(const struct ctw_step *s, struct ctw_err *err)
                                           .y = f->wide,
                                           .ldy = m->input_dim},
                      err);
-    return st == CTW_OK ? ctw_step_join(s, &join, f->wide, m->input_dim, err) : st;
+    return st == CTW_OK ? ctw_step_join(s, CTW_P_INPUT_PROJ, f->wide, m->input_dim, err) : st;
 }
+
+const struct ctw_kind_ops ctw_ops_own_input = {.joins = CTW_P_INPUT_PROJ, .run = run};
