@@ -89,9 +89,10 @@ static void whole_set_stays_below_the_promise(void **state)
     /* Seconds of work, so that few results are lost if the worker is stopped. */
     assert_int_equal(plan.pass_tokens, 4096);
     assert_true(plan.chunk_tokens >= 2048);
-    assert_int_equal(plan.total, plan.residual + plan.activations + plan.keys + plan.values +
-                                     plan.tables + plan.scratch);
-    assert_true(plan.inputs == 0 && plan.kept == 0);
+    assert_int_equal(plan.total,
+                     plan.residual + plan.activations + plan.carried + plan.tables + plan.scratch);
+    assert_int_equal(plan.inputs, 0);
+    assert_int_equal(plan.carried, (size_t)plan.carry_rows * 2 * 3 * 64 * 2);
     assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 4);
     const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
     assert_true(reserve.n_tok == plan.chunk_tokens && reserve.n_vocab == 49152);
@@ -208,7 +209,7 @@ static void small_work_takes_little(void **state)
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
     assert_int_equal(plan.pass_tokens, 100);
     assert_int_equal(plan.chunk_tokens, 100);
-    assert_int_equal(plan.kv_tokens, 120);
+    assert_int_equal(plan.carry_rows, 100);
 }
 
 static void what_was_asked_for_is_kept(void **state)
@@ -307,7 +308,8 @@ static void every_buffer_is_planned(void **state)
     f->model.n_ropes = 2;
     f->model.embed_dim = 600;
     f->model.input_dim = 2000; /* wider than everything else */
-    f->model.n_kept = 2;
+    f->layers[2].branch[CTW_MIXER].attention.keeps_kv = 0;
+    f->layers[3].branch[CTW_MIXER].attention.keeps_kv = 1;
     expect_planned(f);
     /* Every product's inputs are reserved for. */
     const struct ctw_plan plan = {.chunk_tokens = 64};

@@ -171,7 +171,7 @@ enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_
     if (e->forward != NULL) {
         const struct ctw_plan *have = &e->forward->plan;
         if (have->chunk_tokens >= plan.chunk_tokens && have->pass_tokens >= plan.pass_tokens &&
-            have->kv_tokens >= longest + have->chunk_tokens && have->longest >= longest)
+            have->longest >= longest)
             return CTW_OK;
         close_buffers(e);
         struct ctw_plan roomy = plan;

@@ -127,10 +127,6 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {(void **)&f->expert_rows, plan->choices},
         {(void **)&f->expert_weights, plan->choices},
         {(void **)&f->device_start, plan->starts},
-        {&f->k, plan->keys},
-        {&f->v, plan->values},
-        {&f->index_keys, plan->index_keys},
-        {(void **)&f->seen, plan->seen},
         {(void **)&f->tokens, pass * sizeof(*f->tokens)},
         {(void **)&f->positions, pass * sizeof(*f->positions)},
         {(void **)&f->bad, pass * sizeof(*f->bad)},
@@ -146,11 +142,9 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     f->start = plan->starts > 0 ? ctw_calloc(plan->starts, 1) : NULL;
     if (st == CTW_OK && plan->starts > 0 && f->start == NULL)
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
-    for (int i = 0; st == CTW_OK && i < model->n_kept; i++) {
-        st = ctw_device_alloc(be, &f->kept[i].k, plan->kept / 2 / (size_t)model->n_kept, err);
-        if (st == CTW_OK)
-            st = ctw_device_alloc(be, &f->kept[i].v, plan->kept / 2 / (size_t)model->n_kept, err);
-    }
+    for (int i = 0; st == CTW_OK && i < CTW_N_CARRIES; i++)
+        if (plan->carry[i] > 0)
+            st = ctw_device_alloc(be, &f->carry[i], plan->carry[i], err);
     if (st == CTW_OK)
         st = make_tables(f, err);
     if (st != CTW_OK) {
@@ -165,19 +159,17 @@ void ctw_forward_close(struct ctw_forward *f)
 {
     if (f == NULL)
         return;
-    void *buffers[] = {f->x,     f->norm,    f->inputs,      f->wide,           f->index_keys,
-                       f->seen,  f->k,       f->v,           f->tokens,         f->bad,
-                       f->rows,  f->targets, f->results,     f->positions,      f->q_factor,
-                       f->alibi, f->mixed,   f->sum,         f->logits,         f->factor,
-                       f->ids,   f->weights, f->expert_rows, f->expert_weights, f->device_start};
+    void *buffers[] = {f->x,           f->norm,  f->inputs,  f->wide,        f->tokens,
+                       f->bad,         f->rows,  f->targets, f->results,     f->positions,
+                       f->q_factor,    f->alibi, f->mixed,   f->sum,         f->logits,
+                       f->factor,      f->ids,   f->weights, f->expert_rows, f->expert_weights,
+                       f->device_start};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)
         ctw_device_free(f->be, f->cos_sin[i]);
-    for (int i = 0; i < CTW_MAX_KEPT; i++) {
-        ctw_device_free(f->be, f->kept[i].k);
-        ctw_device_free(f->be, f->kept[i].v);
-    }
+    for (int i = 0; i < CTW_N_CARRIES; i++)
+        ctw_device_free(f->be, f->carry[i]);
     for (int i = 0; f->rotations != NULL && i < f->model->n_rotations; i++) {
         ctw_device_free(f->be, (void *)(uintptr_t)f->rotations[i].signs);
         ctw_device_free(f->be, (void *)(uintptr_t)f->rotations[i].matrix);

@@ -22,7 +22,7 @@ struct ctw_forward {
     void *wide;   /* what branches compute in between, as their kind says; of experts in two
                      halves, so that the next expert may begin before one has ended */
     void *inputs; /* [pass, n_decoders * input_dim]: the layers' own inputs */
-    void *k, *v;  /* [kv_tokens, n_kv * head], [kv_tokens, n_kv * head_v] */
+    void *carry[CTW_N_CARRIES]; /* see carry.h */
     /* Of mixtures of experts (NULL: the model has none); `chosen` and n_experts are the most of any
      * layer: */
     void *mixed;            /* [pass, hidden]: what the experts read */
@@ -34,17 +34,12 @@ struct ctw_forward {
     float *expert_weights;  /* [pass * chosen] */
     int32_t *device_start;  /* [n_experts + 1]: where each expert's rows begin */
     int32_t *start;         /* the same, on the host */
-    void *index_keys;       /* [kv_tokens, the indexer's head] */
-    uint32_t *seen;         /* [pass or chunk, plan.seen_words]: the keys that queries see */
-    struct {
-        void *k, *v; /* [pass, n_kv * head] */
-    } kept[CTW_MAX_KEPT];
-    int32_t *tokens;    /* [pass] */
-    int32_t *positions; /* [pass], each within its sequence; with RoPE for long sequences: the
-                           rows of its tables */
-    int16_t *bad;       /* [pass]: -1, or the layer after which the token's state is not finite */
-    int64_t *rows;      /* [pass]: the rows of x to score */
-    int32_t *targets;   /* [pass]: the targets of these rows */
+    int32_t *tokens;        /* [pass] */
+    int32_t *positions;     /* [pass], each within its sequence; with RoPE for long sequences: the
+                               rows of its tables */
+    int16_t *bad;     /* [pass]: -1, or the layer after which the token's state is not finite */
+    int64_t *rows;    /* [pass]: the rows of x to score */
+    int32_t *targets; /* [pass]: the targets of these rows */
     struct ctw_head_result *results; /* [pass] */
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
     float *q_factor;                 /* [longest], or NULL */

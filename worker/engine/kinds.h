@@ -5,21 +5,20 @@
 #ifndef CTW_WORKER_KINDS_H
 #define CTW_WORKER_KINDS_H
 
+#include "worker/engine/carry.h"
 #include "worker/engine/plan.h"
 #include "worker/model/recipe/kinds.h"
 
 /* The largest widths over all branches, in elements. */
 struct ctw_widths {
     int64_t norm, wide;        /* wide: of a token; see struct ctw_forward */
-    int64_t k, v, index;       /* keys, values, keys of an indexer */
-    int64_t kept;              /* keys of a layer that other layers use */
     int64_t inner_k;           /* the largest inner dimension of a product */
     int64_t rot;               /* of all tables of positions together */
     int64_t head, group;       /* of attention: elements of a head, query heads of a key head */
     int64_t n_experts, chosen; /* of a mixture */
     int64_t expert_inner;
-    bool sum;                   /* some layer has an array for its experts' sum */
-    bool chooses, keeps_choice; /* sparse attention; layers use another layer's choice */
+    bool sum;     /* some layer has an array for its experts' sum */
+    bool chooses; /* sparse attention */
 };
 
 /* In elements. What is in `wide` begins at a multiple of this; parts that begin so, beside the
@@ -46,6 +45,9 @@ typedef enum ctw_status ctw_rows_done(void *arg, int64_t n_rows, struct ctw_err 
 struct ctw_kind_ops {
     /* Raises w to what the branch needs for sequences of `longest` tokens. */
     void (*widen)(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest);
+    /* What the branch's tokens leave behind for sequences of up to `longest`; NULL: nothing. */
+    void (*carry)(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
+                  enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES]);
     /* Of a product, for ctw_prepare(); NULL: ctw_step_join()'s for the first product that it
      * names, and otherwise CTW_EPI_STORE. */
     enum ctw_epilogue (*epilogue)(const struct ctw_layer *l, int branch, int product);

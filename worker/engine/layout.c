@@ -14,24 +14,27 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static bool allocate(struct ctw_layout *l, bool has_long)
+/* The lives of rows that runs name. */
+static const enum ctw_life lives[] = {CTW_FOR_LAYER, CTW_FOR_PASS};
+
+static bool allocate(struct ctw_layout *l, int64_t n_parts, bool has_long)
 {
-    size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows, n_chunks = (size_t)l->n_chunks;
-    size_t n_parts = (size_t)l->n_seqs + n_chunks; /* a boundary of chunks splits one sequence */
-    l->chunks = ctw_calloc(n_chunks, sizeof(*l->chunks));
+    size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows, n = (size_t)n_parts;
+    l->chunks = ctw_calloc((size_t)l->n_chunks, sizeof(*l->chunks));
     l->tokens = ctw_calloc(n_tok, sizeof(*l->tokens));
     l->positions = ctw_calloc(n_tok, sizeof(*l->positions));
     l->rows = ctw_calloc(n_rows, sizeof(*l->rows));
     l->targets = ctw_calloc(n_rows, sizeof(*l->targets));
-    l->seqs = ctw_calloc(n_parts, sizeof(*l->seqs));
-    l->kept_seqs = ctw_calloc(n_parts, sizeof(*l->kept_seqs));
-    l->runs = ctw_calloc(n_parts, sizeof(*l->runs));
-    l->kept_runs = ctw_calloc(n_parts, sizeof(*l->kept_runs));
+    bool ok = l->chunks != NULL && l->tokens != NULL && l->positions != NULL && l->rows != NULL &&
+              l->targets != NULL;
+    for (size_t i = 0; i < CTW_COUNT(lives); i++) {
+        l->seqs[lives[i]] = ctw_calloc(n, sizeof(**l->seqs));
+        l->runs[lives[i]] = ctw_calloc(n, sizeof(**l->runs));
+        ok = ok && l->seqs[lives[i]] != NULL && l->runs[lives[i]] != NULL;
+    }
     if (has_long)
         l->rope_rows = ctw_calloc(n_tok, sizeof(*l->rope_rows));
-    return l->chunks != NULL && l->tokens != NULL && l->positions != NULL && l->rows != NULL &&
-           l->targets != NULL && l->seqs != NULL && l->kept_seqs != NULL && l->runs != NULL &&
-           l->kept_runs != NULL && (l->rope_rows != NULL || !has_long);
+    return ok && (l->rope_rows != NULL || !has_long);
 }
 
 static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seqs,
@@ -55,47 +58,57 @@ static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seqs,
     }
 }
 
-/* Fills part n of the pass: what sequence `seq` has in the chunk. */
+/* Fills part n of the pass: what node `seq` has in the chunk. */
 static void fill_part(struct ctw_layout *l, int64_t n, int64_t seq, const struct ctw_chunk *chunk)
 {
-    int64_t begin = max64(l->start[seq], chunk->tok0);
-    int64_t end = min64(l->start[seq + 1], chunk->tok0 + chunk->n_tok);
-    int64_t pos0 = begin - l->start[seq], n_keys = end - l->start[seq];
-    int64_t first_key = begin == chunk->tok0 ? 0 : chunk->kv_row + begin - chunk->tok0;
-    l->runs[n] = (struct ctw_kv_run){.row = first_key, .n_tok = n_keys};
-    l->kept_runs[n] = (struct ctw_kv_run){.row = l->start[seq], .n_tok = n_keys};
-    l->seqs[n] = (struct ctw_attn_seq){.q_row = begin - chunk->tok0,
-                                       .n_q = end - begin,
-                                       .pos0 = pos0,
-                                       .runs = &l->runs[n],
-                                       .n_runs = 1};
-    l->kept_seqs[n] = l->seqs[n];
-    l->kept_seqs[n].runs = &l->kept_runs[n];
+    const struct ctw_node *node = &l->nodes[seq];
+    int64_t begin = max64(node->tok0, chunk->tok0);
+    int64_t end = min64(node->tok0 + node->n_tok, chunk->tok0 + chunk->n_tok);
+    int64_t pos0 = begin - node->tok0, n_keys = end - node->tok0;
+    l->runs[CTW_FOR_LAYER][n] = (struct ctw_kv_run){.row = node->row0, .n_tok = n_keys};
+    l->runs[CTW_FOR_PASS][n] = (struct ctw_kv_run){.row = node->tok0, .n_tok = n_keys};
+    for (size_t i = 0; i < CTW_COUNT(lives); i++)
+        l->seqs[lives[i]][n] = (struct ctw_attn_seq){.q_row = begin - chunk->tok0,
+                                                     .n_q = end - begin,
+                                                     .pos0 = pos0,
+                                                     .runs = &l->runs[lives[i]][n],
+                                                     .n_runs = 1};
 }
 
-static void fill_chunks(struct ctw_layout *l, int64_t chunk_tokens)
+/* Cuts the pass into chunks, and places the nodes' rows. `fill` false: only counts the chunks;
+ * returns the number of parts. */
+static int64_t cut_chunks(struct ctw_layout *l, int64_t chunk_tokens, bool fill)
 {
-    int64_t seq = 0;  /* of the chunk's first token */
-    int64_t part = 0; /* the chunk's first */
-    for (int64_t c = 0; c < l->n_chunks; c++) {
-        struct ctw_chunk *chunk = &l->chunks[c];
-        int64_t tok0 = c * chunk_tokens, tok1 = min64(tok0 + chunk_tokens, l->n_tok);
-        *chunk = (struct ctw_chunk){.tok0 = tok0,
-                                    .n_tok = tok1 - tok0,
-                                    .seqs = &l->seqs[part],
-                                    .kept_seqs = &l->kept_seqs[part],
-                                    .kv_row = tok0 - l->start[seq]};
-        if (chunk->kv_row > 0) { /* the previous chunk's last part goes on */
-            chunk->moved_from = l->runs[part - 1].row;
-            chunk->n_moved = chunk->moved_from > 0 ? chunk->kv_row : 0;
+    int64_t tok = 0, seq = 0, row = 0, part = 0; /* seq: of token `tok` */
+    l->n_chunks = 0;
+    while (tok < l->n_tok) {
+        struct ctw_chunk chunk = {.tok0 = tok, .row0 = tok > l->start[seq] ? row : 0};
+        chunk.continues = tok > l->start[seq];
+        chunk.state[0] = l->n_chunks % CTW_STATES;
+        chunk.state[1] = 1 - chunk.state[0];
+        for (size_t i = 0; i < CTW_COUNT(lives) && fill; i++)
+            chunk.seqs[lives[i]] = &l->seqs[lives[i]][part];
+        while (seq < l->n_seqs && chunk.n_tok < chunk_tokens) {
+            int64_t left = l->start[seq + 1] - tok, room = chunk_tokens - chunk.n_tok;
+            if (left > room && chunk.n_tok > 0)
+                break;
+            if (fill && tok == l->start[seq])
+                l->nodes[seq] = (struct ctw_node){
+                    .parent = -1, .tok0 = tok, .n_tok = left, .row0 = chunk.row0 + chunk.n_tok};
+            chunk.n_tok += min64(left, room);
+            if (fill)
+                fill_part(l, part, seq, &chunk);
+            chunk.n_seqs++;
+            part++;
+            tok += min64(left, room);
+            seq += left <= room;
         }
-        for (; seq < l->n_seqs && l->start[seq] < tok1; seq++, part++) {
-            fill_part(l, part, seq, chunk);
-            chunk->n_seqs++;
-        }
-        if (l->start[seq] > tok1)
-            seq--; /* it goes on in the next chunk */
+        row = chunk.row0 + chunk.n_tok;
+        if (fill)
+            l->chunks[l->n_chunks] = chunk;
+        l->n_chunks++;
     }
+    return part;
 }
 
 enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *seqs, int64_t n_seqs,
@@ -114,22 +127,26 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
         has_long |= long_from > 0 && ctw_seq_inputs(&seqs[i]) > long_from;
     }
     l.start[n_seqs] = l.n_tok;
-    l.n_chunks = (l.n_tok + plan->chunk_tokens - 1) / plan->chunk_tokens;
-    if (!allocate(&l, has_long)) {
+    l.nodes = ctw_calloc((size_t)n_seqs, sizeof(*l.nodes));
+    if (l.nodes == NULL || !allocate(&l, cut_chunks(&l, plan->chunk_tokens, false), has_long)) {
         ctw_layout_free(&l);
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
     }
     fill_tokens(&l, seqs, plan, long_from);
-    fill_chunks(&l, plan->chunk_tokens);
+    (void)cut_chunks(&l, plan->chunk_tokens, true);
     *out = l;
     return CTW_OK;
 }
 
 void ctw_layout_free(struct ctw_layout *l)
 {
-    void *arrays[] = {l->start,   l->chunks, l->tokens,    l->positions, l->rope_rows, l->rows,
-                      l->targets, l->seqs,   l->kept_seqs, l->runs,      l->kept_runs};
+    void *arrays[] = {l->start,     l->nodes,     l->chunks, l->tokens,
+                      l->positions, l->rope_rows, l->rows,   l->targets};
     for (size_t i = 0; i < CTW_COUNT(arrays); i++)
         ctw_free(arrays[i]);
+    for (int i = 0; i < CTW_N_LIVES; i++) {
+        ctw_free(l->seqs[i]);
+        ctw_free(l->runs[i]);
+    }
     *l = (struct ctw_layout){0};
 }

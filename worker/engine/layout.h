@@ -6,11 +6,10 @@
  * The sequences are packed one after another, without padding. A token's index in the pass is its
  * row in the residual stream.
  *
- * Keys and values lie in one of two ways:
- * carried: the arrays hold the keys of one chunk, after those that the chunk's first sequence left
- *     in earlier chunks. Between chunks, keys move (see struct ctw_chunk).
- * kept: the arrays hold the keys of the whole pass, and a token's row is its index in the pass.
- *     For layers whose keys other layers read, too.
+ * A sequence is a node. What its tokens leave behind lies in rows (carry.h): of the pass, a token's
+ * row is its index; of the layer, the rows of a chunk's tokens follow one another, and those of a
+ * sequence that goes on in the next chunk go on there. So that they do, and nothing ever moves, a
+ * sequence that does not fit into the rest of a chunk begins the next.
  */
 #ifndef CTW_WORKER_LAYOUT_H
 #define CTW_WORKER_LAYOUT_H
@@ -24,22 +23,28 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
     return seq->n_tok - 1;
 }
 
+/* Tokens of the pass that follow those of the node `parent` in their sequence (-1: none). */
+struct ctw_node {
+    int parent;
+    int64_t tok0, n_tok;
+    int64_t row0; /* of the rows for a layer, its first token's */
+};
+
 /* Tokens tok0 .. tok0+n_tok-1 of the pass. */
 struct ctw_chunk {
     int64_t tok0, n_tok;
-    int64_t n_seqs;                  /* sequences that have tokens in this chunk, in both of: */
-    const struct ctw_attn_seq *seqs; /* with carried keys; q_row counts from tok0 */
-    const struct ctw_attn_seq *kept_seqs; /* with kept keys; q_row counts from tok0 */
-    /* Of carried keys: the row of the first token's key. The rows before it hold earlier keys of
-     * the chunk's first sequence, of which rows moved_from .. moved_from+n_moved-1 of the previous
-     * chunk's arrays must move to row 0 first. n_moved 0: all are in place. */
-    int64_t kv_row;
-    int64_t moved_from, n_moved;
+    int64_t row0;     /* of the rows for a layer, the first token's */
+    int64_t state[2]; /* which of the states its first sequence reads, and its last leaves */
+    bool continues;   /* its first sequence began in an earlier chunk */
+    int64_t n_seqs;   /* sequences that have tokens in this chunk: */
+    const struct ctw_attn_seq *seqs[CTW_N_LIVES]; /* by the life of the rows that their runs name;
+                                                     q_row counts from tok0 */
 };
 
 struct ctw_layout {
     int64_t n_seqs, n_tok, n_rows, n_chunks;
-    int64_t *start; /* [n_seqs + 1]: the first token of each sequence in the pass */
+    int64_t *start;         /* [n_seqs + 1]: the first token of each sequence in the pass */
+    struct ctw_node *nodes; /* [n_seqs] */
     struct ctw_chunk *chunks;
     /* [n_tok] */
     int32_t *tokens;
@@ -49,9 +54,16 @@ struct ctw_layout {
     int64_t *rows; /* index in the pass */
     int32_t *targets;
     /* what the chunks point to */
-    struct ctw_attn_seq *seqs, *kept_seqs;
-    struct ctw_kv_run *runs, *kept_runs;
+    struct ctw_attn_seq *seqs[CTW_N_LIVES];
+    struct ctw_kv_run *runs[CTW_N_LIVES];
 };
+
+/* The rows for a layer of a pass of n_tok tokens: those of the chunks of its longest sequence. */
+static inline int64_t ctw_layout_carry_rows(int64_t longest, int64_t chunk_tokens, int64_t n_tok)
+{
+    int64_t rows = (longest + chunk_tokens - 1) / chunk_tokens * chunk_tokens;
+    return rows < n_tok ? rows : n_tok;
+}
 
 /*
  * Uses plan's chunk_tokens and longest. long_from > 0: sequences of more than long_from inputs use

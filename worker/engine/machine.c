@@ -1,6 +1,6 @@
 /* The memory that is available. */
-#include "base/host.h"
 #include "worker/engine/machine.h"
+#include "base/host.h"
 #include "worker/engine/plan.h"
 
 uint64_t ctw_plan_available(void)

@@ -2,9 +2,11 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/units.h"
 #include "worker/engine/kinds.h"
+#include "worker/engine/layout.h"
 
 enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
 
@@ -124,7 +126,7 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .n_experts = (int)w.n_experts,
                             .chosen = (int)w.chosen,
                             .n_grouped = w.n_experts > 0 ? plan->pass_tokens : 0,
-                            .index_keys = plan->seen_words * 32};
+                            .index_keys = w.chooses ? (plan->longest + 31) / 32 * 32 : 0};
     const struct ctw_matrix *head = &model->layers[model->n_layers - 1].matrix[CTW_M_HEAD];
     for (int i = 0; i < model->n_rotations; i++)
         r.rotation = ctw_max64(r.rotation, model->rotations[i].size);
@@ -157,13 +159,27 @@ static int64_t expert_rows(const struct ctw_plan *plan, const struct ctw_plan_re
     return ctw_min64(ctw_max64(most - most % TILE, plan->chunk_tokens), plan->pass_tokens);
 }
 
-static void add_up_sparse(struct ctw_plan *plan, const struct ctw_widths *w, size_t es)
+static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r)
 {
-    plan->seen_by_pass = w->keeps_choice;
-    plan->seen_words = w->chooses ? (plan->longest + 31) / 32 : 0;
-    int64_t rows = plan->seen_by_pass ? plan->pass_tokens : plan->chunk_tokens;
-    plan->index_keys = (size_t)(plan->kv_tokens * w->index) * es;
-    plan->seen = (size_t)(rows * plan->seen_words) * sizeof(uint32_t);
+    const int64_t rows[CTW_N_LIVES] = {[CTW_FOR_CHUNK] = plan->chunk_tokens,
+                                       [CTW_FOR_LAYER] = plan->carry_rows,
+                                       [CTW_FOR_PASS] = plan->pass_tokens,
+                                       [CTW_STATE] = CTW_STATES};
+    memset(plan->carry, 0, sizeof(plan->carry));
+    plan->carried = 0;
+    for (int i = 1; i <= r->model->n_decoders; i++)
+        for (int b = 0; b < r->model->layers[i].n_branches; b++) {
+            const struct ctw_branch *branch = &r->model->layers[i].branch[b];
+            struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
+            if (ctw_ops_of(branch)->carry != NULL)
+                ctw_ops_of(branch)->carry(r->model, branch, r->longest, r->dtype, rules);
+            for (int j = 0; j < CTW_BRANCH_CARRIES; j++) {
+                size_t *bytes = &plan->carry[ctw_carry_array(&rules[j], b, j)];
+                size_t need = (size_t)rows[rules[j].life] * rules[j].bytes;
+                plan->carried += need > *bytes ? need - *bytes : 0;
+                *bytes = need > *bytes ? need : *bytes;
+            }
+        }
 }
 
 /* Opening the model checked the ranges of dimensions, and token counts are below 2^32, so no
@@ -172,16 +188,13 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
 {
     size_t es = ctw_dtype_bytes(r->dtype);
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
-    plan->kv_tokens = r->longest + plan->chunk_tokens;
+    plan->carry_rows = ctw_layout_carry_rows(r->longest, plan->chunk_tokens, plan->pass_tokens);
     plan->expert_rows = expert_rows(plan, r, &w);
     plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
     plan->wide = (chunk * (size_t)w.wide + CTW_PARTS_OF_WIDE * CTW_WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
-    plan->kept = 2 * pass * (size_t)w.kept * (size_t)r->model->n_kept * es;
-    plan->keys = (size_t)plan->kv_tokens * (size_t)w.k * es;
-    plan->values = (size_t)plan->kv_tokens * (size_t)w.v * es;
-    add_up_sparse(plan, &w, es);
+    add_up_carry(plan, r);
     if (w.n_experts > 0) {
         plan->mixed = pass * (size_t)r->model->hidden * es;
         plan->sum = w.sum ? pass * (size_t)r->model->hidden * sizeof(float) : 0;
@@ -206,10 +219,9 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     }
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
-    plan->total = plan->residual + plan->activations + plan->inputs + plan->keys + plan->values +
-                  plan->kept + plan->mixed + plan->sum + plan->logits + plan->factor +
-                  4 * plan->choices + plan->starts + plan->index_keys + plan->seen + plan->tables +
-                  plan->scratch;
+    plan->total = plan->residual + plan->activations + plan->inputs + plan->carried + plan->mixed +
+                  plan->sum + plan->logits + plan->factor + 4 * plan->choices + plan->starts +
+                  plan->tables + plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */

@@ -5,6 +5,7 @@
 #ifndef CTW_WORKER_PLAN_H
 #define CTW_WORKER_PLAN_H
 
+#include "worker/engine/carry.h"
 #include "worker/engine/machine.h"
 #include "worker/model/model.h"
 
@@ -33,17 +34,16 @@ struct ctw_plan {
     int64_t chunk_tokens; /* tokens that go through a layer's operations together */
     int64_t pass_tokens;  /* tokens that go through the layers together */
     int64_t expert_rows;  /* rows of an expert's products */
-    int64_t kv_tokens;    /* rows of the key and value arrays */
+    int64_t carry_rows;   /* rows of the carry for a layer: see layout.h */
     int64_t longest;      /* positions of the RoPE tables */
     /* bytes */
-    size_t residual, activations, keys, values, tables, scratch;
-    size_t wide;         /* part of activations */
-    size_t inputs, kept; /* of a pass: the layers' own inputs; keys and values for other layers */
+    size_t residual, activations, tables, scratch;
+    size_t wide;                 /* part of activations */
+    size_t inputs;               /* of a pass: the layers' own inputs */
+    size_t carry[CTW_N_CARRIES]; /* by array: carry.h */
+    size_t carried;              /* all of these together */
     /* of mixtures of experts, see struct ctw_forward: choices: four arrays of so many bytes */
     size_t mixed, sum, logits, factor, choices, starts;
-    size_t index_keys, seen; /* sparse attention: the indexer's keys; bits of the chosen keys */
-    int64_t seen_words;      /* 32 keys each, of a query; 0: no sequence is so long */
-    bool seen_by_pass;       /* the choice is kept for later layers; else it is of a chunk */
     size_t total;
 };
 

@@ -33,6 +33,25 @@ int ctw_step_shards(const struct ctw_step *s, int product, struct ctw_shard shar
     return p->n_shards;
 }
 
+struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i)
+{
+    const struct ctw_forward *f = s->f;
+    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
+    ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
+    const int64_t row[CTW_N_LIVES] = {[CTW_FOR_LAYER] = s->chunk->row0,
+                                      [CTW_FOR_PASS] = s->chunk->tok0,
+                                      [CTW_STATE] = s->chunk->state[0]};
+    const struct ctw_carry_rule *r = &rules[i];
+    char *all = f->carry[ctw_carry_array(r, s->index, i)];
+    struct ctw_carried c = {
+        .all = all, .here = all + (size_t)row[r->life] * r->bytes, .life = r->life};
+    if (r->life != CTW_STATE)
+        return c;
+    c.next = all + (size_t)s->chunk->state[1] * r->bytes;
+    c.here = s->chunk->continues ? c.here : NULL;
+    return c;
+}
+
 void *ctw_step_residual(const struct ctw_step *s)
 {
     return (char *)s->f->x +

@@ -57,6 +57,15 @@ static inline const void *ctw_step_vector_data(const struct ctw_step *s, int rol
     return s->data->vector[ctw_vector_at(s->index, role)];
 }
 
+/* One of the branch's carries: its array, and in it the chunk's own rows (of a state: what the
+ * chunk's first sequence left before; NULL: it begins here). */
+struct ctw_carried {
+    void *all, *here;
+    void *next; /* of a state: what the chunk's last sequence leaves */
+    enum ctw_life life;
+};
+struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i);
+
 /* The chunk's rows of the residual stream, [n_tok, hidden] of CTW_RESIDUAL. */
 void *ctw_step_residual(const struct ctw_step *s);
 

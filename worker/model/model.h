@@ -72,7 +72,7 @@ struct ctw_rope {
     float long_scale;     /* that of sequences with long_inv_freq */
 };
 
-enum { CTW_MAX_ROPES = 4, CTW_MAX_KEPT = 4 };
+enum { CTW_MAX_ROPES = 4 };
 
 struct ctw_model {
     char *dir;
@@ -98,7 +98,8 @@ struct ctw_model {
     int64_t n_rotation_tensors;
     double q_factor_beta, q_factor_length; /* factor of queries at position p: 1 + beta ln(1 + */
     double q_factor_first;                 /* floor((p + first) / length)); beta 0: none */
-    int n_kept;        /* keys and values that other layers use: arrays for the pass */
+    int n_kept;          /* keys and values that other layers use */
+    bool shares_choices; /* sparse attention: layers use another layer's choice of keys */
     int64_t input_dim; /* of a layer's own input (Gemma 4); 0: none */
     float input_embed_scale;
     int n_ropes;

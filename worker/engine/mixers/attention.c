@@ -116,7 +116,7 @@ static enum ctw_status take_values(const struct ctw_step *s, const struct ctw_ke
                                      .dim = (int64_t)l->n_kv * l->head_v,
                                      .x = (char *)s->f->wide + (size_t)l->columns.v * es,
                                      .ldx = l->columns.ld,
-                                     .y = keys->v_here};
+                                     .y = keys->v.here};
     return ctw_norm(s->f->be, &copy, err);
 }
 
@@ -165,10 +165,10 @@ static enum ctw_status quantise_heads(const struct ctw_step *s, const struct ctw
     enum ctw_status st =
         ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_Q], queries, l->n_head, l->head, q, err);
     if (st == CTW_OK && l->uses_kv < 0)
-        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_K], keys->k_here, l->n_kv, l->head, k,
+        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_K], keys->k.here, l->n_kv, l->head, k,
                                 err);
     if (st == CTW_OK && l->uses_kv < 0)
-        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], keys->v_here, l->n_kv, l->head_v, v,
+        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], keys->v.here, l->n_kv, l->head_v, v,
                                 err);
     return st;
 }
@@ -192,8 +192,8 @@ static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_key
         .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
         .q_factor = l->q_factors ? f->q_factor : NULL,
         .q = queries_at(s),
-        .k = l->uses_kv >= 0 ? NULL : keys->k_here,
-        .v = l->uses_kv >= 0 || values_apart(l) ? NULL : keys->v_here,
+        .k = l->uses_kv >= 0 ? NULL : keys->k.here,
+        .v = l->uses_kv >= 0 || values_apart(l) ? NULL : keys->v.here,
     };
     if (fuses_norms(s)) {
         op.q_norm = ctw_step_vector_data(s, CTW_V_WEIGHT + CTW_AT_Q);
@@ -301,13 +301,10 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_attention *l = attention_of(s);
-    const struct ctw_keys_shape shape = {
-        .n_kv = l->n_kv, .head = l->head, .head_v = l->head_v, .kept = kept_of(l)};
-    struct ctw_keys keys;
+    const struct ctw_keys keys = {.k = ctw_step_carry(s, CTW_CARRY_K),
+                                  .v = ctw_step_carry(s, CTW_CARRY_V)};
     int64_t columns = (int64_t)l->n_head * l->head_v;
-    enum ctw_status st = ctw_keys_begin(s, &shape, &keys, err);
-    if (st == CTW_OK)
-        st = project(s, &keys, err);
+    enum ctw_status st = project(s, &keys, err);
     if (st == CTW_OK)
         st = attend(s, &keys, err);
     if (st == CTW_OK && l->gate != CTW_GATE_NONE)
@@ -322,15 +319,24 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
 {
     const struct ctw_attention *a = &l->branch[branch].attention;
-    int64_t keys = (int64_t)a->n_kv * a->head;
     (void)longest;
-    w->k = ctw_max64(w->k, keys);
-    w->v = ctw_max64(w->v, (int64_t)a->n_kv * a->head_v);
-    w->kept = a->keeps_kv >= 0 ? ctw_max64(w->kept, keys) : w->kept;
     w->wide = ctw_max64(w->wide, product_columns(l, branch) + (int64_t)a->n_head * a->head);
     w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
     w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
     w->group = ctw_max64(w->group, a->n_head / a->n_kv);
+}
+
+static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
+                  enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES])
+{
+    const struct ctw_attention *a = &b->attention;
+    size_t heads = (size_t)a->n_kv * ctw_dtype_bytes(dtype);
+    int kept = kept_of(a);
+    enum ctw_life life = kept >= 0 ? CTW_FOR_PASS : CTW_FOR_LAYER;
+    (void)m;
+    (void)longest;
+    rules[CTW_CARRY_K] = (struct ctw_carry_rule){heads * (size_t)a->head, life, kept};
+    rules[CTW_CARRY_V] = (struct ctw_carry_rule){heads * (size_t)a->head_v, life, kept};
 }
 
 static double key_flops(const struct ctw_branch *b, int64_t n_keys)
@@ -341,4 +347,4 @@ static double key_flops(const struct ctw_branch *b, int64_t n_keys)
 }
 
 const struct ctw_kind_ops ctw_ops_attention = {
-    .widen = widen, .joins = CTW_P_O, .key_flops = key_flops, .run = run};
+    .widen = widen, .carry = carry, .joins = CTW_P_O, .key_flops = key_flops, .run = run};

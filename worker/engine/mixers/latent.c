@@ -44,6 +44,12 @@ static bool is_sparse(const struct ctw_latent *x, int64_t longest)
     return x->index.chosen > 0 && longest > x->index.chosen;
 }
 
+/* Words of a query's choice: a bit for each key. */
+static int64_t choice_words(int64_t longest)
+{
+    return (longest + 31) / 32;
+}
+
 static struct parts parts_of(const struct ctw_step *s)
 {
     const int64_t chunk = s->f->plan.chunk_tokens;
@@ -117,8 +123,9 @@ static enum ctw_status turn_index(const struct ctw_step *s, int n_head, const vo
 
 /* Which keys the chunk's queries see. */
 static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts *p,
-                                   const struct ctw_keys *keys, struct ctw_err *err)
+                                   struct ctw_err *err)
 {
+    const struct ctw_carried index = ctw_step_carry(s, CTW_CARRY_INDEX);
     const struct ctw_latent *l = latent_of(s);
     const struct ctw_indexer *x = &l->index;
     const int64_t col = l->q_rank + l->kv_rank + l->turning, n = (int64_t)x->n_head * x->head;
@@ -128,17 +135,17 @@ static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts 
         .head = x->head,
         .chosen = x->chosen,
         .q = p->queries,
-        .k = s->f->index_keys,
+        .k = index.all,
         .weights = p->latents + (size_t)(col + x->head) * ctw_dtype_bytes(s->f->dtype),
         .ld_weights = p->ld,
-        .seqs = s->chunk->seqs,
+        .seqs = s->chunk->seqs[index.life],
         .n_seqs = s->chunk->n_seqs,
-        .seen = ctw_keys_seen(s),
-        .ld_seen = s->f->plan.seen_words,
+        .seen = ctw_step_carry(s, CTW_CARRY_CHOICE).here,
+        .ld_seen = choice_words(s->f->plan.longest),
     };
     enum ctw_status st = norm_latent(s, CTW_AT_INDEX_K, p, col, x->head, err);
     if (st == CTW_OK)
-        st = turn_index(s, 1, p->latents, col, p->ld, keys->index_here, err);
+        st = turn_index(s, 1, p->latents, col, p->ld, index.here, err);
     if (st == CTW_OK)
         st = ctw_step_product(s, CTW_P_INDEX_Q, p->latents, p->ld, p->expanded, n, err);
     if (st == CTW_OK)
@@ -160,15 +167,15 @@ static enum ctw_status quantise_expanded(const struct ctw_step *s, const struct 
         ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_Q], p->queries, l->n_head, l->head, k, err);
     if (!ctw_latent_is_cached(l)) {
         if (st == CTW_OK)
-            st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_K], keys->k_here, l->n_head, l->head,
+            st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_K], keys->k.here, l->n_head, l->head,
                                     k, err);
         if (st == CTW_OK)
-            st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], keys->v_here, l->n_head,
+            st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], keys->v.here, l->n_head,
                                     l->head_v, v, err);
         return st;
     }
     for (int h = 0; h < l->n_head && st == CTW_OK; h++) {
-        char *shared = (char *)keys->k_here + ((size_t)h * (size_t)l->head + own) * es;
+        char *shared = (char *)keys->k.here + ((size_t)h * (size_t)l->head + own) * es;
         st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], shared, 1, l->turning, k, err);
     }
     return st;
@@ -198,8 +205,8 @@ static enum ctw_status expand(const struct ctw_step *s, const struct parts *p,
         .positions = f->positions + s->chunk->tok0,
         .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
         .q_factor = l->q_factors ? f->q_factor : NULL,
-        .k = keys->k_here,
-        .v = keys->v_here,
+        .k = keys->k.here,
+        .v = keys->v.here,
     };
     enum ctw_status st = norm_latent(s, CTW_AT_KV_A, p, l->q_rank, l->kv_rank, err);
     if (st == CTW_OK && ctw_latent_is_cached(l))
@@ -222,7 +229,9 @@ static enum ctw_status attend(const struct ctw_step *s, const struct parts *p,
                                         .head = l->head,
                                         .head_v = l->head_v,
                                         .scale = l->scale,
-                                        .seen = sparse ? ctw_keys_seen(s) : NULL,
+                                        .seen = sparse ? ctw_step_carry(s, CTW_CARRY_CHOICE).here
+                                                       : NULL,
+                                        .ld_seen = choice_words(s->f->plan.longest),
                                         .seen_from = l->index.chosen,
                                         .alibi = s->f->alibi,
                                         .q = p->queries,
@@ -235,17 +244,11 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
     const struct ctw_latent *l = latent_of(s);
     const struct parts p = parts_of(s);
     bool sparse = is_sparse(l, s->f->plan.longest);
-    const struct ctw_keys_shape shape = {.n_kv = l->n_head,
-                                         .head = l->head,
-                                         .head_v = l->head_v,
-                                         .index = sparse ? l->index.head : 0,
-                                         .kept = -1};
-    struct ctw_keys keys;
-    enum ctw_status st = ctw_keys_begin(s, &shape, &keys, err);
-    if (st == CTW_OK)
-        st = project_latents(s, &p, err);
+    const struct ctw_keys keys = {.k = ctw_step_carry(s, CTW_CARRY_K),
+                                  .v = ctw_step_carry(s, CTW_CARRY_V)};
+    enum ctw_status st = project_latents(s, &p, err);
     if (st == CTW_OK && !l->index.shared && sparse)
-        st = choose_keys(s, &p, &keys, err);
+        st = choose_keys(s, &p, err);
     if (st == CTW_OK)
         st = project_queries(s, &p, err);
     if (st == CTW_OK)
@@ -264,18 +267,28 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
     const struct ctw_latent *x = &l->branch[branch].latent;
     const struct ctw_product *latents = &l->product[ctw_product_at(branch, CTW_P_LATENTS)];
     int64_t out = (int64_t)x->n_head * x->head_v;
-    w->k = ctw_max64(w->k, (int64_t)x->n_head * x->head);
-    w->v = ctw_max64(w->v, out);
     w->wide =
         ctw_max64(w->wide, ctw_plan_columns(latents) + query_columns(x) + expanded_columns(x));
     w->inner_k = ctw_max64(ctw_max64(w->inner_k, out), ctw_max64(x->q_rank, x->kv_rank));
     w->head = ctw_max64(w->head, ctw_max64(x->head, x->head_v));
     w->group = ctw_max64(w->group, 1);
+    w->chooses |= is_sparse(x, longest);
+}
+
+static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
+                  enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES])
+{
+    const struct ctw_latent *x = &b->latent;
+    size_t es = ctw_dtype_bytes(dtype), heads = (size_t)x->n_head * es;
+    rules[CTW_CARRY_K].bytes = heads * (size_t)x->head;
+    rules[CTW_CARRY_V].bytes = heads * (size_t)x->head_v;
+    rules[CTW_CARRY_K].life = rules[CTW_CARRY_V].life = CTW_FOR_LAYER;
     if (!is_sparse(x, longest))
         return;
-    w->chooses = true;
-    w->keeps_choice |= x->index.shared;
-    w->index = ctw_max64(w->index, x->index.head);
+    rules[CTW_CARRY_INDEX] = (struct ctw_carry_rule){(size_t)x->index.head * es, CTW_FOR_LAYER, 0};
+    rules[CTW_CARRY_CHOICE] =
+        (struct ctw_carry_rule){(size_t)choice_words(longest) * sizeof(uint32_t),
+                                m->shares_choices ? CTW_FOR_PASS : CTW_FOR_CHUNK, 0};
 }
 
 static double key_flops(const struct ctw_branch *b, int64_t n_keys)
@@ -285,4 +298,4 @@ static double key_flops(const struct ctw_branch *b, int64_t n_keys)
 }
 
 const struct ctw_kind_ops ctw_ops_latent = {
-    .widen = widen, .joins = CTW_P_LATENT_O, .key_flops = key_flops, .run = run};
+    .widen = widen, .carry = carry, .joins = CTW_P_LATENT_O, .key_flops = key_flops, .run = run};

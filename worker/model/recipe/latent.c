@@ -40,6 +40,7 @@ void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
     l->index = a->index;
     if (a->index.shared)
         l->index = (struct ctw_indexer){.chosen = a->index.chosen, .shared = true};
+    c->model->shares_choices |= a->index.shared;
     l->scale = (float)(a->scale != 0 ? a->scale : 1 / sqrt((double)head));
     if (a->q_rank != 0) {
         ctw_describe_linear(c, i, CTW_MIXER,
