@@ -30,6 +30,7 @@
 #define MLP "\"ffn\": {\"ffn_mult\": 1.3125}"
 #define CODEGEN "{\"architectures\": [\"CodeGenForCausalLM\"], \"model_type\": \"codegen\""
 #define MOLMO "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\""
+#define LFM2 "{\"architectures\": [\"Lfm2ForCausalLM\"], \"model_type\": \"lfm2\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -122,6 +123,23 @@ static void tensors(void **state)
         {MOLMO "}", "model.transformer.wte.embedding", 50304, 4096},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
         {MIMO ", \"attention_bias\": false}", "model.layers.0.self_attn.q_proj.bias", 4096, 0},
+        {LFM2 "}", "model.layers.0.self_attn.out_proj", 2560, 2560},
+        {LFM2 "}", "model.layers.0.self_attn.q_layernorm.weight", 80, 0},
+        {LFM2 "}", "model.layers.31.feed_forward.w1", 8192, 2560},
+        {LFM2 ", \"block_ff_dim\": 100, \"block_multiple_of\": 32}",
+         "model.layers.0.feed_forward.w2", 2560, 96},
+        {LFM2 ", \"block_ff_dim\": 100, \"block_auto_adjust_ff_dim\": false}",
+         "model.layers.0.feed_forward.w2", 2560, 100},
+        {LFM2 ", \"block_ff_dim\": 900, \"block_ffn_dim_multiplier\": 0.5}",
+         "model.layers.0.feed_forward.w3", 512, 2560},
+        {LFM2 ", \"full_attn_idxs\": [2]}", "model.layers.0.conv.conv.weight", 2560, 3},
+        {LFM2 ", \"full_attn_idxs\": [2]}", "model.layers.2.conv.conv.weight", 0, 0},
+        {LFM2 ", \"full_attn_idxs\": [2], \"conv_L_cache\": 4, \"conv_bias\": true}",
+         "model.layers.1.conv.conv.weight", 2560, 4},
+        {LFM2 ", \"full_attn_idxs\": [2], \"conv_bias\": true}", "model.layers.1.conv.in_proj.bias",
+         3 * 2560, 0},
+        {LFM2 ", \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"conv\"]}",
+         "model.layers.1.conv.out_proj", 2560, 2560},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;

@@ -425,9 +425,11 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
 
 /* ---- vectors ---- */
 
-/* [n], and [] for one number; or [n, k]. */
+/* [n], and [] for one number; or [n, k], or as a convolution has it, [n, 1, k]. */
 static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
 {
+    if (want->k != 0 && t->n_dims == 3)
+        return t->shape[0] == want->n && t->shape[1] == 1 && t->shape[2] == want->k;
     if (want->k != 0)
         return t->n_dims == 2 && t->shape[0] == want->n && t->shape[1] == want->k;
     return t->n_dims == 1 ? t->shape[0] == want->n : t->n_dims == 0 && want->n == 1;

@@ -7,5 +7,6 @@
 #include "worker/model/recipe/latent.h"
 #include "worker/model/recipe/mixture.h"
 #include "worker/model/recipe/own_input.h"
+#include "worker/model/recipe/short_conv.h"
 
 #endif

@@ -12,7 +12,8 @@
     X(latent)                                                                                      \
     X(dense)                                                                                       \
     X(mixture)                                                                                     \
-    X(own_input)
+    X(own_input)                                                                                   \
+    X(short_conv)
 
 #define CTW_KIND_VALUE(name) CTW_KIND_##name,
 /* CTW_KIND_none: the layer has no such branch. */
