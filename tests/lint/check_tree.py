@@ -32,19 +32,33 @@ ROOMS = {
     "kernels/cuda/attention": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/decode": ("base", "kernels", "kernels/formats", "kernels/formats/*", "kernels/cuda"),
     "worker/checkpoint": ("base", "kernels", "kernels/formats"),
-    "worker/model": ("base", "kernels", "worker/checkpoint", "worker/model/recipe", "worker/model/families"),
+    "worker/model": ("base", "kernels", "worker/checkpoint", "worker/model/*"),
     "worker/model/recipe": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/model/families"),
+    "worker/model/names": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/model/recipe",
+                           "worker/model/families"),
+    "worker/model/rope": ("base", "kernels", "worker/checkpoint"),
     "worker/model/families": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/model/recipe"),
     "worker/weights": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/model/recipe"),
-    "worker/engine": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/model/recipe",
-                      "worker/weights"),
-    "worker/engine/mixers": ("worker/engine",),
-    "worker/engine/mlps": ("worker/engine",),
+    "worker/engine": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights", "worker/engine/*"),
+    "worker/engine/open": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights", "worker/engine",
+                           "worker/engine/place"),
+    "worker/engine/place": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights",
+                            "worker/engine", "worker/engine/pass"),
+    "worker/engine/pass": ("base", "kernels", "worker/model", "worker/model/recipe", "worker/model/rope",
+                           "worker/weights", "worker/engine/engine.h", "worker/engine/place/machine.h"),
+    "worker/engine/mixers": ("base", "worker/engine/pass"),
+    "worker/engine/mlps": ("base", "worker/engine/pass"),
+    "worker/engine/residual": ("worker/engine/pass",),
+    "worker/engine/compare": ("base", "kernels", "worker/model", "worker/weights", "worker/engine",
+                              "worker/engine/pass"),
+    "worker/engine/score": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights", "worker/engine",
+                            "worker/engine/open", "worker/engine/pass", "worker/engine/compare"),
     "worker/store": ("base",),
-    "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine", "worker/store"),
+    "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine", "worker/engine/open",
+                       "worker/store"),
     "worker/cli": ("base", "kernels", "ipc", "worker/checkpoint", "worker/model", "worker/model/recipe",
-                   "worker/weights",
-                   "worker/engine", "worker/service", "worker/store"),
+                   "worker/weights", "worker/engine", "worker/engine/pass", "worker/engine/place",
+                   "worker/service", "worker/store"),
     "worker": ("base", "ipc", "worker/cli"),
 }
 # Room -> the only source files that the room's top folder may hold.
@@ -146,7 +160,8 @@ def check_includes(name, text):
             same = there == room and (room != "kernels/formats/*" or
                                       os.path.dirname(target) == os.path.dirname(name))
             may = ROOMS.get(room, ())
-            check(same or there in may or target in may,
+            every = f"{os.path.dirname(there)}/*" if there else None
+            check(same or there in may or target in may or every in may,
                   f"{name}: files in {room} must not include {target}")
         if layer in C_DIRS:
             check(head not in ("tests", "examples"), f"{name}: must not include {target}")

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/engine/layout.h"
+#include "worker/engine/pass/layout.h"
 
 enum { MAX_SEQS = 12, MAX_LEN = 40, N_TRIALS = 4000, NO_KEY = -1 };
 

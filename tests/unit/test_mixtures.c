@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "config_text.h"
-#include "worker/model/names.h"
+#include "worker/model/names/names.h"
 #include "worker/model/recipe/kinds.h"
 
 #define FAMILY(architecture, type)                                                                 \

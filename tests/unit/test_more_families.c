@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "config_text.h"
-#include "worker/model/names.h"
+#include "worker/model/names/names.h"
 
 #define BIGCODE "{\"architectures\": [\"GPTBigCodeForCausalLM\"], \"model_type\": \"gpt_bigcode\""
 #define GPTJ "{\"architectures\": [\"GPTJForCausalLM\"], \"model_type\": \"gptj\""

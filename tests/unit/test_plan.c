@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/units.h"
-#include "worker/engine/forward.h"
+#include "worker/engine/pass/forward.h"
 
 enum { N_DECODERS = 30 };
 

@@ -15,9 +15,9 @@
 #include "base/mem.h"
 #include "kernels/backend.h"
 #include "tiny_model.h"
-#include "worker/engine/cuts.h"
-#include "worker/engine/devices.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/open/devices.h"
+#include "worker/engine/place/cuts.h"
 #include "worker/weights/placement.h"
 #include "worker/weights/shards.h"
 

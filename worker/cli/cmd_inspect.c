@@ -14,7 +14,7 @@
 #include "worker/cli/inspect_hashes.h"
 #include "worker/cli/inspect_json.h"
 #include "worker/cli/machine_options.h"
-#include "worker/engine/plan.h"
+#include "worker/engine/pass/plan.h"
 #include "worker/model/recipe/kinds.h"
 
 static const char about[] =

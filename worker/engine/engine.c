@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/engine/activity.h"
-#include "worker/engine/deal.h"
 #include "worker/engine/engine_state.h"
+#include "worker/engine/open/activity.h"
+#include "worker/engine/score/deal.h"
 #include "worker/weights/shards.h"
 
 static void close_buffers(struct ctw_engine *e)

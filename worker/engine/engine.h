@@ -14,8 +14,8 @@
 #include "base/units.h"
 #include "worker/model/model.h"
 
-struct ctw_devices; /* worker/engine/devices.h */
-struct ctw_machine; /* worker/engine/machine.h */
+struct ctw_devices; /* worker/engine/open/devices.h */
+struct ctw_machine; /* worker/engine/place/machine.h */
 struct ctw_engine;
 
 enum { CTW_MAX_DEVICES = 16 };

@@ -11,7 +11,7 @@
 #include "worker/checkpoint/quant_config.h"
 #include "worker/checkpoint/unread.h"
 #include "worker/model/model.h"
-#include "worker/model/rope.h"
+#include "worker/model/rope/rope.h"
 
 struct ctw_family;
 

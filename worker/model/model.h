@@ -24,7 +24,7 @@ struct ctw_tensor_place {
 
 /*
  * A branch of a layer computes something of the residual stream, and adds it
- * (worker/engine/step.h): x += factor * out_norm(the kind's of in_norm(x));  x = scalar *
+ * (worker/engine/pass/step.h): x += factor * out_norm(the kind's of in_norm(x));  x = scalar *
  * sum_norm(x) with the norms that are present.
  */
 struct ctw_branch {
@@ -98,9 +98,9 @@ struct ctw_model {
     int64_t n_rotation_tensors;
     double q_factor_beta, q_factor_length; /* factor of queries at position p: 1 + beta ln(1 + */
     double q_factor_first;                 /* floor((p + first) / length)); beta 0: none */
-    int n_kept;          /* keys and values that other layers use */
+    int n_kept;                            /* keys and values that other layers use */
     bool shares_choices; /* sparse attention: layers use another layer's choice of keys */
-    int64_t input_dim; /* of a layer's own input (Gemma 4); 0: none */
+    int64_t input_dim;   /* of a layer's own input (Gemma 4); 0: none */
     float input_embed_scale;
     int n_ropes;
     struct ctw_rope rope[CTW_MAX_ROPES];

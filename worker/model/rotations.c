@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/model/names.h"
+#include "worker/model/names/names.h"
 #include "worker/model/recipe/kinds.h"
 
 enum { MAX_NAME = 1024, MAX_MATRIX = 32768 };

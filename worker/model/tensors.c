@@ -8,10 +8,10 @@
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/model/inputs.h"
-#include "worker/model/missing.h"
-#include "worker/model/names.h"
+#include "worker/model/names/missing.h"
+#include "worker/model/names/names.h"
+#include "worker/model/names/stored.h"
 #include "worker/model/recipe/kinds.h"
-#include "worker/model/stored.h"
 
 enum { MAX_NAME = 512 };
 

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ipc/endpoint.h"
-#include "worker/engine/devices.h"
+#include "worker/engine/open/devices.h"
 #include "worker/service/handlers.h"
 #include "worker/service/owner.h"
 #include "worker/service/registry.h"

@@ -4,7 +4,7 @@
 #ifndef CTW_WORKER_KEYS_H
 #define CTW_WORKER_KEYS_H
 
-#include "worker/engine/step.h"
+#include "worker/engine/pass/step.h"
 
 /* The carries of kinds of attention. */
 enum { CTW_CARRY_K, CTW_CARRY_V, CTW_CARRY_INDEX, CTW_CARRY_CHOICE };

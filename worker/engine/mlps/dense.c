@@ -1,7 +1,7 @@
 /* A dense MLP: down(act(gate(n)) * up(n)), or down(act(up(n))). */
 #include <string.h>
 
-#include "worker/engine/step.h"
+#include "worker/engine/pass/step.h"
 
 static enum ctw_status gated(const struct ctw_step *s, const struct ctw_dense *d, const void *x,
                              struct ctw_err *err)

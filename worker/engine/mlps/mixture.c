@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "worker/engine/step.h"
+#include "worker/engine/pass/step.h"
 
 /* ---- the chunk phase ---------------------------------------------------------------------- */
 

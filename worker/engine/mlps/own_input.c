@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "worker/engine/step.h"
+#include "worker/engine/pass/step.h"
 
 void *ctw_layer_inputs_at(const struct ctw_step *s, int64_t decoder)
 {

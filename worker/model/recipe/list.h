@@ -2,7 +2,7 @@
  * The kinds of a decoder layer's branches. A new kind is recipe/NAME.h and .c, one file in
  * worker/engine/mixers or mlps, one line here and one #include in all.h. X(name): the kind is
  * CTW_KIND_name, its member of struct ctw_branch `struct ctw_name name`, its facts
- * `ctw_kind_name`, its operations `ctw_ops_name` (worker/engine/kinds.h).
+ * `ctw_kind_name`, its operations `ctw_ops_name` (worker/engine/pass/kinds.h).
  */
 #ifndef CTW_WORKER_RECIPE_LIST_H
 #define CTW_WORKER_RECIPE_LIST_H
