@@ -30,6 +30,14 @@ static const bool *key_convolutions(struct ctw_config *c, int64_t n, const bool 
     return kinds;
 }
 
+/* The older name of tie_word_embeddings, which wins in the class. */
+static void check_tied(struct ctw_config *c)
+{
+    if (!ctw_key_bool(c, "tie_embedding", true))
+        ctw_key_fail(c, "tie_embedding", CTW_EUNSUP,
+                     "false is not supported; say so by tie_word_embeddings");
+}
+
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 65536,
@@ -43,6 +51,7 @@ static void describe(struct ctw_config *c)
     int64_t head = ctw_head_of(c, &s), inner = key_inner(c, s.inner);
     int taps = (int)ctw_key_int(c, "conv_L_cache", 3, CTW_NULL_REFUSED, 1, CTW_MAX_TAPS);
     bool bias = ctw_key_bool(c, "conv_bias", false);
+    check_tied(c);
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "norm_eps", 1e-5);
     const struct ctw_qk_norms head_norms = {
         .form = norm, .q = "self_attn.q_layernorm", .k = "self_attn.k_layernorm"};
