@@ -225,6 +225,7 @@ static void refusals(void **state)
     static const struct {
         const char *text, *words;
     } rows[] = {
+        {LFM2 ", \"tie_embedding\": false}", "tie_embedding: false is not supported"},
         {BIGCODE ", \"add_cross_attention\": true}", "add_cross_attention: attention to an enc"},
         {GPTJ ", \"rotary_dim\": null}", "rotary_dim: found null"},
         {GPTJ ", \"rotary_dim\": 63}", "RoPE rotates 63 elements of each head, expected an even"},
