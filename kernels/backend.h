@@ -175,6 +175,8 @@ struct ctw_backend_ops {
                                  struct ctw_err *err);
     enum ctw_status (*gate)(struct ctw_backend *be, const struct ctw_op_gate *op,
                             struct ctw_err *err);
+    enum ctw_status (*conv)(struct ctw_backend *be, const struct ctw_op_conv *op,
+                            struct ctw_err *err);
     enum ctw_status (*index)(struct ctw_backend *be, const struct ctw_op_index *op,
                              struct ctw_err *err); /* may be NULL */
     enum ctw_status (*head)(struct ctw_backend *be, const struct ctw_op_head *op,

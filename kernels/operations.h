@@ -13,6 +13,7 @@
 
 #include <math.h>
 
+#include "kernels/conv.h"
 #include "kernels/formats/format.h"
 #include "kernels/quantise.h"
 #include "kernels/rotation.h"
@@ -89,21 +90,10 @@ enum { CTW_MAX_SHARDS = 12 };
 enum { CTW_EXPERTS_IN_FLIGHT = 4 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
+enum { CTW_LAYER_SLOTS = 24 };
 enum ctw_slot {
-    CTW_SLOT_QKV,
-    CTW_SLOT_O,
-    CTW_SLOT_GATE_UP, /* or up alone */
-    CTW_SLOT_DOWN,
-    CTW_SLOT_INPUT_GATE, /* of a layer's own input */
-    CTW_SLOT_INPUT_PROJ,
-    CTW_SLOT_WIDTH,      /* between the widths of the model and of its embedding */
-    CTW_SLOT_HEADS_GATE, /* of attention's output */
-    CTW_SLOT_Q_B,        /* latent attention: queries; */
-    CTW_SLOT_KV_B,       /* keys' own parts and values; */
-    CTW_SLOT_INDEX_Q,    /* the indexer's queries */
-    CTW_SLOT_ROUTER,
-    CTW_SLOT_SHARED_GATE, /* the factor of a shared expert */
-    CTW_SLOT_EXPERTS,     /* and on: see ctw_expert_slot() */
+    CTW_SLOT_FIRST,
+    CTW_SLOT_EXPERTS = CTW_LAYER_SLOTS, /* and on: see ctw_expert_slot() */
     CTW_N_SLOTS = CTW_SLOT_EXPERTS + 2 * CTW_EXPERTS_IN_FLIGHT
 };
 

@@ -411,6 +411,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .latent = cpu_latent,
     .attention = cpu_attention,
     .gate = cpu_gate,
+    .conv = ctw_cpu_conv,
     .index = cpu_index,
     .head = cpu_head,
     .divergence = cpu_divergence,

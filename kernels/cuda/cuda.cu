@@ -351,6 +351,7 @@ OPERATION(latent)
 OPERATION(attention)
 OPERATION(index)
 OPERATION(gate)
+OPERATION(conv)
 OPERATION(head)
 OPERATION(divergence)
 OPERATION(difference)
@@ -442,6 +443,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_latent,
     cuda_attention,
     cuda_gate,
+    cuda_conv,
     cuda_index,
     cuda_head,
     cuda_divergence,

@@ -364,6 +364,8 @@ enum ctw_status ctw_cuda_index(struct ctw_cuda *cu, const struct ctw_op_index *o
                                struct ctw_err *err);
 enum ctw_status ctw_cuda_gate(struct ctw_cuda *cu, const struct ctw_op_gate *op,
                               struct ctw_err *err);
+enum ctw_status ctw_cuda_conv(struct ctw_cuda *cu, const struct ctw_op_conv *op,
+                              struct ctw_err *err);
 enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cuda_divergence(struct ctw_cuda *cu, const struct ctw_op_divergence *op,

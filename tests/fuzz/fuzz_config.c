@@ -7,8 +7,16 @@
 
 #include "fuzz.h"
 #include "worker/model/families/family.h"
+#include "worker/model/recipe/kinds.h"
 
 enum { MAX_BYTES = 4096 };
+
+/* NULL: the layer has another mixer, or none. */
+static const struct ctw_attention *attention_of(const struct ctw_model *m, int layer)
+{
+    const struct ctw_branch *b = &m->layers[layer].branch[CTW_MIXER];
+    return b->kind == CTW_KIND_attention ? &b->attention : NULL;
+}
 
 static void check_config(const struct ctw_config *c)
 {
@@ -18,16 +26,19 @@ static void check_config(const struct ctw_config *c)
     fuzz_check(c->family != NULL && m->vocab >= 1 && m->hidden >= 1 && m->max_length >= 1);
     fuzz_check(m->n_decoders >= 1 && m->n_decoders <= CTW_MAX_DECODERS);
     for (int i = 1; i <= m->n_decoders; i++) {
-        const struct ctw_layer *l = &m->layers[i];
-        bool no_attention = l->n_head == 0 && l->n_kv == 0 && l->head == 0;
-        fuzz_check(no_attention || (l->n_head >= 1 && l->n_kv >= 1 && l->n_head % l->n_kv == 0));
-        fuzz_check(no_attention || (l->head >= 2 && l->head <= CTW_MAX_HEAD && l->head % 2 == 0));
-        fuzz_check(l->inner >= 0 && l->window >= 0 && l->rope < m->n_ropes);
-        fuzz_check(l->keeps_kv < m->n_kept && l->uses_kv < m->n_kept);
+        const struct ctw_facts facts = ctw_layer_facts(&m->layers[i]);
+        const struct ctw_attention *l = attention_of(m, i);
+        fuzz_check(facts.n_head == 0 || (facts.n_kv >= 1 && facts.n_head % facts.n_kv == 0));
+        fuzz_check(facts.n_head == 0 ||
+                   (facts.head >= 2 && facts.head <= CTW_MAX_HEAD && facts.head % 2 == 0));
+        fuzz_check(facts.inner >= 0 && facts.window >= 0);
+        if (l == NULL)
+            continue;
+        fuzz_check(l->rope < m->n_ropes && l->keeps_kv < m->n_kept && l->uses_kv < m->n_kept);
         fuzz_check(l->uses_kv < 0 || l->keeps_kv < 0);
         for (int j = 1; j < i; j++) {
-            const struct ctw_layer *keeper = &m->layers[j];
-            fuzz_check(l->uses_kv < 0 || keeper->keeps_kv != l->uses_kv ||
+            const struct ctw_attention *keeper = attention_of(m, j);
+            fuzz_check(keeper == NULL || l->uses_kv < 0 || keeper->keeps_kv != l->uses_kv ||
                        (keeper->n_kv == l->n_kv && keeper->head == l->head));
         }
     }
@@ -95,9 +106,10 @@ const struct fuzz_seed fuzz_seeds[] = {
                    "16},\"model.layers.0.*\":{\"quant_algo\":\"FP8_PB_WO\"}},\"kv_cache_scheme\":"
                    "\"FP8\",\"ignore\":[\"*proj\",\"mtp.[0-9]\"]}}"),
     FUZZ_SEED(HEAD ",\"quantization_config\":{\"bits\":4,\"group_size\":64}}"),
-    FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"sym\":false,"
-                   "\"group_size\":-1,\"desc_act\":true,\"checkpoint_format\":\"gptq_v2\",\"dynamic\":"
-                   "{\"+:.*\\\\.18\\\\..*\":{\"bits\":8},\"-:lm_head\":{}}}}"),
+    FUZZ_SEED(HEAD
+              ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"sym\":false,"
+              "\"group_size\":-1,\"desc_act\":true,\"checkpoint_format\":\"gptq_v2\",\"dynamic\":"
+              "{\"+:.*\\\\.18\\\\..*\":{\"bits\":8},\"-:lm_head\":{}}}}"),
     FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_method\":\"auto-round\",\"bits\":2,"
                    "\"packing_format\":\"auto_round:auto_awq\",\"extra_config\":{\".*up_proj\":"
                    "{\"bits\":16},\"lm_head\":{\"group_size\":32}}}}"),

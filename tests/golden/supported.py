@@ -79,6 +79,7 @@ SUPPORTED = {
     "opt-dense",
     "opt_350m-dense",
     "qwen2_5_vl-dense",
+    "lfm2-dense",
     "qwen3_vl-dense",
     "seed_oss-dense",
     "stablelm-dense",

@@ -60,25 +60,34 @@ static struct times time_op(struct ctw_cuda *cu, const struct ctw_op_attention *
     return t;
 }
 
-/* n sequences of `length` and, if extra > 0, one more of `extra` tokens. */
+/* n sequences of `length` and, if extra > 0, one more of `extra` tokens; the keys of each in n_runs
+ * runs, of which the last lies first. */
 static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_t length, int64_t extra,
-                     int n_head, int n_kv, int head, int64_t window, int head_v = 0)
+                     int n_head, int n_kv, int head, int64_t window, int head_v = 0, int n_runs = 1)
 {
     int64_t rows = n * length + extra, n_seqs = n + (extra > 0);
     head_v = head_v > 0 ? head_v : head;
     size_t q_n = (size_t)rows * n_head * head, k_n = (size_t)rows * n_kv * head;
     size_t v_n = (size_t)rows * n_kv * head_v;
     struct ctw_attn_seq *seqs = (struct ctw_attn_seq *)ctw_calloc(n_seqs, sizeof(*seqs));
-    struct ctw_kv_run *runs = (struct ctw_kv_run *)ctw_calloc(n_seqs, sizeof(*runs));
+    struct ctw_kv_run *runs = (struct ctw_kv_run *)ctw_calloc(n_seqs * n_runs, sizeof(*runs));
     uint16_t *q, *k, *v, *out;
     double flops = 0;
     int64_t at = 0;
     for (int64_t i = 0; i < n_seqs; i++) {
         int64_t len = i < n ? length : extra, w = window > 0 && window < len ? window : len;
-        runs[i].row = seqs[i].q_row = at;
-        runs[i].n_tok = seqs[i].n_q = len;
-        seqs[i].runs = &runs[i];
-        seqs[i].n_runs = 1;
+        int64_t end = at + len;
+        seqs[i].q_row = at;
+        seqs[i].n_q = len;
+        seqs[i].runs = &runs[i * n_runs];
+        seqs[i].n_runs = n_runs;
+        for (int64_t r = 0; r < n_runs; r++) { /* not of whole tiles */
+            int64_t from = r == 0 ? 0 : len * r / n_runs - 5, to = len * (r + 1) / n_runs - 5;
+            to = r + 1 == n_runs ? len : to;
+            end -= to - from;
+            runs[i * n_runs + r].row = end;
+            runs[i * n_runs + r].n_tok = to - from;
+        }
         at += len;
         flops += 2.0 * (head + head_v) * n_head * (0.5 * w * (w + 1) + (double)(len - w) * w);
     }
@@ -100,10 +109,10 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
     op.seqs = seqs, op.n_seqs = n_seqs;
     /* About 0.7 s without a pause for shapes that are compared with others, 0.1 s for the rest. */
     struct times t = time_op(cu, &op, n_kv < n_head && head == 128 && length >= 2048 ? 700 : 100);
-    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d and %3d window %4d  %8.3f ms "
+    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d and %3d window %4d runs %2d  %8.3f ms "
            "%6.1f TFLOP/s, sustained %6.1f\n",
            variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, head_v,
-           (int)window, (double)t.alone, flops / t.alone * 1e-9, flops / t.sustained * 1e-9);
+           (int)window, n_runs, (double)t.alone, flops / t.alone * 1e-9, flops / t.sustained * 1e-9);
     CU(cudaFree(q));
     CU(cudaFree(k));
     CU(cudaFree(v));
@@ -115,6 +124,9 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
 static void time_all(struct ctw_cuda *cu, const char *variant)
 {
     time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0);
+    time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0, 0, 16);
+    time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0);
+    time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0, 0, 16);
     time_one(cu, variant, 2, 8192, 0, 32, 8, 128, 0);
     time_one(cu, variant, 8, 2048, 0, 32, 8, 64, 0);
     time_one(cu, variant, 2, 8192, 0, 32, 8, 64, 0);

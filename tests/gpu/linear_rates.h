@@ -27,11 +27,11 @@ static const struct rated_layer {
     enum ctw_dtype dtype;
     bool bias;
 } rated_layers[] = {{"qkv", 6144, 4096, CTW_EPI_STORE, CTW_BF16, false},
-              {"qkv bias", 6144, 4096, CTW_EPI_STORE, CTW_BF16, true},
-              {"o", 4096, 4096, CTW_EPI_ADD, CTW_BF16, false},
-              {"gate_up", 14336, 4096, CTW_EPI_GATE, CTW_BF16, false},
-              {"down", 4096, 14336, CTW_EPI_ADD, CTW_BF16, false},
-              {"qkv fp32", 6144, 4096, CTW_EPI_STORE, CTW_F32, false}};
+                    {"qkv bias", 6144, 4096, CTW_EPI_STORE, CTW_BF16, true},
+                    {"o", 4096, 4096, CTW_EPI_ADD, CTW_BF16, false},
+                    {"gate_up", 14336, 4096, CTW_EPI_GATE, CTW_BF16, false},
+                    {"down", 4096, 14336, CTW_EPI_ADD, CTW_BF16, false},
+                    {"qkv fp32", 6144, 4096, CTW_EPI_STORE, CTW_F32, false}};
 static const int64_t rated_rows[] = {8192, 2048, 256};
 
 static void rate_layer(struct ctw_backend *be, const char *variant, const struct rated_layer *layer,
@@ -51,7 +51,8 @@ static void rate_layer(struct ctw_backend *be, const char *variant, const struct
     like.w.part[CTW_PART_VALUES].shape[1] = k;
     like.w.part[CTW_PART_VALUES].bytes = (size_t)n * like.w.row_bytes;
     struct ctw_weight weights[2] = {like.w, like.w};
-    struct dev w[2], bias = dev_random(be, CTW_BF16, n), x = dev_random(be, dtype, rated_rows[0] * k);
+    struct dev w[2], bias = dev_random(be, CTW_BF16, n),
+                     x = dev_random(be, dtype, rated_rows[0] * k);
     struct dev y = dev_random(be, y_type, rated_rows[0] * n);
     struct ctw_weight_data data[2] = {0};
     struct ctw_shard shards[2] = {0};
@@ -64,7 +65,7 @@ static void rate_layer(struct ctw_backend *be, const char *variant, const struct
     }
     struct ctw_op_linear op = {.shards = shards,
                                .n_shards = parts,
-                               .slot = CTW_SLOT_QKV,
+                               .slot = CTW_SLOT_FIRST,
                                .dtype = dtype,
                                .epilogue = layer->epilogue,
                                .residual_dtype = CTW_F32,
@@ -73,8 +74,7 @@ static void rate_layer(struct ctw_backend *be, const char *variant, const struct
                                .y = y.p,
                                .ldy = n};
     OK(ctw_prepare(be, &op, &last_err));
-    *at += snprintf(table + *at, RATES_TABLE - (size_t)*at, "%-8s %-9s", variant,
-                   layer->name);
+    *at += snprintf(table + *at, RATES_TABLE - (size_t)*at, "%-8s %-9s", variant, layer->name);
     for (size_t r = 0; r < CTW_COUNT(rated_rows); r++) {
         double from = now_s();
         op.n_tok = rated_rows[r];

@@ -403,7 +403,7 @@ static void check_weights(void)
         }
         struct ctw_op_linear op = {};
         op.n_shards = 2;
-        op.slot = epilogue ? CTW_SLOT_GATE_UP : CTW_SLOT_QKV;
+        op.slot = epilogue ? (enum ctw_slot)2 : CTW_SLOT_FIRST;
         op.epilogue = epilogue ? CTW_EPI_GATE : CTW_EPI_STORE;
         op.dtype = CTW_BF16;
         op.shards = shards;
@@ -446,7 +446,7 @@ static void check_fused_weights(void)
         struct ctw_op_linear op = {};
         op.shards = shards;
         op.n_shards = way == 1 ? 2 : 3;
-        op.slot = CTW_SLOT_QKV;
+        op.slot = CTW_SLOT_FIRST;
         op.epilogue = way == 1 ? CTW_EPI_GATE : CTW_EPI_STORE;
         op.dtype = CTW_BF16;
         for (int i = 0; i < op.n_shards; i++) {
@@ -503,7 +503,7 @@ static void check_slot_order(void)
     for (int i = 0; i < TURNS; i++)
         read[i] = buf_open((size_t)N * K * 2, 0);
     op.n_shards = 1;
-    op.slot = CTW_SLOT_DOWN;
+    op.slot = (enum ctw_slot)3;
     op.dtype = CTW_BF16;
     for (int i = 0; i < TURNS; i++) {
         const void *w = NULL;

@@ -7,8 +7,8 @@ struct split_shape {
 };
 
 static const struct split_shape split_shapes[] = {
-    {9, 3, 64, 64, 96},    {4, 2, 128, 128, 256}, {2, 1, 256, 256, 64}, {3, 1, 64, 0, 512},
-    {2, 2, 128, 32, 128},  {5, 1, 40, 20, 64},    {7, 1, 64, 64, 1024}, {14, 2, 128, 128, 512},
+    {9, 3, 64, 64, 96},   {4, 2, 128, 128, 256}, {2, 1, 256, 256, 64}, {3, 1, 64, 0, 512},
+    {2, 2, 128, 32, 128}, {5, 1, 40, 20, 64},    {7, 1, 64, 64, 1024}, {14, 2, 128, 128, 512},
 };
 
 enum { SPLIT_ROWS = THIN == 1 ? 80 : 20, SPLIT_POSITIONS = 500, SPLIT_MEMORY = 32 };
@@ -24,7 +24,8 @@ struct split_problem {
     int n_memory;
 };
 
-static void *split_place(struct split_problem *p, struct ctw_backend *be, const void *src, size_t bytes)
+static void *split_place(struct split_problem *p, struct ctw_backend *be, const void *src,
+                         size_t bytes)
 {
     void *d;
     assert_true(p->n_memory < SPLIT_MEMORY);
@@ -69,7 +70,7 @@ static void split_open(struct split_problem *p, struct ctw_backend *be, const st
         positions[i] = (int32_t)(i == 0 ? SPLIT_POSITIONS - 1 : rng_below(SPLIT_POSITIONS));
     p->op = (struct ctw_op_linear){.shards = p->shards,
                                    .n_shards = 3,
-                                   .slot = CTW_SLOT_QKV,
+                                   .slot = CTW_SLOT_FIRST,
                                    .dtype = dtype,
                                    .n_tok = SPLIT_ROWS,
                                    .ldx = s->k,
@@ -143,10 +144,11 @@ static void split_check(struct ctw_backend *be, const char *variant)
         for (size_t i = 0; i < CTW_COUNT(pieces); i++) {
             struct buf got = split_run(&p, be, pieces[i], true);
             if (memcmp(got.p, want.p, want.bytes) != 0)
-                fail_msg("%s %s, %d/%d heads of %d, rot %d, norms %d, in pieces of %d: other bits than "
-                         "in two steps",
-                         variant, ctw_dtype_name(p.op.dtype), p.qkv.n_head, p.qkv.n_kv, p.qkv.head,
-                         p.qkv.rot_dim, (int)(s / 3 % 4), (int)pieces[i]);
+                fail_msg(
+                    "%s %s, %d/%d heads of %d, rot %d, norms %d, in pieces of %d: other bits than "
+                    "in two steps",
+                    variant, ctw_dtype_name(p.op.dtype), p.qkv.n_head, p.qkv.n_kv, p.qkv.head,
+                    p.qkv.rot_dim, (int)(s / 3 % 4), (int)pieces[i]);
             buf_close(&got);
         }
         buf_close(&want);

@@ -306,6 +306,68 @@ static void cuts_change_no_bit(void **state)
     }
 }
 
+/* The keys of p in n_runs runs, of unequal lengths, the last one first in memory; n_runs 1: in one
+ * run. Runs end within tiles, and tiles span several. */
+static struct problem in_runs(const struct problem *p, int n_runs)
+{
+    struct problem a = *p;
+    int64_t n = p->n_rows, k_row = p->op.n_kv * p->op.head, v_row = p->op.n_kv * head_v_of(&p->op);
+    size_t es = ctw_dtype_bytes(p->op.dtype);
+    int64_t key = 0, end = n;
+    a.k = buf_copy(&p->k, 0);
+    a.v = buf_copy(&p->v, 0);
+    for (int r = 0; r < n_runs; r++) {
+        int64_t next = r + 1 == n_runs ? n : n * (r + 1) / n_runs - r % 3 % (n / n_runs);
+        int64_t len = next - key;
+        end -= len;
+        a.runs[0][r] = (struct ctw_kv_run){end, len};
+        memcpy((char *)a.k.p + (size_t)(end * k_row) * es,
+               (char *)p->k.p + (size_t)(key * k_row) * es, (size_t)(len * k_row) * es);
+        memcpy((char *)a.v.p + (size_t)(end * v_row) * es,
+               (char *)p->v.p + (size_t)(key * v_row) * es, (size_t)(len * v_row) * es);
+        key = next;
+    }
+    a.op.k = a.k.p;
+    a.op.v = a.v.p;
+    return a;
+}
+
+/* As prefixes leave them: 1 to 40 runs of a sequence. */
+static void many_runs_change_no_bit(void **state)
+{
+    (void)state;
+    static const struct shape some[] = {{9, 3, 64, 0, .softcap = 0},
+                                        {2, 1, 40, 70, .softcap = 0},
+                                        {7, 1, 128, 96, .softcap = 20},
+                                        {3, 3, 40, 0, 0, .head_v = 24, .v_factor = 0.7f},
+                                        {4, 2, 64, 0, 0, .chunk = 50}};
+    enum { N = 301 };
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
+        for (size_t s = 0; s < CTW_COUNT(some) * CTW_COUNT(dtypes); s++) {
+            struct problem p;
+            one_sequence(&p, &some[s / CTW_COUNT(dtypes)], dtypes[s % CTW_COUNT(dtypes)], N);
+            struct buf want = problem_run(&p, be);
+            for (int n_runs = 1; n_runs <= 40; n_runs += SPARSE) {
+                struct problem a = in_runs(&p, n_runs);
+                struct buf got = buf_copy(&p.out, 0);
+                a.op.seqs = a.seqs;
+                a.seqs[0].runs = a.runs[0];
+                a.seqs[0].n_runs = n_runs;
+                run_into(&a.op, be, &got);
+                assert_memory_equal(got.p, want.p, want.bytes);
+                buf_close(&got);
+                buf_close(&a.k);
+                buf_close(&a.v);
+            }
+            buf_close(&want);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
 /* Sequences together and one by one. */
 static void company_changes_no_bit(void **state)
 {
@@ -513,6 +575,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variants_agree_with_the_definition),
         cmocka_unit_test(cuts_change_no_bit),
+        cmocka_unit_test(many_runs_change_no_bit),
         cmocka_unit_test(company_changes_no_bit),
         cmocka_unit_test(what_is_not_finite_spoils_only_who_sees_it),
         cmocka_unit_test(a_sink_is_one_more_logit),

@@ -253,7 +253,7 @@ static void products_read_quantised_inputs(void **state)
         enum ctw_dtype y_dtype = epilogue == CTW_EPI_ADD ? CTW_F32 : dtype;
         struct ctw_op_linear op = {.shards = shards,
                                    .n_shards = 3,
-                                   .slot = CTW_SLOT_QKV,
+                                   .slot = CTW_SLOT_FIRST,
                                    .dtype = dtype,
                                    .epilogue = epilogue,
                                    .residual_dtype = CTW_F32,
@@ -297,7 +297,7 @@ static void gates_read_quantised_inputs(void **state)
         struct buf x = buf_random(dtype, N_TOK * K, 1, 0);
         struct ctw_op_linear op = {.shards = shards,
                                    .n_shards = 2,
-                                   .slot = CTW_SLOT_GATE_UP,
+                                   .slot = (enum ctw_slot)2,
                                    .dtype = dtype,
                                    .epilogue = CTW_EPI_GATE,
                                    .n_tok = N_TOK,

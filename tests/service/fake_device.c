@@ -35,11 +35,6 @@ static struct fake *fake_of(struct ctw_backend *be)
     return (struct fake *)be;
 }
 
-static size_t area(int64_t n_rows, int64_t ld, int64_t row, enum ctw_dtype dtype)
-{
-    return n_rows == 0 ? 0 : (size_t)((n_rows - 1) * ld + row) * ctw_dtype_bytes(dtype);
-}
-
 /* ---- opening ------------------------------------------------------------------------------ */
 
 static void fake_close(struct ctw_backend *be)
@@ -520,10 +515,18 @@ static enum ctw_status fake_gate(struct ctw_backend *be, const struct ctw_op_gat
     struct fake *f = fake_of(be);
     bool lost;
     gpu_check(f->gpu, op->x, area(op->n_tok, op->ldx, op->n_groups, op->dtype), "gate: x");
-    gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->n_groups * op->size, op->dtype),
-              "gate: y");
+    gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->n_groups * op->size, op->dtype), "gate");
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.gate(f->cpu, op, err);
+}
+
+static enum ctw_status fake_conv(struct ctw_backend *be, const struct ctw_op_conv *op,
+                                 struct ctw_err *err)
+{
+    bool lost;
+    gpu_check_conv(fake_of(be)->gpu, op);
+    enum ctw_status st = gpu_begin(fake_of(be)->gpu, fake_of(be)->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.conv(fake_of(be)->cpu, op, err);
 }
 
 static enum ctw_status fake_index(struct ctw_backend *be, const struct ctw_op_index *op,
@@ -674,6 +677,7 @@ static const struct ctw_backend_ops fake_ops = {
     .latent = fake_latent,
     .attention = fake_attention,
     .gate = fake_gate,
+    .conv = fake_conv,
     .index = fake_index,
     .head = fake_head,
     .divergence = fake_divergence,

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "worker/engine/activity.h"
+#include "worker/engine/open/activity.h"
 
 struct ctw_engine {
     struct ctw_model model;

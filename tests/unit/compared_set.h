@@ -6,8 +6,8 @@
 #define CTW_TESTS_COMPARED_SET_H
 
 #include "tiny_model.h"
-#include "worker/engine/devices.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/open/devices.h"
 
 enum { N_TOK = 6, N = N_TOK - 1, N_SEQS = 4, MOST_LAYERS = 4, MOST_MATRICES = 24 };
 

@@ -16,8 +16,8 @@
 
 #include "base/mem.h"
 #include "tiny_model.h"
-#include "worker/engine/devices.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/open/devices.h"
 
 enum { N_TOK = 6, N = N_TOK - 1, N_SEQS = 4 };
 

@@ -85,11 +85,11 @@ static void families_have_their_defaults(void **state)
         assert_int_equal(m->n_decoders, rows[i].layers);
         assert_int_equal(m->max_length, rows[i].length);
         for (int l = 1; l <= m->n_decoders; l++) {
-            assert_int_equal(m->layers[l].inner, rows[i].inner);
-            assert_int_equal(m->layers[l].n_head, rows[i].heads);
-            assert_int_equal(m->layers[l].n_kv, rows[i].kv);
-            assert_int_equal(m->layers[l].head, rows[i].head);
-            assert_int_equal(m->layers[l].window, rows[i].window);
+            assert_int_equal(m->layers[l].branch[CTW_MLP].dense.inner, rows[i].inner);
+            assert_int_equal(m->layers[l].branch[CTW_MIXER].attention.n_head, rows[i].heads);
+            assert_int_equal(m->layers[l].branch[CTW_MIXER].attention.n_kv, rows[i].kv);
+            assert_int_equal(m->layers[l].branch[CTW_MIXER].attention.head, rows[i].head);
+            assert_int_equal(m->layers[l].branch[CTW_MIXER].attention.window, rows[i].window);
         }
         assert_int_equal(n_biases(&c),
                          strcmp(c.family->model_type, "qwen2") == 0 ? 3 * m->n_decoders : 0);
@@ -97,7 +97,7 @@ static void families_have_their_defaults(void **state)
         const struct ctw_layer *first = &m->layers[1], *last = &m->layers[m->n_layers - 1];
         float eps = phi3 ? 1e-5f : 1e-6f;
         assert_true(first->norm[CTW_AT_MIXER].eps == eps && last->norm[CTW_AT_HEAD].eps == eps);
-        assert_true(first->act == CTW_ACT_SILU && !m->tied && !c.has_dtype &&
+        assert_true(first->branch[CTW_MLP].dense.act == CTW_ACT_SILU && !m->tied && !c.has_dtype &&
                     c.rope[0].theta == 10000.0);
         ctw_config_close(&c);
     }
@@ -139,7 +139,8 @@ static void windows_by_layer(void **state)
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
         for (int l = 0; l < 4; l++)
-            assert_int_equal(c.model->layers[l + 1].window, rows[i].windows[l]);
+            assert_int_equal(c.model->layers[l + 1].branch[CTW_MIXER].attention.window,
+                             rows[i].windows[l]);
         ctw_config_close(&c);
     }
 }
@@ -249,7 +250,7 @@ static void a_file_of_transformers_4(void **state)
                  "49152, \"eos_token_id_\": null, \"is_causal\": true, \"transformers.js_config\": "
                  "{\"kv_cache\": 1}}");
     assert_true(c.model->tied && c.has_dtype && c.dtype == CTW_BF16);
-    assert_int_equal(c.model->layers[1].head, 64);
+    assert_int_equal(c.model->layers[1].branch[CTW_MIXER].attention.head, 64);
     assert_true(c.rope[0].theta == 100000.0 && c.model->layers[1].norm[CTW_AT_MLP].eps == 1e-05f);
     ctw_config_close(&c);
 }
@@ -324,7 +325,8 @@ static void unread_keys_change_nothing(void **state)
         bool mistral = strcmp(c.family->model_type, "mistral") == 0;
         assert_true(!wants(&c, "mlp.gate_proj.bias") && c.rope[0].theta == 10000.0);
         for (int l = 1; l <= c.model->n_decoders; l++)
-            assert_int_equal(c.model->layers[l].window, mistral ? 4096 : 0);
+            assert_int_equal(c.model->layers[l].branch[CTW_MIXER].attention.window,
+                             mistral ? 4096 : 0);
         ctw_config_close(&c);
     }
 }

@@ -13,8 +13,8 @@
 
 #include "base/mem.h"
 #include "tiny_model.h"
-#include "worker/engine/activity.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/open/activity.h"
 #include "worker/weights/provider_ops.h"
 
 enum { N_MODELS = 2, N_SEQS = 5, N_TOK = 7, N_OUT = N_SEQS * (N_TOK - 1) };

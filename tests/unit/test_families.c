@@ -82,11 +82,11 @@ static void families_have_their_defaults(void **state)
         assert_int_equal(m->n_decoders, rows[i].layers);
         assert_int_equal(m->max_length, rows[i].length);
         assert_int_equal(m->tied, rows[i].tied);
-        assert_int_equal(l->inner, rows[i].inner);
-        assert_int_equal(l->n_head, rows[i].heads);
-        assert_int_equal(l->n_kv, rows[i].kv);
-        assert_int_equal(l->head, rows[i].head);
-        assert_int_equal(l->act, rows[i].act);
+        assert_int_equal(l->branch[CTW_MLP].dense.inner, rows[i].inner);
+        assert_int_equal(l->branch[CTW_MIXER].attention.n_head, rows[i].heads);
+        assert_int_equal(l->branch[CTW_MIXER].attention.n_kv, rows[i].kv);
+        assert_int_equal(l->branch[CTW_MIXER].attention.head, rows[i].head);
+        assert_int_equal(l->branch[CTW_MLP].dense.act, rows[i].act);
         assert_int_equal(n_biases(&c), rows[i].biases);
         assert_int_equal(m->n_ropes, 1);
         assert_int_equal(m->rope[0].rot_dim, rows[i].rot_dim);
@@ -109,9 +109,10 @@ static void cohere(void **state)
     const struct ctw_layer *l = &c.model->layers[1];
     const struct ctw_want *q = find(&c, "model.layers.0.self_attn.q_norm.weight");
     const struct ctw_want *k = find(&c, "model.layers.0.self_attn.k_norm.weight");
-    assert_true(l->parallel && l->norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER);
+    assert_true(l->branch[CTW_MLP].beside && l->norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER);
     assert_true(!l->norm[CTW_AT_MLP].present && l->norm[CTW_AT_Q].kind == CTW_NORM_LAYER);
-    assert_true(l->head_norms == CTW_HEADS_OWN && !l->norms_after_rope);
+    assert_true(l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_OWN &&
+                !l->branch[CTW_MIXER].attention.norms_after_rope);
     assert_true(q->n == 64 && q->k == 128 && k->n == 8 && k->k == 128);
     assert_true(c.model->head_scale == 0.25f && n_biases(&c) == 4);
     assert_null(find(&c, "model.layers.0.post_attention_layernorm.weight"));
@@ -169,8 +170,8 @@ static void layers_with_rope_or_window(void **state)
         parse_ok(&c, rows[i].text);
         for (int l = 0; l < 4; l++) {
             const struct ctw_layer *layer = &c.model->layers[l + 1];
-            assert_int_equal(layer->window, rows[i].windows[l]);
-            assert_int_equal(layer->rope, rows[i].ropes[l] ? 0 : -1);
+            assert_int_equal(layer->branch[CTW_MIXER].attention.window, rows[i].windows[l]);
+            assert_int_equal(layer->branch[CTW_MIXER].attention.rope, rows[i].ropes[l] ? 0 : -1);
         }
         ctw_config_close(&c);
     }
@@ -204,12 +205,14 @@ static void granite(void **state)
                          "\"attention_bias\": true, \"mlp_bias\": true}");
     const struct ctw_layer *l = &c.model->layers[1];
     assert_true(c.model->embed_scale == 12 && c.model->head_scale == 0.0625f);
-    assert_true(l->attn_scale == 0.0078125f && l->mixer_factor == 0.25f && l->mlp_factor == 0.25f);
+    assert_true(l->branch[CTW_MIXER].attention.scale == 0.0078125f &&
+                l->branch[CTW_MIXER].factor == 0.25f && l->branch[CTW_MLP].factor == 0.25f);
     assert_int_equal(n_biases(&c), 7);
     ctw_config_close(&c);
     parse_ok(&c, GRANITE "}");
     l = &c.model->layers[1];
-    assert_true(l->attn_scale == 1 && l->mixer_factor == 1 && l->mlp_factor == 1);
+    assert_true(l->branch[CTW_MIXER].attention.scale == 1 && l->branch[CTW_MIXER].factor == 1 &&
+                l->branch[CTW_MLP].factor == 1);
     assert_true(c.model->embed_scale == 1 && c.model->head_scale == 1);
     ctw_config_close(&c);
 }
@@ -242,7 +245,8 @@ static void ministral3(void **state)
         assert_true(c.model->q_factor_beta == rows[i].beta);
         assert_true(c.model->q_factor_length == rows[i].length);
         assert_true(c.rope[0].theta == rows[i].theta && c.model->rope[0].scale > 0);
-        assert_true(c.model->layers[1].q_factors && c.model->layers[1].window == rows[i].window);
+        assert_true(c.model->layers[1].branch[CTW_MIXER].attention.q_factors &&
+                    c.model->layers[1].branch[CTW_MIXER].attention.window == rows[i].window);
         ctw_config_close(&c);
     }
 }
@@ -262,7 +266,8 @@ static void plain_mlps(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
-        assert_true(!c.model->layers[1].gated && n_biases(&c) == rows[i].biases);
+        assert_true(!c.model->layers[1].branch[CTW_MLP].dense.gated &&
+                    n_biases(&c) == rows[i].biases);
         assert_non_null(find(&c, "model.layers.0.mlp.up_proj"));
         assert_null(find(&c, "model.layers.0.mlp.gate_proj"));
         ctw_config_close(&c);
@@ -286,19 +291,20 @@ static void apertus(void **state)
     (void)state;
     struct ctw_config c;
     parse_ok(&c, APERTUS "}");
+    const int act = ctw_vector_at(CTW_MLP, CTW_V_ACT);
     assert_int_equal(c.rope[0].type, CTW_ROPE_LLAMA3);
     assert_true(c.rope[0].factor == 8 && c.rope[0].original_length == 8192);
-    assert_int_equal(find(&c, "model.layers.0.mlp.act_fn.alpha_p")->role, CTW_V_ACT);
-    assert_int_equal(find(&c, "model.layers.0.mlp.act_fn.alpha_n")->role, CTW_V_ACT + 1);
-    assert_int_equal(find(&c, "model.layers.31.mlp.act_fn.beta")->role, CTW_V_ACT + 2);
-    assert_int_equal(find(&c, "model.layers.31.mlp.act_fn.eps")->role, CTW_V_ACT + 3);
-    assert_true(c.model->layers[1].head_norms == CTW_HEADS_ALIKE);
+    assert_int_equal(find(&c, "model.layers.0.mlp.act_fn.alpha_p")->role, act);
+    assert_int_equal(find(&c, "model.layers.0.mlp.act_fn.alpha_n")->role, act + 1);
+    assert_int_equal(find(&c, "model.layers.31.mlp.act_fn.beta")->role, act + 2);
+    assert_int_equal(find(&c, "model.layers.31.mlp.act_fn.eps")->role, act + 3);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.head_norms == CTW_HEADS_ALIKE);
     assert_int_equal(find(&c, "model.layers.0.self_attn.k_norm.weight")->n, 128);
     assert_non_null(find(&c, "model.layers.0.attention_layernorm.weight"));
     assert_non_null(find(&c, "model.layers.0.feedforward_layernorm.weight"));
     ctw_config_close(&c);
     parse_ok(&c, APERTUS ", \"hidden_act\": \"relu2\", \"rope_scaling\": {\"type\": \"default\"}}");
-    assert_int_equal(c.model->layers[1].act, CTW_ACT_RELU2);
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_RELU2);
     assert_null(find(&c, "model.layers.0.mlp.act_fn.beta"));
     assert_int_equal(c.rope[0].type, CTW_ROPE_DEFAULT);
     ctw_config_close(&c);

@@ -56,14 +56,17 @@ static void check(const struct row *row)
     assert_int_equal(m->tied, row->tied);
     for (int i = 1; i <= m->n_decoders; i++) {
         const struct ctw_layer *l = &m->layers[i];
-        assert_int_equal(l->inner, row->inner);
-        assert_int_equal(l->n_head, row->heads);
-        assert_int_equal(l->n_kv, row->kv);
-        assert_int_equal(l->head, row->head);
-        assert_int_equal(l->window, row->window);
-        assert_int_equal(l->parallel, row->parallel);
-        assert_int_equal(l->act, row->act);
-        assert_int_equal(l->rope < 0 ? 0 : m->rope[l->rope].rot_dim, row->rot_dim);
+        assert_int_equal(l->branch[CTW_MLP].dense.inner, row->inner);
+        assert_int_equal(l->branch[CTW_MIXER].attention.n_head, row->heads);
+        assert_int_equal(l->branch[CTW_MIXER].attention.n_kv, row->kv);
+        assert_int_equal(l->branch[CTW_MIXER].attention.head, row->head);
+        assert_int_equal(l->branch[CTW_MIXER].attention.window, row->window);
+        assert_int_equal(l->branch[CTW_MLP].beside, row->parallel);
+        assert_int_equal(l->branch[CTW_MLP].dense.act, row->act);
+        assert_int_equal(l->branch[CTW_MIXER].attention.rope < 0
+                             ? 0
+                             : m->rope[l->branch[CTW_MIXER].attention.rope].rot_dim,
+                         row->rot_dim);
         for (int place = 0; place < CTW_N_NORMS; place++)
             if (l->norm[place].present)
                 assert_true(l->norm[place].kind == CTW_NORM_LAYER && l->norm[place].eps == 1e-5f);
@@ -161,8 +164,9 @@ static void fused_projections(void **state)
         const struct ctw_want *w = find(&c, rows[i].module);
         assert_non_null(w);
         assert_int_equal(w->n, rows[i].rows);
-        assert_int_equal(l->product[CTW_SLOT_QKV].n_shards, rows[i].shards);
-        assert_memory_equal(&l->columns, &rows[i].columns, sizeof(l->columns));
+        assert_int_equal(l->product[CTW_P_QKV].n_shards, rows[i].shards);
+        assert_memory_equal(&l->branch[CTW_MIXER].attention.columns, &rows[i].columns,
+                            sizeof(rows[i].columns));
         ctw_config_close(&c);
     }
 }
@@ -200,8 +204,8 @@ static void norms_of_the_residual_and_a_narrow_embedding(void **state)
     assert_true(in != NULL && in->layer == 0 && in->n == 768 && in->k == 512);
     assert_true(out != NULL && out->layer == 2 && out->n == 512 && out->k == 768);
     assert_true(positions != NULL && positions->n == 2050);
-    assert_int_equal(m->layers[0].product[CTW_SLOT_WIDTH].n_shards, 1);
-    assert_int_equal(m->layers[2].product[CTW_SLOT_WIDTH].n_shards, 1);
+    assert_int_equal(m->layers[0].product[CTW_P_WIDTH].n_shards, 1);
+    assert_int_equal(m->layers[2].product[CTW_P_WIDTH].n_shards, 1);
     ctw_config_close(&c);
 }
 
@@ -215,7 +219,7 @@ static void norms_of_single_heads(void **state)
                           "\"num_key_value_heads\": 8}");
     const struct ctw_layer *l = &c.model->layers[1];
     assert_true(l->norm[CTW_AT_Q].present && l->norm[CTW_AT_K].present);
-    assert_int_equal(l->head_norms, CTW_HEADS_OWN);
+    assert_int_equal(l->branch[CTW_MIXER].attention.head_norms, CTW_HEADS_OWN);
     for (int h = 0; h < 33; h++) {
         (void)snprintf(name, sizeof(name), "model.layers.0.self_attn.q_layernorm.norms.%d.weight",
                        h);
@@ -237,7 +241,8 @@ static void an_object_of_keys(void **state)
              MPT ", \"n_layers\": 1, \"attn_config\": {\"clip_qkv\": 6, \"softmax_scale\": 0.5, "
                  "\"alibi_bias_max\": 16, \"attn_impl\": \"torch\"}, \"resid_pdrop\": 0}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(l->qkv_limit == 6 && l->attn_scale == 0.5f);
+    assert_true(l->branch[CTW_MIXER].attention.limit == 6 &&
+                l->branch[CTW_MIXER].attention.scale == 0.5f);
     assert_true(c.model->alibi[0] == 0.5f && c.model->alibi[15] == 1.0f / 65536);
     assert_string_equal(c.unread.text, "attn_config.attn_impl, resid_pdrop");
     ctw_config_close(&c);

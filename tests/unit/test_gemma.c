@@ -53,20 +53,22 @@ static void defaults(void **state)
         assert_true(m->tied && m->embed_scale == rows[i].embed);
         assert_true(m->head_softcap == rows[i].head_cap);
         const struct ctw_norm_rule *last = &m->layers[m->n_layers - 1].norm[CTW_AT_HEAD];
-        int rope = m->layers[1].rope;
+        int rope = m->layers[1].branch[CTW_MIXER].attention.rope;
         assert_true(last->present && last->eps == rows[i].eps && last->offset == rows[i].offset);
         assert_true((rope >= 0 ? c.rope[rope].theta : 0) == rows[i].theta);
         for (int l = 1; l <= m->n_decoders; l++) {
             const struct ctw_layer *layer = &m->layers[l];
             bool full = rows[i].every == 0 || l % rows[i].every == 0;
             bool wide = full && i == 3; /* Gemma 4's heads in full layers */
-            assert_int_equal(layer->inner, rows[i].inner);
-            assert_int_equal(layer->n_head, rows[i].heads);
-            assert_int_equal(layer->n_kv, rows[i].kv);
-            assert_int_equal(layer->head, wide ? 512 : rows[i].head);
-            assert_int_equal(layer->window, full ? 0 : rows[i].window);
-            assert_true(layer->attn_scale == rows[i].scale && layer->attn_softcap == rows[i].cap);
-            assert_true(layer->act == CTW_ACT_GELU_TANH && layer->scalar == 1);
+            assert_int_equal(layer->branch[CTW_MLP].dense.inner, rows[i].inner);
+            assert_int_equal(layer->branch[CTW_MIXER].attention.n_head, rows[i].heads);
+            assert_int_equal(layer->branch[CTW_MIXER].attention.n_kv, rows[i].kv);
+            assert_int_equal(layer->branch[CTW_MIXER].attention.head, wide ? 512 : rows[i].head);
+            assert_int_equal(layer->branch[CTW_MIXER].attention.window, full ? 0 : rows[i].window);
+            assert_true(layer->branch[CTW_MIXER].attention.scale == rows[i].scale &&
+                        layer->branch[CTW_MIXER].attention.softcap == rows[i].cap);
+            assert_true(layer->branch[CTW_MLP].dense.act == CTW_ACT_GELU_TANH &&
+                        layer->branch[CTW_MLP].scalar == 1);
         }
         ctw_config_close(&c);
     }
@@ -80,15 +82,18 @@ static void norms_and_ropes(void **state)
     const struct ctw_model *m = c.model;
     const struct ctw_layer *local = &m->layers[1], *full = &m->layers[6];
     assert_int_equal(m->n_ropes, 2);
-    assert_true(local->rope != full->rope);
+    assert_true(local->branch[CTW_MIXER].attention.rope != full->branch[CTW_MIXER].attention.rope);
     /* Element 1 of 128: theta^(-2 / 256), divided by the factor in full layers alone. */
-    assert_true(fabs(m->rope[local->rope].inv_freq[1] - pow(1e4, -2.0 / 256)) < 1e-6);
-    assert_true(fabs(m->rope[full->rope].inv_freq[1] - pow(1e6, -2.0 / 256) / 8) < 1e-6);
-    static const enum ctw_norm_place places[] = {CTW_AT_MIXER,   CTW_AT_MIXER_OUT, CTW_AT_MLP,
-                                                 CTW_AT_MLP_OUT, CTW_AT_Q,         CTW_AT_K};
+    assert_true(fabs(m->rope[local->branch[CTW_MIXER].attention.rope].inv_freq[1] -
+                     pow(1e4, -2.0 / 256)) < 1e-6);
+    assert_true(fabs(m->rope[full->branch[CTW_MIXER].attention.rope].inv_freq[1] -
+                     pow(1e6, -2.0 / 256) / 8) < 1e-6);
+    static const int places[] = {CTW_AT_MIXER,   CTW_AT_MIXER_OUT, CTW_AT_MLP,
+                                 CTW_AT_MLP_OUT, CTW_AT_Q,         CTW_AT_K};
     for (size_t i = 0; i < CTW_COUNT(places); i++)
         assert_true(full->norm[places[i]].present && full->norm[places[i]].offset == 1);
-    assert_true(!full->norm[CTW_AT_V].present && !full->parallel && full->gated);
+    assert_true(!full->norm[CTW_AT_V].present && !full->branch[CTW_MLP].beside &&
+                full->branch[CTW_MLP].dense.gated);
     ctw_config_close(&c);
 }
 
@@ -107,7 +112,7 @@ static void caps_without_effect(void **state)
         parse_ok(&c, rows[i].text);
         assert_true(c.model->head_softcap == rows[i].head_cap);
         for (int l = 1; l <= c.model->n_decoders; l++)
-            assert_true(c.model->layers[l].attn_softcap == 0);
+            assert_true(c.model->layers[l].branch[CTW_MIXER].attention.softcap == 0);
         ctw_config_close(&c);
     }
 }
@@ -125,10 +130,10 @@ static void shared_keys(void **state)
                      uses[] = {-1, -1, -1, -1, -1, -1, 0, 1};
     assert_int_equal(c.model->n_kept, 2);
     for (int i = 0; i < 8; i++) {
-        assert_int_equal(l[i].keeps_kv, keeps[i]);
-        assert_int_equal(l[i].uses_kv, uses[i]);
-        assert_int_equal(l[i].inner, i >= 6 ? 18432 : 9216);
-        assert_int_equal(l[i].product[CTW_SLOT_QKV].n_shards, i >= 6 ? 1 : 3);
+        assert_int_equal(l[i].branch[CTW_MIXER].attention.keeps_kv, keeps[i]);
+        assert_int_equal(l[i].branch[CTW_MIXER].attention.uses_kv, uses[i]);
+        assert_int_equal(l[i].branch[CTW_MLP].dense.inner, i >= 6 ? 18432 : 9216);
+        assert_int_equal(l[i].product[CTW_P_QKV].n_shards, i >= 6 ? 1 : 3);
     }
     assert_int_equal(find(&c, "model.layers.7.self_attn.k_proj")->kind, CTW_WANT_UNUSED);
     assert_int_equal(find(&c, "model.embed_tokens_per_layer")->k, 8 * 256);
@@ -145,11 +150,13 @@ static void layers_by_per_layer_config(void **state)
                         "\"per_layer_config\": {\"5\": {\"head_dim\": 64, \"num_key_value_heads\": "
                         "2}}}");
     const struct ctw_layer *l = c.model->layers + 1;
-    assert_int_equal(l[0].head, 256);
-    assert_int_equal(l[5].head, 64);
-    assert_int_equal(l[5].n_kv, 2);
+    assert_int_equal(l[0].branch[CTW_MIXER].attention.head, 256);
+    assert_int_equal(l[5].branch[CTW_MIXER].attention.head, 64);
+    assert_int_equal(l[5].branch[CTW_MIXER].attention.n_kv, 2);
     assert_null(find(&c, "model.layers.5.self_attn.v_proj"));
-    assert_true(l[5].columns.v == l[5].columns.k && l[0].columns.v != l[0].columns.k);
+    assert_true(
+        l[5].branch[CTW_MIXER].attention.columns.v == l[5].branch[CTW_MIXER].attention.columns.k &&
+        l[0].branch[CTW_MIXER].attention.columns.v != l[0].branch[CTW_MIXER].attention.columns.k);
     assert_true(l[5].norm[CTW_AT_V].present);
     ctw_config_close(&c);
 
@@ -158,9 +165,9 @@ static void layers_by_per_layer_config(void **state)
                         "\"per_layer_config\": {\"05\": {\"head_dim\": 64}, \"11\": {\"head_dim\": "
                         "128}}}");
     l = c.model->layers + 1;
-    assert_int_equal(l[4].head, 256);
-    assert_int_equal(l[5].head, 64);
-    assert_int_equal(l[11].head, 128);
+    assert_int_equal(l[4].branch[CTW_MIXER].attention.head, 256);
+    assert_int_equal(l[5].branch[CTW_MIXER].attention.head, 64);
+    assert_int_equal(l[11].branch[CTW_MIXER].attention.head, 128);
     ctw_config_close(&c);
 }
 
@@ -171,8 +178,10 @@ static void last_layer_is_full(void **state)
     struct ctw_config c;
     parse_ok(&c, GEMMA4 ", \"num_hidden_layers\": 2, \"layer_types\": [\"sliding_attention\", "
                         "\"sliding_attention\"]}");
-    assert_true(c.model->layers[1].window == 512 && c.model->layers[1].head == 256);
-    assert_true(c.model->layers[2].window == 0 && c.model->layers[2].head == 512);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == 512 &&
+                c.model->layers[1].branch[CTW_MIXER].attention.head == 256);
+    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.window == 0 &&
+                c.model->layers[2].branch[CTW_MIXER].attention.head == 512);
     ctw_config_close(&c);
 }
 
@@ -186,8 +195,10 @@ static void gpt2(void **state)
     const struct ctw_want *up = find(&c, "transformer.h.1.mlp.c_fc");
     assert_true(up->transposed && up->n == 100 && up->k == 768);
     assert_int_equal(find(&c, "transformer.wpe")->n, 1024);
-    assert_true(m->layers[2].attn_scale == 0.0625f && m->layers[2].rope == -1);
-    assert_true(m->layers[2].norm[CTW_AT_MLP].kind == CTW_NORM_LAYER && !m->layers[2].gated);
+    assert_true(m->layers[2].branch[CTW_MIXER].attention.scale == 0.0625f &&
+                m->layers[2].branch[CTW_MIXER].attention.rope == -1);
+    assert_true(m->layers[2].norm[CTW_AT_MLP].kind == CTW_NORM_LAYER &&
+                !m->layers[2].branch[CTW_MLP].dense.gated);
     assert_int_equal(m->length_limit, 1024);
     ctw_config_close(&c);
 }
@@ -198,13 +209,19 @@ static void olmo2(void **state)
     struct ctw_config c;
     parse_ok(&c, OLMO2 ", \"num_key_value_heads\": 4}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(c.model->vocab == 50304 && c.model->hidden == 4096 && l->inner == 11008);
-    assert_true(c.model->n_decoders == 32 && l->n_head == 32 && l->head == 128);
-    assert_true(c.model->max_length == 2048 && !c.model->tied && l->act == CTW_ACT_SILU);
-    assert_true(c.rope[l->rope].theta == 1e4 && l->norm[CTW_AT_Q].eps == 1e-5f);
+    assert_true(c.model->vocab == 50304 && c.model->hidden == 4096 &&
+                l->branch[CTW_MLP].dense.inner == 11008);
+    assert_true(c.model->n_decoders == 32 && l->branch[CTW_MIXER].attention.n_head == 32 &&
+                l->branch[CTW_MIXER].attention.head == 128);
+    assert_true(c.model->max_length == 2048 && !c.model->tied &&
+                l->branch[CTW_MLP].dense.act == CTW_ACT_SILU);
+    assert_true(c.rope[l->branch[CTW_MIXER].attention.rope].theta == 1e4 &&
+                l->norm[CTW_AT_Q].eps == 1e-5f);
     assert_true(!l->norm[CTW_AT_MIXER].present && l->norm[CTW_AT_MIXER_OUT].present);
     assert_true(!l->norm[CTW_AT_MLP].present && l->norm[CTW_AT_MLP_OUT].present);
-    assert_true(l->head_norms == CTW_HEADS_WIDE && !l->norms_after_rope && l->n_kv == 4);
+    assert_true(l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_WIDE &&
+                !l->branch[CTW_MIXER].attention.norms_after_rope &&
+                l->branch[CTW_MIXER].attention.n_kv == 4);
     ctw_config_close(&c);
 }
 
@@ -223,7 +240,8 @@ static void refusals(void **state)
         {GEMMA3 ", \"sliding_window_pattern\": 0}",
          "sliding_window_pattern: expected a whole number from 1"},
         {GEMMA3 ", \"query_pre_attn_scalar\": 0}", "query_pre_attn_scalar: found 0"},
-        {GEMMA4 ", \"enable_moe_block\": true}", "enable_moe_block: is true, which needs num_experts"},
+        {GEMMA4 ", \"enable_moe_block\": true}",
+         "enable_moe_block: is true, which needs num_experts"},
         {GEMMA4 ", \"use_bidirectional_attention\": \"all\"}", "attention to later tokens"},
         {GEMMA4 ", \"num_kv_shared_layers\": 30}", "no earlier layer is of the type of layer 0"},
         {GEMMA4 ", \"num_kv_shared_layers\": 31}",

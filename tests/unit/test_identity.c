@@ -15,8 +15,8 @@
 #include <cmocka.h>
 #include <linux/magic.h>
 
-#include "small_checkpoint.h"
 #include "base/sha256.h"
+#include "small_checkpoint.h"
 #include "worker/checkpoint/files_stamp.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/model.h"

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "config_text.h"
+#include "worker/model/recipe/kinds.h"
 
 #define FAMILY(architecture, type)                                                                 \
     "{\"architectures\": [\"" architecture "\"], \"model_type\": \"" type "\""
@@ -39,17 +40,101 @@ static const struct {
     struct ctw_indexer index;
     enum ctw_rope_pairing index_pairing;
 } defaults[] = {
-    {V2 "}", 102400, 4096, 2048, 32, 32, 192, 64, 128, 1536, 512, 0, 1407, 2814, 64, 6, 0, 0,
-     CTW_SCORE_SOFTMAX, false, 1, {0}, 0},
+    {V2 "}",
+     102400,
+     4096,
+     2048,
+     32,
+     32,
+     192,
+     64,
+     128,
+     1536,
+     512,
+     0,
+     1407,
+     2814,
+     64,
+     6,
+     0,
+     0,
+     CTW_SCORE_SOFTMAX,
+     false,
+     1,
+     {0},
+     0},
     {V3 "}", V3_BUT_LENGTH(4096), {0}, 0},
     {KIMI "}", V3_BUT_LENGTH(4096), {0}, 0},
     {V32 "}", V3_BUT_LENGTH(163840), {.chosen = 2048, .n_head = 64, .head = 128}, CTW_ROPE_HALVES},
-    {GLM "}", 154880, 2048, 202752, 47, 20, 256, 64, 256, 768, 512, 1, 1536, 1536, 64, 4, 0, 0,
-     CTW_SCORE_SIGMOID, true, 1.8, {0}, 0},
-    {GLM5 "}", 154880, 6144, 202752, 78, 64, 256, 64, 256, 2048, 512, 3, 2048, 2048, 256, 8, 0, 0,
-     CTW_SCORE_SIGMOID, true, 2.5, {.chosen = 2048, .n_head = 32, .head = 128}, CTW_ROPE_INTERLEAVED},
-    {MISTRAL "}", 131072, 4096, 1048576, 36, 32, 128, 64, 128, 1024, 256, 0, 2048, 2048, 128, 4, 0, 0,
-     CTW_SCORE_SOFTMAX, true, 1, {0}, 0},
+    {GLM "}",
+     154880,
+     2048,
+     202752,
+     47,
+     20,
+     256,
+     64,
+     256,
+     768,
+     512,
+     1,
+     1536,
+     1536,
+     64,
+     4,
+     0,
+     0,
+     CTW_SCORE_SIGMOID,
+     true,
+     1.8,
+     {0},
+     0},
+    {GLM5 "}",
+     154880,
+     6144,
+     202752,
+     78,
+     64,
+     256,
+     64,
+     256,
+     2048,
+     512,
+     3,
+     2048,
+     2048,
+     256,
+     8,
+     0,
+     0,
+     CTW_SCORE_SIGMOID,
+     true,
+     2.5,
+     {.chosen = 2048, .n_head = 32, .head = 128},
+     CTW_ROPE_INTERLEAVED},
+    {MISTRAL "}",
+     131072,
+     4096,
+     1048576,
+     36,
+     32,
+     128,
+     64,
+     128,
+     1024,
+     256,
+     0,
+     2048,
+     2048,
+     128,
+     4,
+     0,
+     0,
+     CTW_SCORE_SOFTMAX,
+     true,
+     1,
+     {0},
+     0},
 };
 /* clang-format on */
 
@@ -61,18 +146,20 @@ static void families_have_their_defaults(void **state)
         parse_ok(&c, defaults[i].text);
         const struct ctw_model *m = c.model;
         const struct ctw_layer *l = &m->layers[1], *mixed = &m->layers[1 + defaults[i].dense];
-        const struct ctw_route_rule *route = &mixed->mixture.route;
+        const struct ctw_route_rule *route = &mixed->branch[CTW_MLP].mixture.route;
         print_message("%s\n", defaults[i].text);
         assert_true(m->vocab == defaults[i].vocab && m->hidden == defaults[i].hidden);
         assert_true(m->max_length == defaults[i].length && m->n_decoders == defaults[i].n_layers);
-        assert_true(l->n_head == defaults[i].n_head && l->n_kv == defaults[i].n_head);
-        assert_true(l->head == defaults[i].head && l->turning == defaults[i].turning);
-        assert_true(l->head_v == defaults[i].head_v);
-        assert_true(l->q_rank == defaults[i].q_rank && l->kv_rank == defaults[i].kv_rank);
+        assert_true(l->branch[CTW_MIXER].latent.n_head == defaults[i].n_head);
+        assert_true(l->branch[CTW_MIXER].latent.head == defaults[i].head &&
+                    l->branch[CTW_MIXER].latent.turning == defaults[i].turning);
+        assert_true(l->branch[CTW_MIXER].latent.head_v == defaults[i].head_v);
+        assert_true(l->branch[CTW_MIXER].latent.q_rank == defaults[i].q_rank &&
+                    l->branch[CTW_MIXER].latent.kv_rank == defaults[i].kv_rank);
         assert_true(l->norm[CTW_AT_KV_A].eps == 1e-6f && l->norm[CTW_AT_Q_A].eps == 1e-6f);
-        assert_true(defaults[i].dense == 0 || l->mixture.route.n_experts == 0);
-        assert_true(mixed->mixture.inner == defaults[i].inner &&
-                    mixed->inner == defaults[i].shared);
+        assert_true(defaults[i].dense == 0 || l->n_experts == 0);
+        assert_true(mixed->branch[CTW_MLP].mixture.inner == defaults[i].inner &&
+                    ctw_layer_facts(mixed).inner == defaults[i].shared);
         assert_true(route->n_experts == defaults[i].n_experts &&
                     route->chosen == defaults[i].chosen);
         assert_true(route->n_groups == defaults[i].groups &&
@@ -83,15 +170,17 @@ static void families_have_their_defaults(void **state)
         assert_true(route->sum_add == (defaults[i].normalised ? 1e-20f : 0));
         assert_int_equal(m->rope[0].pairing, CTW_ROPE_INTERLEAVED);
         assert_int_equal(m->rope[0].rot_dim, defaults[i].turning);
-        assert_int_equal(l->index.chosen, defaults[i].index.chosen);
-        assert_int_equal(l->index.n_head, defaults[i].index.n_head);
-        assert_int_equal(l->index.head, defaults[i].index.head);
-        if (l->index.chosen > 0) {
-            assert_int_equal(m->rope[l->index.rope].pairing, defaults[i].index_pairing);
-            assert_int_equal(m->rope[l->index.rope].rot_dim, defaults[i].turning);
+        assert_int_equal(l->branch[CTW_MIXER].latent.index.chosen, defaults[i].index.chosen);
+        assert_int_equal(l->branch[CTW_MIXER].latent.index.n_head, defaults[i].index.n_head);
+        assert_int_equal(l->branch[CTW_MIXER].latent.index.head, defaults[i].index.head);
+        if (l->branch[CTW_MIXER].latent.index.chosen > 0) {
+            assert_int_equal(m->rope[l->branch[CTW_MIXER].latent.index.rope].pairing,
+                             defaults[i].index_pairing);
+            assert_int_equal(m->rope[l->branch[CTW_MIXER].latent.index.rope].rot_dim,
+                             defaults[i].turning);
         }
         for (int j = 1; j <= m->n_decoders; j++)
-            assert_false(m->layers[j].index.shared);
+            assert_false(m->layers[j].branch[CTW_MIXER].latent.index.shared);
         ctw_config_close(&c);
     }
 }
@@ -142,7 +231,8 @@ static void tensors_have_deepseeks_names(void **state)
 
     expect(&c, MISTRAL "}",
            NAMES(AT("0", "mlp.experts.gate_up_proj"), AT("0", "mlp.experts.down_proj")));
-    assert_true(c.model->layers[1].q_factors && c.model->q_factor_beta == 0.1);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].latent.q_factors &&
+                c.model->q_factor_beta == 0.1);
     assert_true(c.model->q_factor_length == 8192);
     ctw_config_close(&c);
 }
@@ -174,7 +264,7 @@ static void scales(void **state)
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
         print_message("%s\n", rows[i].text);
-        assert_true(fabs(c.model->layers[1].attn_scale - rows[i].scale) < 1e-7);
+        assert_true(fabs(c.model->layers[1].branch[CTW_MIXER].latent.scale - rows[i].scale) < 1e-7);
         assert_true(fabs(c.model->rope[0].scale - rows[i].table) < 1e-6);
         ctw_config_close(&c);
     }
@@ -186,11 +276,11 @@ static void keys_change_the_layers(void **state)
     struct ctw_config c;
     parse_ok(&c, V3 ", \"rope_interleave\": false, \"first_k_dense_replace\": 61}");
     assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_HALVES);
-    assert_int_equal(c.model->layers[61].mixture.route.n_experts, 0);
+    assert_int_equal(c.model->layers[61].n_experts, 0);
     ctw_config_close(&c);
     parse_ok(&c, V2 ", \"topk_method\": \"group_limited_greedy\", \"n_group\": 8, "
                     "\"topk_group\": 3, \"rope_interleave\": false}");
-    const struct ctw_route_rule *route = &c.model->layers[1].mixture.route;
+    const struct ctw_route_rule *route = &c.model->layers[1].branch[CTW_MLP].mixture.route;
     assert_true(route->n_groups == 8 && route->kept_groups == 3 && route->group_best == 1);
     assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_INTERLEAVED); /* always */
     ctw_config_close(&c);
@@ -203,8 +293,8 @@ static void keys_change_the_layers(void **state)
         GLM5 ", \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"]}"};
     for (size_t i = 0; i < CTW_COUNT(by_type); i++) {
         parse_ok(&c, by_type[i]);
-        assert_int_not_equal(c.model->layers[1].mixture.route.n_experts, 0);
-        assert_int_equal(c.model->layers[2].mixture.route.n_experts, 0);
+        assert_int_not_equal(c.model->layers[1].n_experts, 0);
+        assert_int_equal(c.model->layers[2].n_experts, 0);
         ctw_config_close(&c);
     }
 }
@@ -234,8 +324,8 @@ static void choices_are_shared(void **state)
             char name[64];
             bool own = rows[i].own[j] == 'F';
             snprintf(name, sizeof(name), "model.layers.%d.self_attn.indexer.wk", j);
-            assert_int_equal(c.model->layers[1 + j].index.shared, !own);
-            assert_int_equal(c.model->layers[1 + j].index.chosen, 2048);
+            assert_int_equal(c.model->layers[1 + j].branch[CTW_MIXER].latent.index.shared, !own);
+            assert_int_equal(c.model->layers[1 + j].branch[CTW_MIXER].latent.index.chosen, 2048);
             assert_int_equal(find(&c, name) != NULL, own);
         }
         ctw_config_close(&c);
@@ -258,7 +348,7 @@ static void a_wrapper_has_any_text_model(void **state)
                  "\"topk_group\": 1, \"n_routed_experts\": 384}}",
                  rows[i].architecture, rows[i].type);
         parse_ok(&c, text);
-        assert_int_equal(c.model->layers[4].mixture.route.n_experts, 384);
+        assert_int_equal(c.model->layers[4].n_experts, 384);
         assert_true(c.model->tied && c.tied_by_default); /* the wrapper's default */
         ctw_config_close(&c);
     }

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "tiny_model.h"
-#include "worker/engine/pass.h"
+#include "worker/engine/pass/pass.h"
 #include "worker/weights/provider_ops.h"
 
 enum { N_DECODERS = 4, N_TOK = 6, ARENAS = 2 };

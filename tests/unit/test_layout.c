@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/engine/layout.h"
+#include "worker/engine/pass/layout.h"
 
 enum { MAX_SEQS = 12, MAX_LEN = 40, N_TRIALS = 4000, NO_KEY = -1 };
 
@@ -94,49 +94,56 @@ static int64_t seq_of(const struct ctw_layout *l, int64_t tok)
     return seq;
 }
 
-/* Every token's queries are asked once, in order, in both ways of keeping keys. */
+static const enum ctw_carry_life lives[] = {CTW_FOR_LAYER, CTW_FOR_PASS};
+
+/* Every token's queries are asked once, in order, of the rows of either life. */
 static void check_chunks(const struct ctw_layout *l, const struct ctw_plan *plan)
 {
-    int64_t n_carried = plan->longest + plan->chunk_tokens, tok = 0;
-    int64_t *carried = ctw_calloc((size_t)n_carried, sizeof(*carried));
-    int64_t *kept = ctw_calloc((size_t)l->n_tok, sizeof(*kept));
-    assert_non_null(carried);
-    assert_non_null(kept);
-    for (int64_t i = 0; i < n_carried; i++)
-        carried[i] = NO_KEY;
-    for (int64_t i = 0; i < l->n_tok; i++)
-        kept[i] = NO_KEY;
+    const int64_t n_rows[] = {plan->carry_rows, l->n_tok};
+    int64_t *rows[2], tok = 0;
+    for (int i = 0; i < 2; i++) {
+        rows[i] = ctw_calloc((size_t)n_rows[i], sizeof(**rows));
+        assert_non_null(rows[i]);
+        for (int64_t j = 0; j < n_rows[i]; j++)
+            rows[i][j] = NO_KEY;
+    }
     for (int64_t c = 0; c < l->n_chunks; c++) {
         const struct ctw_chunk *chunk = &l->chunks[c];
+        int64_t left = c + 1 < l->n_chunks ? l->chunks[c + 1].tok0 : l->n_tok;
         assert_int_equal(chunk->tok0, tok);
         assert_in_range(chunk->n_tok, 1, plan->chunk_tokens);
-        assert_true(c + 1 == l->n_chunks || chunk->n_tok == plan->chunk_tokens);
-        /* moved keys fit a chunk's buffer */
-        assert_true(chunk->n_moved < plan->chunk_tokens);
-        assert_true(chunk->moved_from + chunk->n_moved <= n_carried);
-        memmove(carried, carried + chunk->moved_from, (size_t)chunk->n_moved * sizeof(*carried));
-        assert_true(chunk->kv_row + chunk->n_tok <= n_carried);
+        assert_int_equal(chunk->continues, tok > l->start[seq_of(l, tok)]);
+        /* It is full, or the next sequence does not fit. */
+        if (left < l->n_tok && chunk->n_tok < plan->chunk_tokens) {
+            int64_t next = seq_of(l, left);
+            assert_int_equal(l->start[next], left);
+            assert_true(chunk->n_tok + l->start[next + 1] - left > plan->chunk_tokens);
+        }
+        /* A state that is read is the one that was left. */
+        assert_true(c == 0 || chunk->state[0] == l->chunks[c - 1].state[1]);
+        assert_true(chunk->state[0] != chunk->state[1]);
+        assert_true(chunk->row0 + chunk->n_tok <= plan->carry_rows);
         for (int64_t t = 0; t < chunk->n_tok; t++) {
-            carried[chunk->kv_row + t] = chunk->tok0 + t;
-            kept[chunk->tok0 + t] = chunk->tok0 + t;
+            rows[0][chunk->row0 + t] = chunk->tok0 + t;
+            rows[1][chunk->tok0 + t] = chunk->tok0 + t;
         }
         for (int64_t i = 0; i < chunk->n_seqs; i++) {
-            const struct ctw_attn_seq *parts[] = {&chunk->seqs[i], &chunk->kept_seqs[i]};
-            assert_true(parts[0]->n_q >= 1);
-            assert_int_equal(chunk->tok0 + parts[0]->q_row, tok);
-            for (int way = 0; way < 2; way++) {
-                assert_int_equal(parts[way]->q_row, parts[0]->q_row);
-                assert_int_equal(parts[way]->n_q, parts[0]->n_q);
-                check_part(l, chunk, parts[way], seq_of(l, tok), way == 0 ? carried : kept,
-                           way == 0 ? n_carried : l->n_tok);
+            const struct ctw_attn_seq *first = &chunk->seqs[CTW_FOR_LAYER][i];
+            assert_true(first->n_q >= 1);
+            assert_int_equal(chunk->tok0 + first->q_row, tok);
+            for (int j = 0; j < 2; j++) {
+                const struct ctw_attn_seq *part = &chunk->seqs[lives[j]][i];
+                assert_int_equal(part->q_row, first->q_row);
+                assert_int_equal(part->n_q, first->n_q);
+                check_part(l, chunk, part, seq_of(l, tok), rows[j], n_rows[j]);
             }
-            tok += parts[0]->n_q;
+            tok += first->n_q;
         }
         assert_int_equal(tok, chunk->tok0 + chunk->n_tok);
     }
     assert_int_equal(tok, l->n_tok);
-    ctw_free(carried);
-    ctw_free(kept);
+    ctw_free(rows[0]);
+    ctw_free(rows[1]);
 }
 
 static void every_query_sees_its_own_keys(void **state)
@@ -149,6 +156,7 @@ static void every_query_sees_its_own_keys(void **state)
         draw(&s, 1 + below(MAX_LEN));
         struct ctw_plan plan = {.chunk_tokens = 1 + below(s.n_tok + 3),
                                 .longest = s.longest + below(5)};
+        plan.carry_rows = ctw_layout_carry_rows(plan.longest, plan.chunk_tokens, s.n_tok);
         int64_t long_from = below(3) == 0 ? 1 + below(MAX_LEN) : 0;
         assert_int_equal(ctw_layout_make(&l, s.seq, s.n, &plan, long_from, &err), CTW_OK);
         check_tokens(&l, &s, &plan, long_from);

@@ -13,7 +13,7 @@
 #include "base/digest.h"
 #include "base/status.h"
 #include "kernels/math.h"
-#include "worker/model/rope.h"
+#include "worker/model/rope/rope.h"
 
 /* The value is y + rest ulps of y. */
 struct value {

@@ -68,13 +68,13 @@ static void a_mixture(void **state)
 {
     struct checkpoint *c = *state;
     struct ctw_model *m = open_ok(c);
-    const struct ctw_mixture *x = &m->layers[1].mixture;
+    const struct ctw_mixture *x = &m->layers[1].branch[CTW_MLP].mixture;
     assert_int_equal(x->route.n_experts, N_EXPERTS);
     assert_true(x->route.chosen == 2 && x->route.normalised && x->inner == INNER && x->gated);
     assert_int_equal(x->route.score, CTW_SCORE_SOFTMAX);
-    const struct ctw_matrix *down = &x->matrix[3 * CTW_N_EXPERT_MATRICES + CTW_X_DOWN];
+    const struct ctw_matrix *down = &m->layers[1].expert[3 * CTW_N_EXPERT_MATRICES + CTW_X_DOWN];
     assert_string_equal(down->name, LAYER "mlp.experts.3.down_proj");
-    assert_true(down->weight.n == 32 && down->weight.k == INNER && m->layers[1].inner == 0);
+    assert_true(down->weight.n == 32 && down->weight.k == INNER && !x->has_shared);
     assert_int_equal(m->n_params, 2 * 512 + 2 * 1024 + 2 * 512 + 12 * MATRIX + 128 + 3 * 32 + 16);
     ctw_model_close(m);
 }
@@ -103,7 +103,7 @@ static void each_expert_has_its_own_format(void **state)
     add(c, LAYER "mlp.experts.1.up_proj.weight_scale", "BF16", "16, 2", 64, NULL);
     c->config = MIXTURE PACK("\"re:.*experts.1.up_proj\"", "");
     struct ctw_model *m = open_ok(c);
-    const struct ctw_matrix *matrix = m->layers[1].mixture.matrix;
+    const struct ctw_matrix *matrix = m->layers[1].expert;
     const int at = CTW_N_EXPERT_MATRICES + CTW_X_UP;
     assert_int_equal(matrix[at].weight.format->id, CTW_FORMAT_pack_quantized);
     assert_int_equal(matrix[CTW_X_UP].weight.format->id, CTW_FORMAT_dense);
@@ -186,7 +186,7 @@ static void stacks_are_targeted_by_class_or_module(void **state)
 
 static const struct ctw_matrix *last_of(const struct ctw_model *m, enum ctw_expert_role role)
 {
-    return &m->layers[1].mixture.matrix[(N_EXPERTS - 1) * CTW_N_EXPERT_MATRICES + role];
+    return &m->layers[1].expert[(N_EXPERTS - 1) * CTW_N_EXPERT_MATRICES + role];
 }
 
 /* As llm-compressor saves stacks from memory: "gate_up_proj_packed" beside "gate_up_proj_scale". */

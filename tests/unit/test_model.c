@@ -32,13 +32,17 @@ static void a_dense_model(void **state)
     /* 2 embeddings, q, o, k, v, 3 of the MLP, 3 norms */
     assert_int_equal(m->n_params, 2 * 512 + 2 * 1024 + 2 * 512 + 3 * 2048 + 3 * 32);
     const struct ctw_layer *l = &m->layers[1];
-    assert_true(l->n_head == 4 && l->n_kv == 2 && l->head == 8 && l->window == 0 && l->rope == 0);
-    assert_true(l->attn_scale == (float)(1 / sqrt(8.0)) && l->inner == 64);
+    assert_true(
+        l->branch[CTW_MIXER].attention.n_head == 4 && l->branch[CTW_MIXER].attention.n_kv == 2 &&
+        l->branch[CTW_MIXER].attention.head == 8 && l->branch[CTW_MIXER].attention.window == 0 &&
+        l->branch[CTW_MIXER].attention.rope == 0);
+    assert_true(l->branch[CTW_MIXER].attention.scale == (float)(1 / sqrt(8.0)) &&
+                l->branch[CTW_MLP].dense.inner == 64);
     assert_string_equal(l->matrix[CTW_M_K].name, LAYER "self_attn.k_proj");
     assert_true(l->matrix[CTW_M_K].weight.n == 16 && l->matrix[CTW_M_K].weight.k == 32);
-    assert_true(l->matrix[CTW_M_EMBED].name == NULL && l->vector[CTW_V_Q_BIAS] == NULL);
-    assert_non_null(l->vector[CTW_V_WEIGHT + CTW_AT_MLP]);
-    assert_non_null(m->layers[2].vector[CTW_V_WEIGHT + CTW_AT_HEAD]);
+    assert_true(l->matrix[CTW_M_QKV].name == NULL && l->vector[CTW_V_Q_BIAS] == NULL);
+    assert_non_null(l->vector[ctw_norm_weight(CTW_AT_MLP)]);
+    assert_non_null(m->layers[2].vector[ctw_norm_weight(CTW_AT_HEAD)]);
     assert_int_equal(m->rope[0].rot_dim, 8);
     assert_string_equal(ctw_identity_text(m->identity), ""); /* nothing has been read */
     ctw_model_close(m);
@@ -207,7 +211,7 @@ static void unread_keys_are_kept(void **state)
                             "\"factor\": 2.0, \"alpha\": 8}";
     m = open_ok(c);
     assert_string_equal(m->unread, "sliding_window, rope_scaling.alpha");
-    assert_int_equal(m->layers[1].window, 0);
+    assert_int_equal(m->layers[1].branch[CTW_MIXER].attention.window, 0);
     assert_int_equal(m->length_limit, 128);
     ctw_model_close(m);
 }
@@ -536,11 +540,11 @@ static void a_layer_whose_values_are_keys(void **state)
     add(c, LAYER "self_attn.k_norm.weight", "BF16", "8", 16, NULL);
     add(c, LAYER "layer_scalar", "BF16", "1", 2, NULL);
     struct ctw_model *m = open_ok(c);
-    assert_true(m->layers[1].scalar == 0);
+    assert_true(m->layers[1].branch[CTW_MLP].scalar == 0);
     ctw_model_close(m);
     find(c, LAYER "layer_scalar")->data = "\x00\x3f";
     m = open_ok(c);
-    assert_true(m->layers[1].scalar == 0.5f);
+    assert_true(m->layers[1].branch[CTW_MLP].scalar == 0.5f);
     ctw_model_close(m);
     struct tensor *norm = find(c, LAYER "self_attn.q_norm.weight");
     norm->dtype = "F32";

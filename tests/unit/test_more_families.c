@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "config_text.h"
-#include "worker/model/names.h"
+#include "worker/model/names/names.h"
 
 #define BIGCODE "{\"architectures\": [\"GPTBigCodeForCausalLM\"], \"model_type\": \"gpt_bigcode\""
 #define GPTJ "{\"architectures\": [\"GPTJForCausalLM\"], \"model_type\": \"gptj\""
@@ -30,6 +30,7 @@
 #define MLP "\"ffn\": {\"ffn_mult\": 1.3125}"
 #define CODEGEN "{\"architectures\": [\"CodeGenForCausalLM\"], \"model_type\": \"codegen\""
 #define MOLMO "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\""
+#define LFM2 "{\"architectures\": [\"Lfm2ForCausalLM\"], \"model_type\": \"lfm2\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -75,13 +76,15 @@ static void families_have_their_defaults(void **state)
         const struct ctw_model *m = c.model;
         const struct ctw_layer *l = &m->layers[1];
         assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
-        assert_true(m->max_length == rows[i].length && l->inner == rows[i].inner);
+        assert_true(m->max_length == rows[i].length &&
+                    l->branch[CTW_MLP].dense.inner == rows[i].inner);
         assert_int_equal(m->length_limit, rows[i].limit);
         assert_int_equal(m->n_decoders, rows[i].n_layers);
-        assert_true(l->n_head == rows[i].n_head && l->n_kv == rows[i].n_kv);
-        assert_int_equal(l->head, rows[i].head);
+        assert_true(l->branch[CTW_MIXER].attention.n_head == rows[i].n_head &&
+                    l->branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
+        assert_int_equal(l->branch[CTW_MIXER].attention.head, rows[i].head);
         assert_int_equal(m->n_ropes == 0 ? 0 : m->rope[0].rot_dim, rows[i].rot_dim);
-        assert_true(m->tied == rows[i].tied && l->parallel == rows[i].parallel);
+        assert_true(m->tied == rows[i].tied && l->branch[CTW_MLP].beside == rows[i].parallel);
         assert_null(c.unread.text);
         ctw_config_close(&c);
     }
@@ -120,6 +123,23 @@ static void tensors(void **state)
         {MOLMO "}", "model.transformer.wte.embedding", 50304, 4096},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
         {MIMO ", \"attention_bias\": false}", "model.layers.0.self_attn.q_proj.bias", 4096, 0},
+        {LFM2 "}", "model.layers.0.self_attn.out_proj", 2560, 2560},
+        {LFM2 "}", "model.layers.0.self_attn.q_layernorm.weight", 80, 0},
+        {LFM2 "}", "model.layers.31.feed_forward.w1", 8192, 2560},
+        {LFM2 ", \"block_ff_dim\": 100, \"block_multiple_of\": 32}",
+         "model.layers.0.feed_forward.w2", 2560, 96},
+        {LFM2 ", \"block_ff_dim\": 100, \"block_auto_adjust_ff_dim\": false}",
+         "model.layers.0.feed_forward.w2", 2560, 100},
+        {LFM2 ", \"block_ff_dim\": 900, \"block_ffn_dim_multiplier\": 0.5}",
+         "model.layers.0.feed_forward.w3", 512, 2560},
+        {LFM2 ", \"full_attn_idxs\": [2]}", "model.layers.0.conv.conv.weight", 2560, 3},
+        {LFM2 ", \"full_attn_idxs\": [2]}", "model.layers.2.conv.conv.weight", 0, 0},
+        {LFM2 ", \"full_attn_idxs\": [2], \"conv_L_cache\": 4, \"conv_bias\": true}",
+         "model.layers.1.conv.conv.weight", 2560, 4},
+        {LFM2 ", \"full_attn_idxs\": [2], \"conv_bias\": true}", "model.layers.1.conv.in_proj.bias",
+         3 * 2560, 0},
+        {LFM2 ", \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"conv\"]}",
+         "model.layers.1.conv.out_proj", 2560, 2560},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -139,7 +159,8 @@ static void factors(void **state)
     parse_ok(&c, MINICPM ", \"scale_emb\": 12, \"scale_depth\": 1.4, \"dim_model_base\": 256}");
     const struct ctw_layer *l = &c.model->layers[1];
     assert_true(c.model->embed_scale == 12.0f && c.model->head_scale == 0.0625f);
-    assert_true(l->mixer_factor == (float)(1.4 / sqrt(32)) && l->mlp_factor == l->mixer_factor);
+    assert_true(l->branch[CTW_MIXER].factor == (float)(1.4 / sqrt(32)) &&
+                l->branch[CTW_MLP].factor == l->branch[CTW_MIXER].factor);
     ctw_config_close(&c);
 
     /* Heads 31 and 32 of 40 have the slopes of 32 heads, and of 64: 2^-8 and 2^-(1/8). */
@@ -160,13 +181,14 @@ static void factors(void **state)
 
     /* The second block's queries; the first block's keys, which are behind its values. */
     parse_ok(&c, CODEGEN "}");
-    const struct ctw_product *qkv = &c.model->layers[1].product[CTW_SLOT_QKV];
+    const struct ctw_product *qkv = &c.model->layers[1].product[CTW_P_QKV];
     assert_true(qkv->n_shards == 12 && qkv->shard[1].row0 == 3 * 1024);
     assert_true(qkv->shard[4].row0 == 2 * 1024 && qkv->shard[8].row0 == 1024);
     ctw_config_close(&c);
 
     parse_ok(&c, MOLMO "}");
-    const struct ctw_rows *gate = &c.model->layers[1].product[CTW_SLOT_GATE_UP].shard[0];
+    const struct ctw_rows *gate =
+        &c.model->layers[1].product[ctw_product_at(CTW_MLP, CTW_P_GATE_UP)].shard[0];
     assert_true(gate[0].row0 == 5504 && gate[1].row0 == 0);
     assert_true(ctw_name_is_apart(&c, "model.vision_backbone.image_vit.patch_embedding.weight"));
     ctw_config_close(&c);
@@ -186,8 +208,11 @@ static void layers_without_a_half(void **state)
              NAS "[{" ATTENTION ", \"ffn\": {\"no_op\": true, \"ffn_mult\": null}}, "
                  "{\"attention\": {\"no_op\": true, \"replace_with_linear\": false}, " MLP "}]}");
     const struct ctw_layer *first = &c.model->layers[1], *second = &c.model->layers[2];
-    assert_true(first->n_head == 32 && first->n_kv == 4 && first->inner == 0);
-    assert_true(second->n_head == 0 && second->inner == 3584);
+    assert_true(first->branch[CTW_MIXER].attention.n_head == 32 &&
+                first->branch[CTW_MIXER].attention.n_kv == 4 &&
+                first->branch[CTW_MLP].dense.inner == 0);
+    assert_true(second->branch[CTW_MIXER].kind == CTW_KIND_none &&
+                second->branch[CTW_MLP].dense.inner == 3584);
     assert_null(find(&c, "model.layers.0.post_attention_layernorm.weight"));
     assert_null(find(&c, "model.layers.1.input_layernorm.weight"));
     assert_null(find(&c, "model.layers.1.self_attn.q_proj"));
@@ -200,6 +225,7 @@ static void refusals(void **state)
     static const struct {
         const char *text, *words;
     } rows[] = {
+        {LFM2 ", \"tie_embedding\": false}", "tie_embedding: false is not supported"},
         {BIGCODE ", \"add_cross_attention\": true}", "add_cross_attention: attention to an enc"},
         {GPTJ ", \"rotary_dim\": null}", "rotary_dim: found null"},
         {GPTJ ", \"rotary_dim\": 63}", "RoPE rotates 63 elements of each head, expected an even"},

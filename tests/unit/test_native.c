@@ -128,7 +128,7 @@ static void fp8_stacks_of_experts(void **state)
     add(c, LAYER "mlp.experts.down_proj_scale_inv", "F32", "2, 2, 3", 48, NULL);
     add(c, LAYER "mlp.experts.down_proj_activation_scale", "F32", "2", 8, NULL); /* static */
     struct ctw_model *m = open_ok(c);
-    const struct ctw_matrix *second = &m->layers[1].mixture.matrix[CTW_N_EXPERT_MATRICES];
+    const struct ctw_matrix *second = &m->layers[1].expert[CTW_N_EXPERT_MATRICES];
     const struct ctw_weight *down = &second[CTW_X_DOWN].weight;
     assert_true(down->format->id == CTW_FORMAT_float_quantized && down->n_groups == 3);
     assert_true(ctw_part_offset(&second[CTW_X_DOWN], CTW_PART_SCALE) == 24);

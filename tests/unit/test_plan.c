@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/text.h"
-#include "worker/engine/forward.h"
+#include "worker/engine/pass/forward.h"
 
 enum { N_DECODERS = 30 };
 
@@ -20,15 +20,18 @@ struct fixture {
 };
 
 /* A matrix that is a whole product. */
-static void add_matrix(struct ctw_layer *l, enum ctw_slot slot, enum ctw_matrix_role role,
-                       int64_t n, int64_t k)
+static void add_matrix(struct ctw_layer *l, int product, int matrix, int64_t n, int64_t k)
 {
     static char name[] = "m";
-    l->product[slot] = (struct ctw_product){1, {{role, 0, n, -1, 1}}};
-    l->matrix[role].name = name;
-    l->matrix[role].weight.n = n;
-    l->matrix[role].weight.k = k;
+    l->product[product] = (struct ctw_product){1, {{matrix, 0, n, -1, 1}}};
+    l->matrix[matrix].name = name;
+    l->matrix[matrix].weight.n = n;
+    l->matrix[matrix].weight.k = k;
 }
+
+static const int gate_up = CTW_MLP * CTW_BRANCH_PRODUCTS + CTW_P_GATE_UP;
+static const int down = CTW_MLP * CTW_BRANCH_PRODUCTS + CTW_P_DOWN;
+static const int gate = CTW_MLP * CTW_BRANCH_MATRICES + CTW_M_GATE;
 
 static int setup(void **state)
 {
@@ -44,9 +47,15 @@ static int setup(void **state)
     f.model.rope[0].rot_dim = 64;
     for (int i = 1; i <= N_DECODERS; i++) {
         struct ctw_layer *l = &f.layers[i];
-        *l = (struct ctw_layer){.n_head = 9, .n_kv = 3, .head = 64, .head_v = 64, .inner = 1536};
-        add_matrix(l, CTW_SLOT_QKV, CTW_M_QKV, 960, 576);
-        add_matrix(l, CTW_SLOT_GATE_UP, CTW_M_GATE, 1536, 576);
+        *l = (struct ctw_layer){.n_branches = 2};
+        l->branch[CTW_MIXER] = (struct ctw_branch){
+            .kind = CTW_KIND_attention,
+            .factor = 1,
+            .attention = {.n_head = 9, .n_kv = 3, .head = 64, .head_v = 64, .keeps_kv = -1}};
+        l->branch[CTW_MLP] =
+            (struct ctw_branch){.kind = CTW_KIND_dense, .factor = 1, .dense = {.inner = 1536}};
+        add_matrix(l, CTW_P_QKV, CTW_M_QKV, 960, 576);
+        add_matrix(l, gate_up, gate, 1536, 576);
     }
     const struct ctw_backend_options opt = {.n_threads = 2};
     *state = &f;
@@ -80,9 +89,10 @@ static void whole_set_stays_below_the_promise(void **state)
     /* Seconds of work, so that few results are lost if the worker is stopped. */
     assert_int_equal(plan.pass_tokens, 4096);
     assert_true(plan.chunk_tokens >= 2048);
-    assert_int_equal(plan.total, plan.residual + plan.activations + plan.keys + plan.values +
-                                     plan.tables + plan.scratch);
-    assert_true(plan.inputs == 0 && plan.kept == 0);
+    assert_int_equal(plan.total,
+                     plan.residual + plan.activations + plan.carried + plan.tables + plan.scratch);
+    assert_int_equal(plan.inputs, 0);
+    assert_int_equal(plan.carried, (size_t)plan.carry_rows * 2 * 3 * 64 * 2);
     assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 4);
     const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
     assert_true(reserve.n_tok == plan.chunk_tokens && reserve.n_vocab == 49152);
@@ -164,24 +174,26 @@ static void queries_have_their_place(void **state)
     struct ctw_err err;
     struct ctw_layer *odd = &f->layers[2];
     const struct ctw_layer before = *odd;
-    odd->n_head = 37; /* wider than the MLP */
-    odd->n_kv = 1;
-    odd->head = 43;
-    odd->head_v = 200;
-    odd->product[CTW_SLOT_QKV].shard[0].n = (37 + 1) * 43 + 200;
+    struct ctw_attention *wide = &odd->branch[CTW_MIXER].attention;
+    wide->n_head = 37; /* wider than the MLP */
+    wide->n_kv = 1;
+    wide->head = 43;
+    wide->head_v = 200;
+    odd->product[CTW_P_QKV].shard[0].n = (37 + 1) * 43 + 200;
     for (r.chunk_tokens = 1; r.chunk_tokens <= 301; r.chunk_tokens += 50) {
         assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
         assert_int_equal(plan.chunk_tokens, r.chunk_tokens);
         assert_true(plan.activations > plan.wide);
         for (int i = 1; i <= N_DECODERS; i++) {
-            const struct ctw_layer *l = &f->layers[i];
+            const struct ctw_attention *l = &f->layers[i].branch[CTW_MIXER].attention;
             int64_t q = (int64_t)l->n_head * l->head, out = (int64_t)l->n_head * l->head_v;
-            int64_t kv = (int64_t)l->n_kv * (l->head + l->head_v);
-            int64_t at = ctw_plan_queries_at(l, plan.chunk_tokens);
-            assert_true(at >= plan.chunk_tokens * (q + kv) && at % 128 == 0);
-            assert_true(at >= plan.chunk_tokens * out);
+            int64_t kv = (int64_t)l->n_kv * (l->head + l->head_v),
+                    most = q + kv > out ? q + kv : out;
+            int64_t at = (plan.chunk_tokens * most + 127) / 128 * 128;
             assert_true((size_t)(at + plan.chunk_tokens * q) * 2 <= plan.wide);
-            assert_true((size_t)(plan.chunk_tokens * l->inner) * 2 <= plan.wide);
+            assert_true((size_t)(plan.chunk_tokens * f->layers[i].branch[CTW_MLP].dense.inner) *
+                            2 <=
+                        plan.wide);
         }
     }
     *odd = before;
@@ -197,7 +209,7 @@ static void small_work_takes_little(void **state)
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
     assert_int_equal(plan.pass_tokens, 100);
     assert_int_equal(plan.chunk_tokens, 100);
-    assert_int_equal(plan.kv_tokens, 120);
+    assert_int_equal(plan.carry_rows, 100);
 }
 
 static void what_was_asked_for_is_kept(void **state)
@@ -229,18 +241,18 @@ static void what_is_reserved_follows_the_products(void **state)
 {
     struct fixture *f = *state;
     const struct ctw_plan plan = {.chunk_tokens = 64};
-    struct ctw_product *fused = &f->layers[5].product[CTW_SLOT_QKV];
+    struct ctw_product *fused = &f->layers[5].product[CTW_P_QKV];
     const struct ctw_product before = *fused;
     struct ctw_reserve r = ctw_plan_reserve(&f->model, CTW_BF16, &plan);
     assert_int_equal(r.n_tok, 64);
     assert_int_equal(r.max_n, 1536);
-    assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 960 * 576);
-    assert_int_equal(r.slot_elems[CTW_SLOT_GATE_UP], 1536 * 576);
-    assert_int_equal(r.slot_elems[CTW_SLOT_DOWN], 0);
-    *fused = (struct ctw_product){2, {{CTW_M_QKV, 0, 500, -1, 1}, {CTW_M_GATE, 36, 1500, -1, 1}}};
+    assert_int_equal(r.slot_elems[CTW_P_QKV], 960 * 576);
+    assert_int_equal(r.slot_elems[gate_up], 1536 * 576);
+    assert_int_equal(r.slot_elems[down], 0);
+    *fused = (struct ctw_product){2, {{CTW_M_QKV, 0, 500, -1, 1}, {gate, 36, 1500, -1, 1}}};
     r = ctw_plan_reserve(&f->model, CTW_BF16, &plan);
     assert_int_equal(r.max_n, 2000);
-    assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 2000 * 576);
+    assert_int_equal(r.slot_elems[CTW_P_QKV], 2000 * 576);
     *fused = before;
 }
 
@@ -284,6 +296,7 @@ static void every_buffer_is_planned(void **state)
     f->model.rope[0].inv_freq = frequencies;
     expect_planned(f);
     f->model.alibi = slopes;
+    f->model.n_alibi = 9;
     f->model.q_factor_beta = 0.1;
     f->model.q_factor_length = 64;
     expect_planned(f);
@@ -295,7 +308,8 @@ static void every_buffer_is_planned(void **state)
     f->model.n_ropes = 2;
     f->model.embed_dim = 600;
     f->model.input_dim = 2000; /* wider than everything else */
-    f->model.n_kept = 2;
+    f->layers[2].branch[CTW_MIXER].attention.keeps_kv = 0;
+    f->layers[3].branch[CTW_MIXER].attention.keeps_kv = 1;
     expect_planned(f);
     /* Every product's inputs are reserved for. */
     const struct ctw_plan plan = {.chunk_tokens = 64};
@@ -317,14 +331,15 @@ static void put_mixtures(struct ctw_layer *const l[2], struct ctw_matrix *matric
         m[CTW_X_DOWN].weight = (struct ctw_weight){.n = 576, .k = INNER};
     }
     for (int i = 0; i < 2; i++) {
-        struct ctw_mixture *x = &l[i]->mixture;
-        *x = (struct ctw_mixture){.inner = INNER, .gated = true, .matrix = matrices};
-        x->route.n_experts = i == 0 ? 6 : 4;
+        struct ctw_mixture *x = &l[i]->branch[CTW_MLP].mixture;
+        l[i]->branch[CTW_MLP].kind = CTW_KIND_mixture;
+        *x = (struct ctw_mixture){.inner = INNER, .gated = true};
+        l[i]->expert = matrices;
+        l[i]->n_experts = x->route.n_experts = i == 0 ? 6 : 4;
         x->route.chosen = i == 0 ? 2 : 3;
         x->up =
             (struct ctw_product){2, {{CTW_X_GATE, 0, INNER, -1, 1}, {CTW_X_UP, 0, INNER, -1, 1}}};
         x->down = (struct ctw_product){1, {{CTW_X_DOWN, 0, 576, -1, 1}}};
-        l[i]->inner = 0;
     }
 }
 
@@ -402,14 +417,14 @@ static void a_mixture(void **state)
     parts_of_experts_fit(r);
     /* Only the experts that a token has count as work. */
     const double flops = ctw_plan_layer_flops(&f->model);
-    l[0]->mixture.route.chosen = 6;
+    l[0]->branch[CTW_MLP].mixture.route.chosen = 6;
     assert_true(ctw_plan_layer_flops(&f->model) > flops);
-    l[0]->mixture.route.chosen = 2;
-    l[0]->mixture.route.n_experts = 5;
+    l[0]->branch[CTW_MLP].mixture.route.chosen = 2;
+    l[0]->n_experts = 5;
     assert_true(ctw_plan_layer_flops(&f->model) == flops);
 
     /* Outputs of experts that are scaled or normed are added up apart from the residual. */
-    l[0]->norm[CTW_AT_EXPERTS_OUT].present = true;
+    l[0]->norm[ctw_norm_at(CTW_MLP, CTW_AT_EXPERTS_OUT)].present = true;
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
     assert_int_equal(plan.sum, (size_t)plan.pass_tokens * 576 * 4);
     *l[0] = before[0];
@@ -423,7 +438,7 @@ static void a_model_without_products(void **state)
     struct ctw_plan plan;
     struct ctw_err err;
     for (int i = 1; i <= N_DECODERS; i++)
-        f.layers[i] = (struct ctw_layer){.keeps_kv = -1, .uses_kv = -1, .rope = -1};
+        f.layers[i] = (struct ctw_layer){.n_branches = 2};
     f.model.layers = f.layers;
     const struct ctw_plan_request r = request(&f);
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);

@@ -1,5 +1,5 @@
-/* The resident provider: weights in a GPU's memory. On the fake GPU (tests/service/fake_device.c) and
- * on the CPU, whose "device" memory is the host's. */
+/* The resident provider: weights in a GPU's memory. On the fake GPU (tests/service/fake_device.c)
+ * and on the CPU, whose "device" memory is the host's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static size_t layers_take(const struct ctw_model *m)
     for (int layer = 0; layer < m->n_layers; layer++) {
         const struct ctw_layer *l = &m->layers[layer];
         for (int i = 0; i < CTW_N_MATRICES; i++)
-            if (l->matrix[i].name != NULL && i != CTW_M_HEAD)
+            if (l->matrix[i].name != NULL && !ctw_is_tied_head(m, layer, i))
                 bytes += round_up(l->matrix[i].part[CTW_PART_VALUES]->bytes, 256);
         for (int i = 0; i < CTW_N_VECTORS; i++)
             bytes += l->vector[i] == NULL ? 0 : round_up(l->vector[i]->bytes, 256);

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "worker/model/rope.h"
+#include "worker/model/rope/rope.h"
 
 struct rope_case {
     const char *name;

@@ -32,9 +32,9 @@ static void reads_both_forms(void **state)
     assert_int_equal(item.seq.first, 1);
     assert_int_equal(item.seq.tokens[2], 99);
     ctw_score_item_fini(&item);
-    assert_int_equal(read_line(&item,
-                               "\xef\xbb\xbf{\"context\": [5, 6], \"continuation\": [7]}", &err),
-                     CTW_OK); /* after a byte order mark */
+    assert_int_equal(
+        read_line(&item, "\xef\xbb\xbf{\"context\": [5, 6], \"continuation\": [7]}", &err),
+        CTW_OK); /* after a byte order mark */
     assert_null(item.id);
     assert_int_equal(item.seq.n_tok, 3);
     assert_int_equal(item.seq.first, 2);

@@ -12,9 +12,9 @@
 
 #include "base/mem.h"
 #include "tiny_model.h"
-#include "worker/engine/device_list.h"
-#include "worker/engine/devices.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/open/device_list.h"
+#include "worker/engine/open/devices.h"
 
 enum { N_DECODERS = 5, N_SEQS = 40, N_TOK = 9, N_OUT = N_SEQS * (N_TOK - 1), MAX_GPUS = 8 };
 

@@ -22,7 +22,7 @@
 #include "same_layer.h"
 #include "tiny_model.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/engine/pass.h"
+#include "worker/engine/pass/pass.h"
 #include "worker/weights/provider.h"
 
 enum { N_DECODERS = 6, N_TOK = 6 };

@@ -15,21 +15,14 @@
 #include "base/mem.h"
 #include "kernels/backend.h"
 #include "tiny_model.h"
-#include "worker/engine/cuts.h"
-#include "worker/engine/devices.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/open/devices.h"
+#include "worker/engine/place/cuts.h"
 #include "worker/weights/placement.h"
 #include "worker/weights/shards.h"
 
 /* A row of the matrices has 64 bytes; parts have whole blocks of 1 MiB, so of 16384 rows. */
-enum {
-    N_DECODERS = 4,
-    WIDE = 40000,
-    PARTS = 3,
-    N_TOK = 9,
-    MAX_GPUS = 8,
-    MOST_MATRICES = 64
-};
+enum { N_DECODERS = 4, WIDE = 40000, PARTS = 3, N_TOK = 9, MAX_GPUS = 8, MOST_MATRICES = 64 };
 
 /* Sanitizers look at threads and memory, which more tokens do not change. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -169,8 +162,8 @@ static void split_products_stay_to_the_end(void **state)
     assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
     assert_int_equal(ctw_backend_open_planned(&be, 1 << 30, &err), CTW_OK);
     struct ctw_layer *l = &m->layers[1];
-    struct ctw_matrix *k = &l->matrix[l->product[CTW_SLOT_QKV].shard[1].matrix];
-    assert_true(l->product[CTW_SLOT_QKV].n_shards == 3 && is_prepared(m, be, 1));
+    struct ctw_matrix *k = &l->matrix[l->product[CTW_P_QKV].shard[1].matrix];
+    assert_true(l->product[CTW_P_QKV].n_shards == 3 && is_prepared(m, be, 1));
     static struct ctw_rotation rotation;
     m->rotations = &rotation;
     k->rotate_out = 1;

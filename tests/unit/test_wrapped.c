@@ -76,7 +76,8 @@ static void defaults_of_the_text_model(void **state)
         const struct ctw_model *m = c.model;
         assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
         assert_true(m->max_length == rows[i].length && m->n_decoders == rows[i].n_layers);
-        assert_true(m->layers[1].n_head == rows[i].n_head && m->layers[1].n_kv == rows[i].n_kv);
+        assert_true(m->layers[1].branch[CTW_MIXER].attention.n_head == rows[i].n_head &&
+                    m->layers[1].branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
         assert_true(c.rope[0].theta == rows[i].theta && m->tied == rows[i].tied);
         ctw_config_close(&c);
     }
@@ -92,19 +93,19 @@ static void glm_text_models(void **state)
     const struct ctw_layer *l = &c.model->layers[1];
     assert_true(l->norm[CTW_AT_MIXER_OUT].present && l->norm[CTW_AT_MLP_OUT].present);
     assert_true(l->norm[CTW_AT_MLP].eps == 1e-5f && c.rope[0].rot_dim == 128);
-    assert_true(l->product[CTW_SLOT_QKV].shard[0].bias >= 0);
+    assert_true(l->product[CTW_P_QKV].shard[0].bias >= 0);
     ctw_config_close(&c);
     parse_ok(&c, GLM4V ", \"text_config\": {\"partial_rotary_factor\": 0.5, \"attention_bias\": "
                        "false}}");
     l = &c.model->layers[1];
-    assert_true(c.rope[0].rot_dim == 64 && l->product[CTW_SLOT_QKV].shard[0].bias >= 0);
+    assert_true(c.rope[0].rot_dim == 64 && l->product[CTW_P_QKV].shard[0].bias >= 0);
     assert_string_equal(c.unread.text, "text_config.attention_bias");
     ctw_config_close(&c);
     parse_ok(&c, GLM4V_MOE ", \"text_config\": {\"head_dim\": 128, \"use_qk_norm\": true}}");
     l = &c.model->layers[2];
-    assert_true(l->mixture.route.n_experts == 128 && l->mixture.route.normalised);
+    assert_true(l->n_experts == 128 && l->branch[CTW_MLP].mixture.route.normalised);
     assert_true(c.rope[0].rot_dim == 64 && !l->norm[CTW_AT_Q].present);
-    assert_true(l->product[CTW_SLOT_QKV].shard[0].bias >= 0 && c.n_drafts == 0);
+    assert_true(l->product[CTW_P_QKV].shard[0].bias >= 0 && c.n_drafts == 0);
     assert_string_equal(c.unread.text, "text_config.use_qk_norm");
     ctw_config_close(&c);
 }
@@ -309,7 +310,7 @@ static void names_are_spelled_as_the_file_has_them(void **state)
         respell(c, spellings[i]);
         struct ctw_model *m = open_ok(c);
         (void)snprintf(name, sizeof(name), "%slayers.0.mlp.up_proj", spellings[i].model);
-        assert_string_equal(m->layers[1].matrix[CTW_M_UP].name, name);
+        assert_string_equal(m->layers[1].matrix[ctw_matrix_at(CTW_MLP, CTW_M_UP)].name, name);
         assert_string_equal(m->layers[2].matrix[CTW_M_HEAD].name, spellings[i].head);
         assert_false(m->tied);
         ctw_model_close(m);
@@ -328,7 +329,7 @@ static void a_host_opens(void **state)
     c->family = "\"architectures\": [\"SmolVLMForConditionalGeneration\"], \"model_type\": "
                 "\"smolvlm\", \"text_config\": {\"model_type\": \"llama\"" CONFIG "}";
     struct ctw_model *m = open_ok(c);
-    assert_string_equal(m->layers[1].matrix[CTW_M_UP].name,
+    assert_string_equal(m->layers[1].matrix[ctw_matrix_at(CTW_MLP, CTW_M_UP)].name,
                         "model.text_model.layers.0.mlp.up_proj");
     ctw_model_close(m);
 }
@@ -415,7 +416,7 @@ static void quantised_modules_in_any_spelling(void **state)
     for (size_t i = 0; i < CTW_COUNT(good); i++) {
         c->config = good[i];
         struct ctw_model *m = open_ok(c);
-        assert_int_equal(m->layers[1].matrix[CTW_M_UP].weight.format->id,
+        assert_int_equal(m->layers[1].matrix[ctw_matrix_at(CTW_MLP, CTW_M_UP)].weight.format->id,
                          CTW_FORMAT_pack_quantized);
         ctw_model_close(m);
     }
@@ -453,7 +454,7 @@ static void stacks_of_either_order(void **state)
         add(c, VL_LAYER "self_attn.q_norm.weight", "BF16", "8", 16, NULL);
         add(c, VL_LAYER "self_attn.k_norm.weight", "BF16", "8", 16, NULL);
         struct ctw_model *m = open_ok(c);
-        const struct ctw_weight *w = &m->layers[1].mixture.matrix[CTW_X_DOWN].weight;
+        const struct ctw_weight *w = &m->layers[1].expert[CTW_X_DOWN].weight;
         assert_int_equal(w->format->id == CTW_FORMAT_dense_transposed, rows[i].transposed);
         ctw_model_close(m);
     }
@@ -466,7 +467,7 @@ static void stacks_of_either_order(void **state)
     add(c, VL_LAYER "mlp.experts.down_proj_scale", "BF16", "2, 32, 2", 256, NULL);
     c->config = PACK("\"Linear\"", "\"re:.*self_attn.*\", \"re:.*gate$\", \"lm_head\"");
     struct ctw_model *m = open_ok(c);
-    const struct ctw_weight *w = &m->layers[1].mixture.matrix[CTW_X_DOWN].weight;
+    const struct ctw_weight *w = &m->layers[1].expert[CTW_X_DOWN].weight;
     assert_int_equal(w->format->id, CTW_FORMAT_pack_quantized);
     ctw_model_close(m);
     find(c, VL_LAYER "mlp.experts.gate_up_proj_packed")->shape = "2, 32, 8";

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +14,8 @@
 #include "worker/cli/inspect_hashes.h"
 #include "worker/cli/inspect_json.h"
 #include "worker/cli/machine_options.h"
-#include "worker/engine/plan.h"
+#include "worker/engine/pass/plan.h"
+#include "worker/model/recipe/kinds.h"
 
 static const char about[] =
     "Describes the checkpoint in the folder DIR without scoring: family, shape, weight formats\n"
@@ -68,7 +70,7 @@ static void print_tensors(const struct ctw_model *m)
                    matrix->weight.n, matrix->weight.k,
                    8.0 * (double)ctw_weight_bytes(&matrix->weight) /
                        ((double)matrix->weight.n * (double)matrix->weight.k),
-                   text, i == CTW_M_HEAD && m->tied ? " (tied)" : "");
+                   text, ctw_is_tied_head(m, l, i) ? " (tied)" : "");
         }
 }
 
@@ -78,42 +80,24 @@ static void print_windows(const struct ctw_model *m)
 {
     int n_window = 0;
     int64_t window = 0;
-    for (int l = 1; l <= m->n_decoders; l++)
-        if (m->layers[l].window != 0) {
-            n_window++;
-            window = m->layers[l].window;
-        }
+    for (int l = 1; l <= m->n_decoders; l++) {
+        int64_t of_layer = ctw_layer_facts(&m->layers[l]).window;
+        n_window += of_layer != 0;
+        window = of_layer != 0 ? of_layer : window;
+    }
     if (n_window > 0)
         printf("window        %" PRId64 " tokens in %d of %d layers\n", window, n_window,
                m->n_decoders);
 }
 
-static int64_t inner_of(const struct ctw_layer *l)
-{
-    return l->inner;
-}
-
-static int64_t heads_of(const struct ctw_layer *l)
-{
-    return l->n_head;
-}
-
-static int64_t kv_heads_of(const struct ctw_layer *l)
-{
-    return l->n_kv;
-}
-
-static int64_t head_of(const struct ctw_layer *l)
-{
-    return l->head;
-}
-
 /* "128", or "128 to 256" if the layers differ. */
-static void print_range(const struct ctw_model *m, int64_t (*of)(const struct ctw_layer *l))
+static void print_range(const struct ctw_model *m, size_t fact)
 {
-    int64_t least = of(&m->layers[1]), most = least;
-    for (int i = 2; i <= m->n_decoders; i++) {
-        int64_t v = of(&m->layers[i]);
+    int64_t least = INT64_MAX, most = 0;
+    for (int i = 1; i <= m->n_decoders; i++) {
+        const struct ctw_facts facts = ctw_layer_facts(&m->layers[i]);
+        int64_t v;
+        memcpy(&v, (const char *)&facts + fact, sizeof(v));
         least = v < least ? v : least;
         most = v > most ? v : most;
     }
@@ -128,13 +112,13 @@ static void print_model(const struct ctw_model *m)
     printf("checkpoint    %s\n", m->dir);
     printf("family        %s (model_type %s)\n", m->architecture, m->model_type);
     printf("layers        %d, hidden %" PRId64 ", inner ", m->n_decoders, m->hidden);
-    print_range(m, inner_of);
+    print_range(m, offsetof(struct ctw_facts, inner));
     printf("\nheads         ");
-    print_range(m, heads_of);
+    print_range(m, offsetof(struct ctw_facts, n_head));
     printf(", key-value heads ");
-    print_range(m, kv_heads_of);
+    print_range(m, offsetof(struct ctw_facts, n_kv));
     printf(", of ");
-    print_range(m, head_of);
+    print_range(m, offsetof(struct ctw_facts, head));
     printf(" elements\n");
     print_windows(m);
     printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");

@@ -14,7 +14,7 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/engine_options.h"
 #include "worker/cli/version.h"
-#include "worker/engine/machine.h"
+#include "worker/engine/place/machine.h"
 #include "worker/service/life/registry.h"
 #include "worker/service/life/serve.h"
 #include "worker/store/hidden.h"

@@ -176,7 +176,8 @@ static enum ctw_status collect(struct hashing *h, struct ctw_err *err)
     for (int l = 0; l < h->model->n_layers; l++)
         for (int i = 0; i < ctw_layer_n_matrices(&h->model->layers[l]); i++) {
             const struct ctw_matrix *m = ctw_layer_matrix_of(&h->model->layers[l], i);
-            bool table = i == CTW_M_EMBED || i == CTW_M_POSITIONS || i == CTW_M_INPUT_EMBED;
+            bool table =
+                l == 0 && (i == CTW_M_EMBED || i == CTW_M_POSITIONS || i == CTW_M_INPUT_EMBED);
             if (m->name == NULL || (table && ctw_weight_is_dense(&m->weight)))
                 continue;
             size_t row_bytes = (size_t)m->weight.k * ctw_dtype_bytes(h->model->dtype);
@@ -228,7 +229,8 @@ static enum ctw_status print_jobs(const struct hashing *h, struct ctw_err *err)
             *err = job->err;
             return job->st;
         }
-        bool tied = h->model->tied && job->index == CTW_M_HEAD; /* has no tensor of its own */
+        bool tied =
+            ctw_is_tied_head(h->model, job->layer, job->index); /* has no tensor of its own */
         const char *end = job->matrix->n_stacked > 0 ? "" : ".weight"; /* "NAME[3]" of a stack */
         printf("%s%s  %" PRId64 "  %" PRId64 "  %s  %s\n", tied ? "lm_head" : job->matrix->name,
                end, is_transposed(job) ? job->matrix->weight.k : job->matrix->weight.n,

@@ -3,7 +3,7 @@
 #define CTW_WORKER_MACHINE_OPTIONS_H
 
 #include "worker/cli/options.h"
-#include "worker/engine/machine.h"
+#include "worker/engine/place/machine.h"
 
 enum { CTW_N_MACHINE_OPTIONS = 6 };
 

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/engine/activity.h"
-#include "worker/engine/deal.h"
 #include "worker/engine/engine_state.h"
+#include "worker/engine/open/activity.h"
+#include "worker/engine/score/deal.h"
 #include "worker/weights/shards.h"
 
 static void close_buffers(struct ctw_engine *e)
@@ -64,9 +64,11 @@ void ctw_engine_close(struct ctw_engine *e)
 
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out)
 {
+    const struct ctw_cost cost = ctw_plan_cost(e->model);
     *out = (struct ctw_engine_info){
         .dtype = e->dtype,
         .max_length = e->max_length,
+        .pair_cost = cost.pair / (cost.token + cost.target),
         .fit_length = e->fit_length,
         .vocab = e->model->vocab,
         .chunk_tokens = e->plan.chunk_tokens,
@@ -169,7 +171,7 @@ enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_
     if (e->forward != NULL) {
         const struct ctw_plan *have = &e->forward->plan;
         if (have->chunk_tokens >= plan.chunk_tokens && have->pass_tokens >= plan.pass_tokens &&
-            have->kv_tokens >= longest + have->chunk_tokens && have->longest >= longest)
+            have->longest >= longest)
             return CTW_OK;
         close_buffers(e);
         struct ctw_plan roomy = plan;

@@ -14,8 +14,8 @@
 #include "base/text.h"
 #include "worker/model/model.h"
 
-struct ctw_devices; /* worker/engine/devices.h */
-struct ctw_machine; /* worker/engine/machine.h */
+struct ctw_devices; /* worker/engine/open/devices.h */
+struct ctw_machine; /* worker/engine/place/machine.h */
 struct ctw_engine;
 
 enum { CTW_MAX_DEVICES = 16 };
@@ -119,6 +119,7 @@ struct ctw_engine_info {
     struct ctw_backend_info backend;
     enum ctw_dtype dtype;
     int64_t max_length;
+    double pair_cost; /* attention of one query to one key, as a multiple of a token's other work */
     /* The longest input that fits the memory limit, at most max_length. A GPU's default limit is
      * measured again for a pass: the fit is not known beforehand, and this equals max_length. */
     int64_t fit_length;

@@ -4,12 +4,12 @@
 
 #include <pthread.h>
 
-#include "worker/engine/compare.h"
-#include "worker/engine/devices.h"
-#include "worker/engine/difference.h"
+#include "worker/engine/compare/compare.h"
+#include "worker/engine/compare/difference.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/forward.h"
-#include "worker/engine/placing.h"
+#include "worker/engine/open/devices.h"
+#include "worker/engine/pass/forward.h"
+#include "worker/engine/place/placing.h"
 
 struct ctw_engine {
     /*

@@ -197,7 +197,7 @@ static void check_positions(struct ctw_config *c)
 {
     bool by_position = c->model->q_factor_beta != 0, by_length = false;
     for (int64_t i = 0; i < c->n_wants; i++)
-        by_position |= c->wants[i].kind == CTW_WANT_MATRIX && c->wants[i].role == CTW_M_POSITIONS;
+        by_position |= ctw_want_is_end(&c->wants[i], false, CTW_M_POSITIONS);
     for (int i = 0; i < c->model->n_ropes; i++)
         by_length |= c->model->rope[i].long_inv_freq != NULL;
     if (c->status == CTW_OK && by_position && by_length)

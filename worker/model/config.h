@@ -11,7 +11,7 @@
 #include "worker/checkpoint/quant_config.h"
 #include "worker/checkpoint/unread.h"
 #include "worker/model/model.h"
-#include "worker/model/rope.h"
+#include "worker/model/rope/rope.h"
 
 struct ctw_family;
 
@@ -29,14 +29,28 @@ enum ctw_want_kind {
  * the embedding. */
 struct ctw_want {
     enum ctw_want_kind kind;
-    int layer, role; /* place in the model: a ctw_matrix_role, ctw_vector_role, ctw_expert_role */
-    char *name;      /* the matrix's module, or the vector's tensor */
-    char *described; /* the name that the family's function gave it; NULL: this name */
+    int layer, role;  /* place in the model: the layer's matrix or vector, or a ctw_expert_role */
+    enum ctw_kind of; /* a matrix: its branch's */
+    char *name;       /* the matrix's module, or the vector's tensor */
+    char *described;  /* the name that the family's function gave it; NULL: this name */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
     bool transposed;           /* a matrix that the module (a Conv1D) stores as [k, n] */
     int64_t expert, n_stacked; /* the expert; n_stacked > 0: all, whose matrices are one tensor */
 };
+
+/* Is it a matrix in one of a kind's sets (recipe/kinds.h)? */
+static inline bool ctw_want_is_in(const struct ctw_want *w, uint32_t set)
+{
+    return w->kind == CTW_WANT_MATRIX && (set >> w->role % CTW_BRANCH_MATRICES & 1) != 0;
+}
+
+/* Is it this matrix of the embedding, or the head? */
+static inline bool ctw_want_is_end(const struct ctw_want *w, bool head, int role)
+{
+    return w->kind == CTW_WANT_MATRIX && w->of == CTW_KIND_ends && (w->layer > 0) == head &&
+           w->role == role;
+}
 
 struct ctw_config {
     struct ctw_json *doc;
@@ -68,7 +82,7 @@ struct ctw_config {
     int64_t *windows;           /* ctw_key_windows() */
     void *owned[CTW_MAX_OWNED]; /* ctw_key_layers() and the like */
     int n_owned;
-    struct ctw_layer nothing;      /* what a family's function may write to after an error */
+    struct ctw_branch nothing;     /* what a family's function may write to after an error */
     const char *layers;            /* the layers' names begin with "LAYERS.N." */
     int64_t first_draft, n_drafts; /* ctw_describe_drafts(): layers that are no part of the model */
     bool conv1d;                   /* the layers' linear weights are transposed */

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/model/names.h"
+#include "worker/model/names/names.h"
+#include "worker/model/recipe/kinds.h"
 
 enum { MAX_NAME = 512 };
 
@@ -204,28 +205,27 @@ static const struct {
     [CTW_HEADS_Q] = {"q_scale", "q_zero_point", "q_global_scale"},
 };
 
-static enum ctw_status open_heads(const struct ctw_finder *finder, struct ctw_layer *l,
+static enum ctw_status open_heads(const struct ctw_finder *finder, struct ctw_branch *b,
                                   const char *module, const struct ctw_quant_activations *a,
                                   enum ctw_heads which, struct ctw_err *err)
 {
-    struct ctw_heads_input *h = &l->heads_input[which];
+    struct ctw_heads_input *h = &ctw_branch_inputs(b)->of[which];
     struct ctw_quantise *q = &h->how;
-    int n = which == CTW_HEADS_Q ? l->n_head : l->n_kv;
-    bool latent = ctw_layer_caches_latents(l) && which != CTW_HEADS_Q;
-    int64_t k = latent ? (which == CTW_HEADS_K ? l->kv_rank : l->turning)
-                       : (which == CTW_HEADS_V ? l->head_v : l->head);
-    enum ctw_status st;
-    if (latent && has_strategy(a, "attn_head"))
+    const struct ctw_heads_shape shape = ctw_kind_of(b)->heads(b, which);
+    enum ctw_status st = CTW_OK;
+    if (shape.n == 0)
+        return CTW_OK;
+    if (shape.latent && has_strategy(a, "attn_head"))
         return cannot(a, "the latents of a cache have no heads", err);
     if (has_strategy(a, "attn_head") && a->when == CTW_QUANT_STATIC) {
         st = read_codes(a, q, err);
         q->scale_kind = CTW_SCALE_STATIC;
         q->scale = 1; /* each head has its own */
         if (st == CTW_OK)
-            st = find_of_heads(finder, module, parts_of[which].scale, n, true, &h->part[0],
+            st = find_of_heads(finder, module, parts_of[which].scale, shape.n, true, &h->part[0],
                                &h->scale, err);
         if (st == CTW_OK && q->asymmetric)
-            st = find_of_heads(finder, module, parts_of[which].zero, n, false, &h->part[1],
+            st = find_of_heads(finder, module, parts_of[which].zero, shape.n, false, &h->part[1],
                                &h->zero, err);
         return st;
     }
@@ -235,7 +235,7 @@ static enum ctw_status open_heads(const struct ctw_finder *finder, struct ctw_la
                       "one dynamic scale for all of a head's keys would make a score depend on the "
                       "tokens after it",
                       err);
-    st = read_scheme(a, k, q, err);
+    st = read_scheme(a, shape.width, q, err);
     if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC)
         st = find_scale(finder, module, parts_of[which].scale, &h->part[0], &q->scale, err);
     if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC && q->asymmetric)
@@ -270,9 +270,10 @@ static enum ctw_status find_scheme(const struct ctw_finder *finder, const struct
 }
 
 static enum ctw_status open_attention(const struct ctw_finder *finder, const struct ctw_want *want,
-                                      struct ctw_layer *l, struct ctw_err *err)
+                                      struct ctw_branch *b, struct ctw_err *err)
 {
     const struct ctw_quant_activations *a;
+    const struct ctw_kind_row *k = ctw_kind_of(b);
     char module[MAX_NAME];
     bool queries;
     enum ctw_status st = find_scheme(finder, want, &a, &queries, err);
@@ -280,16 +281,15 @@ static enum ctw_status open_attention(const struct ctw_finder *finder, const str
         return st;
     snprintf(module, sizeof(module), "%s", want->name);
     ctw_name_parent(module);
-    if (l->v_factor != 0 && l->v_factor != 1)
+    if (k->quantises_heads != NULL && !k->quantises_heads(b))
         return ctw_fail(err, CTW_EUNSUP,
                         "%s: quantised keys and values of this kind of attention are not "
                         "supported; %s",
                         module, remedy);
-    if (l->uses_kv < 0)
-        st = open_heads(finder, l, module, a, CTW_HEADS_K, err);
-    if (l->uses_kv < 0 && st == CTW_OK)
-        st = open_heads(finder, l, module, a, CTW_HEADS_V, err);
-    return st == CTW_OK && queries ? open_heads(finder, l, module, a, CTW_HEADS_Q, err) : st;
+    st = open_heads(finder, b, module, a, CTW_HEADS_K, err);
+    if (st == CTW_OK)
+        st = open_heads(finder, b, module, a, CTW_HEADS_V, err);
+    return st == CTW_OK && queries ? open_heads(finder, b, module, a, CTW_HEADS_Q, err) : st;
 }
 
 static enum ctw_status open_attentions(const struct ctw_finder *finder, struct ctw_model *m,
@@ -299,11 +299,9 @@ static enum ctw_status open_attentions(const struct ctw_finder *finder, struct c
     enum ctw_status st = CTW_OK;
     for (int64_t i = 0; i < c->n_wants && st == CTW_OK; i++) {
         const struct ctw_want *w = &c->wants[i];
-        struct ctw_layer *l = &m->layers[w->layer];
-        bool latent = l->kv_rank > 0 && w->role == CTW_M_KV_B;
-        bool other = l->kv_rank == 0 && (w->role == CTW_M_Q || w->role == CTW_M_QKV);
-        if (w->kind == CTW_WANT_MATRIX && l->n_head > 0 && (latent || other))
-            st = open_attention(finder, w, l, err);
+        if (ctw_want_is_in(w, ctw_kind_at(w->of)->module))
+            st = open_attention(finder, w,
+                                &m->layers[w->layer].branch[w->role / CTW_BRANCH_MATRICES], err);
     }
     return st;
 }
@@ -334,8 +332,7 @@ static enum ctw_status is_ignored(const struct ctw_config *c, const struct ctw_p
         const char *end = strrchr(w->name, '.');
         bool linear = w->kind == CTW_WANT_MATRIX;
         bool norm = w->kind == CTW_WANT_VECTOR && end != NULL && strcmp(end, ".weight") == 0;
-        bool of_attention =
-            linear && (w->role == CTW_M_Q || w->role == CTW_M_QKV || w->role == CTW_M_KV_B);
+        bool of_attention = ctw_want_is_in(w, ctw_kind_at(w->of)->module);
         if (linear)
             st = ask_module(c, w, 0, w->class_name, target, &known, &live, err);
         if (st == CTW_OK && (of_attention || norm)) /* a norm's class is unknown */
@@ -387,24 +384,24 @@ static enum ctw_status check_groups(const struct ctw_finder *finder, struct ctw_
 }
 
 /* What only shows once all matrices are open. */
-static enum ctw_status check_experts(const struct ctw_model *m, struct ctw_err *err)
+static enum ctw_status check_experts(const struct ctw_layer *l, struct ctw_err *err)
 {
-    for (int i = 1; i <= m->n_decoders; i++) {
-        const struct ctw_mixture *x = &m->layers[i].mixture;
-        for (int64_t e = 0; e < x->route.n_experts * CTW_N_EXPERT_MATRICES && x->on_input; e++)
-            if (x->matrix[e].input.codes != CTW_CODES_NONE)
-                return ctw_fail(err, CTW_EUNSUP,
-                                "%s: quantised activations of experts whose weights multiply their "
-                                "inputs are not supported; %s",
-                                x->matrix[e].name, remedy);
-    }
+    int64_t n = ctw_layer_changes_inputs(l) ? 0 : (int64_t)l->n_experts * CTW_N_EXPERT_MATRICES;
+    for (int64_t e = 0; e < n; e++)
+        if (l->expert[e].input.codes != CTW_CODES_NONE)
+            return ctw_fail(err, CTW_EUNSUP,
+                            "%s: quantised activations of experts whose weights multiply their "
+                            "inputs are not supported; %s",
+                            l->expert[e].name, remedy);
     return CTW_OK;
 }
 
 enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
                                 struct ctw_err *err)
 {
-    enum ctw_status st = check_experts(m, err);
+    enum ctw_status st = CTW_OK;
+    for (int i = 1; i <= m->n_decoders && st == CTW_OK; i++)
+        st = check_experts(&m->layers[i], err);
     if (st == CTW_OK)
         st = open_attentions(finder, m, err);
     return st == CTW_OK ? check_groups(finder, err) : st;

@@ -7,15 +7,15 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/math.h"
 #include "worker/checkpoint/adapter.h"
 #include "worker/checkpoint/files_stamp.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/families/family.h"
 #include "worker/model/inputs.h"
-#include "worker/model/missing.h"
-#include "worker/model/names.h"
+#include "worker/model/names/missing.h"
+#include "worker/model/names/names.h"
 #include "worker/model/places.h"
+#include "worker/model/recipe/kinds.h"
 #include "worker/model/rotations.h"
 #include "worker/model/tensors.h"
 
@@ -47,10 +47,10 @@ static enum ctw_status open_vector(struct ctw_layer *l, struct ctw_finder *finde
     return CTW_OK;
 }
 
-size_t ctw_vector_bytes(const struct ctw_layer *l, int role)
+size_t ctw_vector_bytes(const struct ctw_layer *l, int vector)
 {
-    size_t bytes = l->vector[role]->bytes;
-    for (const struct ctw_tensor **t = l->more[role]; t != NULL && *t != NULL; t++)
+    size_t bytes = l->vector[vector]->bytes;
+    for (const struct ctw_tensor **t = l->more[vector]; t != NULL && *t != NULL; t++)
         bytes += (*t)->bytes;
     return bytes;
 }
@@ -72,7 +72,7 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
             st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED], w,
                                 err);
         else if (w->kind == CTW_WANT_EXPERT)
-            st = ctw_expert_open(finder, &l->mixture, w, err);
+            st = ctw_expert_open(finder, l->expert, w, err);
         else
             st = ctw_matrix_open(finder, &l->matrix[w->role], w, err);
     }
@@ -89,41 +89,32 @@ static double number_in(const struct ctw_model *m, const struct ctw_tensor *t)
     return ctw_load_float(aligned, t->dtype, 0);
 }
 
-static double softplus(double x)
+static void read_numbers(struct ctw_model *m, struct ctw_layer *l, int branch)
 {
-    return x > 30 ? x : ctw_ln(1 + ctw_exp(x));
+    struct ctw_branch *b = &l->branch[branch];
+    const struct ctw_kind_row *k = ctw_kind_of(b);
+    const struct ctw_tensor **vector = &l->vector[ctw_vector_at(branch, 0)];
+    double values[CTW_BRANCH_VECTORS];
+    if (vector[CTW_V_SCALAR] != NULL)
+        b->scalar = (float)number_in(m, vector[CTW_V_SCALAR]);
+    if (k->n_numbers == 0 || vector[k->numbers] == NULL)
+        return;
+    for (int i = 0; i < k->n_numbers; i++)
+        values[i] = number_in(m, vector[k->numbers + i]);
+    k->take_numbers(b, values);
 }
 
-static void read_numbers(struct ctw_model *m)
+/* What the opened tensors decide of the branches. */
+static enum ctw_status finish_branches(struct ctw_model *m, struct ctw_err *err)
 {
-    for (int i = 1; i <= m->n_decoders; i++) {
-        struct ctw_layer *l = &m->layers[i];
-        if (l->vector[CTW_V_SCALAR] != NULL)
-            l->scalar = (float)number_in(m, l->vector[CTW_V_SCALAR]);
-        if (l->vector[CTW_V_ACT] == NULL)
-            continue;
-        double beta = number_in(m, l->vector[CTW_V_ACT + 2]);
-        l->act_param[0] = (float)softplus(number_in(m, l->vector[CTW_V_ACT]));
-        l->act_param[1] = (float)(beta + softplus(number_in(m, l->vector[CTW_V_ACT + 1])));
-        l->act_param[2] = (float)beta;
-        l->act_param[3] = (float)number_in(m, l->vector[CTW_V_ACT + 3]);
-    }
-}
-
-/* Where values are keys, the norms of queries and keys must be part of the split (attention.c). */
-static enum ctw_status check_head_norms(const struct ctw_model *m, struct ctw_err *err)
-{
-    for (int i = 1; i <= m->n_decoders; i++) {
-        const struct ctw_layer *l = &m->layers[i];
-        const struct ctw_tensor *q = l->vector[CTW_V_WEIGHT + CTW_AT_Q];
-        const struct ctw_tensor *k = l->vector[CTW_V_WEIGHT + CTW_AT_K];
-        if (l->columns.k == l->columns.v && q != NULL && k != NULL && q->dtype != k->dtype)
-            return ctw_fail(err, CTW_EUNSUP,
-                            "%s is %s and %s is %s: where values are keys, different dtypes are "
-                            "not supported",
-                            q->name, ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
-    }
-    return CTW_OK;
+    enum ctw_status st = CTW_OK;
+    for (int i = 1; i <= m->n_decoders; i++)
+        for (int b = 0; b < m->layers[i].n_branches && st == CTW_OK; b++) {
+            const struct ctw_kind_row *k = ctw_kind_of(&m->layers[i].branch[b]);
+            read_numbers(m, &m->layers[i], b);
+            st = k->check != NULL ? k->check(&m->layers[i], b, err) : CTW_OK;
+        }
+    return st;
 }
 
 /* A configuration that lists what is not quantised, of a file in which nothing is. */
@@ -144,8 +135,7 @@ static enum ctw_status check_quantised(const struct ctw_finder *finder, struct c
 static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finder *finder,
                                      struct ctw_err *err)
 {
-    read_numbers(m);
-    enum ctw_status st = check_head_norms(m, err);
+    enum ctw_status st = finish_branches(m, err);
     if (st == CTW_OK)
         st = check_quantised(finder, err);
     if (st == CTW_OK && finder->quantises_activations)
@@ -164,7 +154,7 @@ static void count_weights(struct ctw_model *m)
         const struct ctw_layer *layer = &m->layers[l];
         for (int i = 0; i < ctw_layer_n_matrices(layer); i++) {
             const struct ctw_weight *w = &ctw_layer_matrix_of(layer, i)->weight;
-            if (ctw_layer_matrix_of(layer, i)->name == NULL || (i == CTW_M_HEAD && m->tied))
+            if (ctw_layer_matrix_of(layer, i)->name == NULL || ctw_is_tied_head(m, l, i))
                 continue;
             m->n_params += w->n * w->k;
             if (ctw_weight_is_dense(w))
@@ -431,6 +421,14 @@ done:
     return st;
 }
 
+static void free_inputs(struct ctw_head_inputs *inputs)
+{
+    for (int i = 0; inputs != NULL && i < CTW_N_HEADS; i++) {
+        ctw_free(inputs->of[i].scale);
+        ctw_free(inputs->of[i].zero);
+    }
+}
+
 void ctw_model_close(struct ctw_model *m)
 {
     if (m == NULL)
@@ -438,12 +436,10 @@ void ctw_model_close(struct ctw_model *m)
     for (int l = 0; l < m->n_layers; l++) {
         for (int i = 0; i < ctw_layer_n_matrices(&m->layers[l]); i++)
             ctw_matrix_close(ctw_layer_matrix(&m->layers[l], i));
-        ctw_free(m->layers[l].mixture.matrix);
+        ctw_free(m->layers[l].expert);
         ctw_free(m->layers[l].places);
-        for (int i = 0; i < CTW_N_HEADS; i++) {
-            ctw_free(m->layers[l].heads_input[i].scale);
-            ctw_free(m->layers[l].heads_input[i].zero);
-        }
+        for (int b = 0; b < m->layers[l].n_branches; b++)
+            free_inputs(ctw_branch_inputs(&m->layers[l].branch[b]));
         for (int i = 0; i < CTW_N_VECTORS; i++)
             ctw_free(m->layers[l].more[i]);
     }

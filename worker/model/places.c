@@ -15,26 +15,26 @@ static int by_file_and_offset(const void *a, const void *b)
 }
 
 /* May operations read the layer's matrix `i` at any time? See struct ctw_layer. */
-static bool is_held(const struct ctw_model *m, const struct ctw_layer *l, int i)
+static bool is_held(const struct ctw_model *m, int layer, int i)
 {
-    int layer = (int)(l - m->layers);
-    return layer == 0 ? i != CTW_M_EMBED : layer == m->n_layers - 1 ? i != CTW_M_HEAD : false;
+    return (layer == 0 || layer == m->n_layers - 1) && !ctw_is_vocabulary(m, layer, i);
 }
 
 /* The tensors that decoders read, without those that continue vectors. `out` NULL: only counts. */
 static int64_t list(const struct ctw_model *m, const struct ctw_layer *l,
                     struct ctw_tensor_place *out)
 {
+    int layer = (int)(l - m->layers);
     int64_t n = 0;
     for (int i = 0; i < ctw_layer_n_matrices(l); i++) {
         const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
         for (int part = 0; part < CTW_N_PARTS; part++) {
             if (matrix->part[part] == NULL || part == CTW_PART_SHAPE || matrix->at > 0 ||
-                (i == CTW_M_HEAD && m->tied))
+                ctw_is_tied_head(m, layer, i))
                 continue;
             if (out != NULL)
                 out[n] = (struct ctw_tensor_place){.tensor = matrix->part[part],
-                                                   .held = is_held(m, l, i)};
+                                                   .held = is_held(m, layer, i)};
             n++;
         }
     }

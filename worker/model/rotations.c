@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/model/names.h"
+#include "worker/model/names/names.h"
+#include "worker/model/recipe/kinds.h"
 
 enum { MAX_NAME = 1024, MAX_MATRIX = 32768 };
 
@@ -321,17 +322,18 @@ static enum ctw_status open_turn(const struct turn *t, int *out, struct ctw_err 
 static enum ctw_status check_shards(const struct turn *t, const struct ctw_layer *l, int role,
                                     struct ctw_err *err)
 {
-    for (int slot = 0; slot < CTW_SLOT_EXPERTS; slot++)
-        for (int i = 0; i < l->product[slot].n_shards; i++) {
-            const struct ctw_rows *rows = &l->product[slot].shard[i];
+    for (int product = 0; product < CTW_LAYER_SLOTS; product++)
+        for (int i = 0; i < l->product[product].n_shards; i++) {
+            const struct ctw_rows *rows = &l->product[product].shard[i];
             if (rows->matrix != role)
                 continue;
-            if (slot == CTW_SLOT_SHARED_GATE)
-                return cannot(t, "outputs of gates of experts are not supported", err);
-            if (slot == CTW_SLOT_DOWN && l->mixture.route.n_experts > 0)
-                return cannot(t, "the output of a shared expert is not supported", err);
-            if (slot == CTW_SLOT_GATE_UP && l->gated && l->glu.kind != CTW_GLU_PLAIN)
-                return cannot(t, "outputs of clamped gates are not supported", err);
+            const struct ctw_branch *b = &l->branch[product / CTW_BRANCH_PRODUCTS];
+            const struct ctw_kind_row *k = ctw_kind_of(b);
+            const char *why = k->rotated_output != NULL
+                                  ? k->rotated_output(b, product % CTW_BRANCH_PRODUCTS)
+                                  : NULL;
+            if (why != NULL)
+                return cannot(t, why, err);
             if (rows->step > 1 || rows->row0 % t->size != 0 || rows->n % t->size != 0)
                 return cannot(t,
                               "blocks of its output that span several parts of a fused module are "
@@ -352,15 +354,15 @@ static enum ctw_status turn_matrix(struct turn *t, const struct ctw_want *want, 
     if (strcmp(want->class_name, "Linear") != 0)
         return cannot(t, "rotations of this kind of module are not supported", err);
     /* Its class depends on transformers' version: "Linear" may mean it or not. */
-    if (want->kind == CTW_WANT_MATRIX && want->role == CTW_M_ROUTER)
+    if (ctw_want_is_in(want, ctw_kind_at(want->of)->router))
         return cannot(t, "rotations of routers are not supported", err);
     if (width % t->size != 0)
         return cannot(t, "head_dim does not divide its width", err);
     if (*to != 0)
         return cannot(t, "it is rotated twice, which is not supported", err);
-    if (expert && (!in || l->mixture.on_input || want->n_stacked > 0))
+    if (expert && (!in || !ctw_layer_changes_inputs(l) || want->n_stacked > 0))
         return cannot(t, "this is supported only of inputs of experts that are modules", err);
-    if (!in && want->role == CTW_M_HEAD)
+    if (!in && ctw_is_vocabulary(t->model, want->layer, want->role))
         return cannot(t, "logits are not supported", err);
     enum ctw_status st = in || expert ? CTW_OK : check_shards(t, l, want->role, err);
     return st == CTW_OK ? open_turn(t, to, err) : st;
@@ -370,7 +372,7 @@ static struct ctw_matrix *matrix_of(struct ctw_model *m, const struct ctw_want *
 {
     struct ctw_layer *l = &m->layers[w->layer];
     if (w->kind == CTW_WANT_EXPERT)
-        return &l->mixture.matrix[w->expert * CTW_N_EXPERT_MATRICES + (int64_t)w->role];
+        return &l->expert[w->expert * CTW_N_EXPERT_MATRICES + (int64_t)w->role];
     return w->kind == CTW_WANT_MATRIX || w->kind == CTW_WANT_TIED ? &l->matrix[w->role] : NULL;
 }
 
@@ -380,7 +382,8 @@ static enum ctw_status check_parents(struct turn *t, const struct ctw_want *want
 {
     char name[MAX_NAME];
     enum ctw_status st = CTW_OK;
-    bool bias = want->kind == CTW_WANT_VECTOR && want->role >= CTW_V_Q_BIAS; /* a matrix's */
+    bool bias = want->kind == CTW_WANT_VECTOR &&
+                want->role % CTW_BRANCH_VECTORS >= CTW_V_SCALAR; /* of no norm */
     snprintf(name, sizeof(name), "%s", want->name);
     for (int up = 1; st == CTW_OK && strchr(name, '.') != NULL; up++) {
         bool target = false;
@@ -417,16 +420,17 @@ static enum ctw_status turn_matrices(struct turn *t, int64_t *n, struct ctw_err 
 }
 
 /* Queries or keys of the layer that has this projection. */
-static enum ctw_status turn_heads(struct turn *t, const struct ctw_want *want, struct ctw_layer *l,
+static enum ctw_status turn_heads(struct turn *t, const struct ctw_want *want, struct ctw_branch *b,
                                   struct ctw_err *err)
 {
     char module[MAX_NAME];
-    int *to = t->use->place == CTW_TRANSFORM_QUERIES ? &l->rotate_q : &l->rotate_k;
+    struct ctw_head_inputs *inputs = ctw_branch_inputs(b);
+    int *to = t->use->place == CTW_TRANSFORM_QUERIES ? &inputs->rotate_q : &inputs->rotate_k;
     snprintf(module, sizeof(module), "%s", want->name);
     ctw_name_parent(module);
     t->module = module;
     t->size = t->transform->head_dim;
-    if (t->size == 0 || l->head % t->size != 0)
+    if (t->size == 0 || ctw_kind_of(b)->heads(b, CTW_HEADS_Q).width % t->size != 0)
         return cannot(t, "head_dim does not divide its heads", err);
     if (*to != 0)
         return cannot(t, "it is rotated twice, which is not supported", err);
@@ -440,15 +444,17 @@ static enum ctw_status turn_attentions(struct turn *t, int64_t *n, struct ctw_er
     enum ctw_status st = CTW_OK;
     for (int64_t i = 0; i < c->n_wants && st == CTW_OK; i++) {
         const struct ctw_want *w = &c->wants[i];
-        struct ctw_layer *l = &t->model->layers[w->layer];
-        bool target = false, first = w->role == CTW_M_Q || w->role == CTW_M_QKV;
-        if (w->kind != CTW_WANT_MATRIX || !first || l->n_head == 0 || l->kv_rank > 0)
+        const struct ctw_kind_row *k = ctw_kind_at(w->of);
+        bool target = false;
+        if (!k->rotates_heads || !ctw_want_is_in(w, k->module))
             continue;
+        struct ctw_layer *l = &t->model->layers[w->layer];
+        struct ctw_branch *b = &l->branch[w->role / CTW_BRANCH_MATRICES];
         st = ctw_name_is_target(c, w, 1, class_name, &t->use->targets, &t->use->ignore, &target,
                                 err);
-        bool other = t->use->place == CTW_TRANSFORM_KEYS && l->uses_kv >= 0; /* another layer's */
+        bool other = t->use->place == CTW_TRANSFORM_KEYS && k->heads(b, CTW_HEADS_K).n == 0;
         if (st == CTW_OK && target && !other)
-            st = turn_heads(t, w, l, err);
+            st = turn_heads(t, w, b, err);
         *n += target;
     }
     return st;

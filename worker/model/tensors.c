@@ -8,9 +8,10 @@
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/model/inputs.h"
-#include "worker/model/missing.h"
-#include "worker/model/names.h"
-#include "worker/model/stored.h"
+#include "worker/model/names/missing.h"
+#include "worker/model/names/names.h"
+#include "worker/model/names/stored.h"
+#include "worker/model/recipe/kinds.h"
 
 enum { MAX_NAME = 512 };
 
@@ -262,10 +263,9 @@ static bool is_not_meant(const struct ctw_want *want, const struct ctw_quant_gro
         expressions |= p->regex != NULL;
         named |= p->regex == NULL && strcmp(p->text, "Linear") != 0;
     }
-    if (want->kind != CTW_WANT_MATRIX)
-        return false;
-    return want->role == CTW_M_ROUTER || (want->role == CTW_M_EMBED && !named) ||
-           (want->role == CTW_M_HEAD && !named && !expressions);
+    return ctw_want_is_in(want, ctw_kind_at(want->of)->router) ||
+           (ctw_want_is_end(want, false, CTW_M_EMBED) && !named) ||
+           (ctw_want_is_end(want, true, CTW_M_HEAD) && !named && !expressions);
 }
 
 /* The matrix's group. An expert that is stored with scales was quantised, as a module or in a
@@ -353,11 +353,10 @@ enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
                : ctw_foreign_explain(finder->container, m->weight.names, want->name, st, err);
 }
 
-enum ctw_status ctw_expert_open(struct ctw_finder *finder, struct ctw_mixture *x,
+enum ctw_status ctw_expert_open(struct ctw_finder *finder, struct ctw_matrix *experts,
                                 const struct ctw_want *want, struct ctw_err *err)
 {
-    struct ctw_matrix *first =
-        &x->matrix[want->expert * CTW_N_EXPERT_MATRICES + (int64_t)want->role];
+    struct ctw_matrix *first = &experts[want->expert * CTW_N_EXPERT_MATRICES + (int64_t)want->role];
     enum ctw_status st = ctw_matrix_open(finder, first, want, err);
     for (int64_t e = 1; st == CTW_OK && e < want->n_stacked; e++) {
         struct ctw_matrix *m = first + e * CTW_N_EXPERT_MATRICES;
@@ -426,9 +425,11 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
 
 /* ---- vectors ---- */
 
-/* [n], and [] for one number; or [n, k]. */
+/* [n], and [] for one number; or [n, k], or as a convolution has it, [n, 1, k]. */
 static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
 {
+    if (want->k != 0 && t->n_dims == 3)
+        return t->shape[0] == want->n && t->shape[1] == 1 && t->shape[2] == want->k;
     if (want->k != 0)
         return t->n_dims == 2 && t->shape[0] == want->n && t->shape[1] == want->k;
     return t->n_dims == 1 ? t->shape[0] == want->n : t->n_dims == 0 && want->n == 1;

@@ -32,7 +32,7 @@ struct ctw_finder {
 enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
                                 const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 /* Opens a wanted matrix of one expert, or of all experts. */
-enum ctw_status ctw_expert_open(struct ctw_finder *finder, struct ctw_mixture *x,
+enum ctw_status ctw_expert_open(struct ctw_finder *finder, struct ctw_matrix *experts,
                                 const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_matrix_close(struct ctw_matrix *m);
 

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/places.h"
+#include "worker/model/recipe/kinds.h"
 
 static enum ctw_status walk(const struct ctw_layer *l, bool held, ctw_arena_visit *visit, void *arg,
                             struct ctw_err *err)
@@ -43,7 +44,7 @@ void ctw_arena_point(const struct ctw_model *m, int layer, size_t at, size_t n, 
         const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
         for (int part = 0; part < CTW_N_PARTS; part++) {
             if (matrix->part[part] == NULL || part == CTW_PART_SHAPE ||
-                (i == CTW_M_HEAD && m->tied))
+                ctw_is_tied_head(m, layer, i))
                 continue;
             size_t place = ctw_tensor_place_of(l, matrix->part[part]);
             if (place >= at && place - at < n)
@@ -66,8 +67,8 @@ void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers)
     for (int part = 0; part < CTW_N_PARTS; part++)
         for (int i = 0; i < m->n_layers; i++)
             for (int j = 0; j < CTW_N_MATRICES; j++)
-                if (j != CTW_M_HEAD && m->layers[i].matrix[j].part[part] ==
-                                           m->layers[head].matrix[CTW_M_HEAD].part[part])
+                if (!ctw_is_tied_head(m, i, j) && m->layers[i].matrix[j].part[part] ==
+                                                      m->layers[head].matrix[CTW_M_HEAD].part[part])
                     layers[head].matrix[CTW_M_HEAD].part[part] = layers[i].matrix[j].part[part];
 }
 
@@ -99,8 +100,12 @@ enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err 
             for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(matrix->input_part); j++)
                 st = add_numbers(m, matrix->input_part[j], err);
         }
-        for (int j = 0; st == CTW_OK && j < 2 * CTW_N_HEADS; j++)
-            st = add_numbers(m, l->heads_input[j / 2].part[j % 2], err);
+        for (int b = 0; b < l->n_branches; b++) {
+            const struct ctw_head_inputs *inputs =
+                ctw_branch_inputs((struct ctw_branch *)&l->branch[b]);
+            for (int j = 0; st == CTW_OK && inputs != NULL && j < 2 * CTW_N_HEADS; j++)
+                st = add_numbers(m, inputs->of[j / 2].part[j % 2], err);
+        }
     }
     return st;
 }

@@ -5,8 +5,9 @@
 struct exchanged {
     struct ctw_provider base;
     struct ctw_provider *most, *other;
-    int layer;                                       /* -1: none */
-    int role, n_experts;                             /* see ctw_provider_exchange() */
+    int layer;           /* -1: none */
+    int role, n_experts; /* see ctw_provider_exchange() */
+    bool is_head;
     int n_held;                                      /* parts that stay until the release */
     struct ctw_weight_data *expert;                  /* of data */
     bool failed_in_other;                            /* the last acquire */
@@ -31,7 +32,7 @@ static void exchange(struct exchanged *p)
         return;
     }
     p->data.matrix[p->role] = p->of_other->matrix[p->role];
-    if (p->role == CTW_M_HEAD) {
+    if (p->is_head) {
         p->data.row0 = p->of_other->row0;
         p->data.n_rows = p->of_other->n_rows;
     }
@@ -60,14 +61,14 @@ static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
 /* Of the head, whose other matrix is read, only that one's parts come. */
 static bool has_other_head(const struct exchanged *p, int layer)
 {
-    return layer == p->layer && p->role == CTW_M_HEAD;
+    return layer == p->layer && p->is_head;
 }
 
 /* A decoder layer's matrices, of both models: if the reference's product has unequal inputs, it is
  * not prepared, and so reads them until the layer ends. */
 static bool stays_to_the_end(const struct exchanged *p, int layer)
 {
-    return layer == p->layer && layer > 0 && p->role != CTW_M_HEAD;
+    return layer == p->layer && layer > 0 && !p->is_head;
 }
 
 static int exchanged_parts(struct ctw_provider *base, int layer)
@@ -161,11 +162,13 @@ enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ct
     return CTW_OK;
 }
 
-void ctw_provider_exchange(struct ctw_provider *base, int layer, int role, int n_experts)
+void ctw_provider_exchange(struct ctw_provider *base, int layer, int role, bool is_head,
+                           int n_experts)
 {
     struct exchanged *p = (struct exchanged *)base;
     p->layer = layer;
     p->role = role;
+    p->is_head = is_head;
     p->n_experts = n_experts;
 }
 

@@ -75,14 +75,16 @@ enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const stru
                                            struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * All of `most`, except for one matrix at a time, which is `other`'s: ctw_provider_exchange() says
- * which, while no layer is acquired; layer -1: none. Role CTW_N_MATRICES + a ctw_expert_role: this
+ * which, while no layer is acquired; layer -1: none. `role` is the layer's matrix; is_head: that of
+ * the head; CTW_N_MATRICES + a ctw_expert_role: this
  * matrix of all experts. Both models have a matrix there, and layers of at most n_experts. `most`
  * and `other` must outlive it, and stay usable by themselves.
  */
 enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ctw_provider *most,
                                             struct ctw_provider *other, int n_experts,
                                             struct ctw_err *err) CTW_MUST_CHECK;
-void ctw_provider_exchange(struct ctw_provider *p, int layer, int role, int n_experts);
+void ctw_provider_exchange(struct ctw_provider *p, int layer, int role, bool is_head,
+                           int n_experts);
 /* Of an exchanged provider: did the last acquire fail, and in `other`? */
 bool ctw_provider_failed_in_other(const struct ctw_provider *p);
 /* Will the provider read the files again? If so, they must not change. */

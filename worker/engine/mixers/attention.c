@@ -1,39 +1,54 @@
 /*
  * Softmax attention with grouped heads: projections, norms of heads, RoPE, scores, output.
  *
- * f->wide holds, at different times, the product's columns [chunk, ld], and from element
- * ctw_plan_queries_at() on, the queries in attention's layout [chunk, n_head * head]; then
- * attention's output [chunk, n_head * head_v], which overwrites the product, and the gate of it,
- * which overwrites the queries.
+ * f->wide holds, at different times, the product's columns [chunk, ld], and behind them the queries
+ * in attention's layout [chunk, n_head * head]; then attention's output [chunk, n_head * head_v],
+ * which overwrites the product, and the gate of it, which overwrites the queries.
  */
 #include "worker/engine/mixers/keys.h"
+
+static const struct ctw_attention *attention_of(const struct ctw_step *s)
+{
+    return &s->branch->attention;
+}
+
+/* Columns of the product's place, where attention's output follows while it reads the queries,
+ * which may be wider: of few key heads, with value heads larger than the others. */
+static int64_t product_columns(const struct ctw_layer *l, int branch)
+{
+    const struct ctw_attention *a = &l->branch[branch].attention;
+    const struct ctw_product *qkv = &l->product[ctw_product_at(branch, CTW_P_QKV)];
+    return ctw_max64(ctw_plan_columns(qkv), (int64_t)a->n_head * a->head_v);
+}
 
 /* The chunk's queries. */
 static void *queries_at(const struct ctw_step *s)
 {
-    return (char *)s->f->wide + (size_t)ctw_plan_queries_at(s->layer, s->f->plan.chunk_tokens) *
-                                    ctw_dtype_bytes(s->f->dtype);
+    int64_t at = ctw_wide_up(s->f->plan.chunk_tokens * product_columns(s->layer, s->index));
+    return (char *)s->f->wide + (size_t)at * ctw_dtype_bytes(s->f->dtype);
 }
 
 /* Does the split normalise the heads of q and k? Otherwise norms are steps of their own. */
-static bool fuses_norms(const struct ctw_layer *l)
+static bool fuses_norms(const struct ctw_step *s)
 {
-    const struct ctw_norm_rule *q = &l->norm[CTW_AT_Q], *k = &l->norm[CTW_AT_K];
+    const struct ctw_attention *l = attention_of(s);
+    const struct ctw_norm_rule *q = ctw_step_rule(s, CTW_AT_Q), *k = ctw_step_rule(s, CTW_AT_K);
+    const struct ctw_tensor *q_weight = ctw_step_vector(s, CTW_V_WEIGHT + CTW_AT_Q);
+    const struct ctw_tensor *k_weight = ctw_step_vector(s, CTW_V_WEIGHT + CTW_AT_K);
     return q->present && k->present && q->kind == CTW_NORM_RMS && !l->norms_after_rope &&
-           l->head_norms == CTW_HEADS_ALIKE && l->qkv_limit == 0 && q->eps == k->eps &&
-           q->offset == k->offset && l->vector[CTW_V_WEIGHT + CTW_AT_Q] != NULL &&
-           l->vector[CTW_V_WEIGHT + CTW_AT_K] != NULL &&
-           l->vector[CTW_V_WEIGHT + CTW_AT_Q]->dtype == l->vector[CTW_V_WEIGHT + CTW_AT_K]->dtype;
+           l->head_norms == CTW_HEADS_ALIKE && l->limit == 0 && q->eps == k->eps &&
+           q->offset == k->offset && q_weight != NULL && k_weight != NULL &&
+           q_weight->dtype == k_weight->dtype;
 }
 
 /* The norm of n_heads heads per token, in place; rows are ld elements apart. */
-static enum ctw_status norm_heads(const struct ctw_step *s, enum ctw_norm_place place, void *heads,
-                                  int n_heads, int64_t ld, struct ctw_err *err)
+static enum ctw_status norm_heads(const struct ctw_step *s, int place, void *heads, int n_heads,
+                                  int64_t ld, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_attention *l = attention_of(s);
     bool wide = l->head_norms == CTW_HEADS_WIDE && place != CTW_AT_V;
     struct ctw_op_norm op = ctw_step_norm(s, place);
-    if (!l->norm[place].present)
+    if (!ctw_step_rule(s, place)->present)
         return CTW_OK;
     op.dim = wide ? (int64_t)n_heads * l->head : l->head;
     op.n_groups = wide ? 1 : n_heads;
@@ -47,10 +62,10 @@ static enum ctw_status norm_heads(const struct ctw_step *s, enum ctw_norm_place 
 /* Clamps q, k and v. */
 static enum ctw_status clamp_columns(const struct ctw_step *s, struct ctw_err *err)
 {
-    int64_t ld = s->layer->columns.ld;
+    int64_t ld = attention_of(s)->columns.ld;
     return ctw_act(s->f->be,
                    &(struct ctw_op_act){.act = CTW_ACT_CLIP,
-                                        .param = {s->layer->qkv_limit},
+                                        .param = {attention_of(s)->limit},
                                         .dtype = s->f->dtype,
                                         .n_tok = s->chunk->n_tok,
                                         .dim = ld,
@@ -65,25 +80,25 @@ static enum ctw_status clamp_columns(const struct ctw_step *s, struct ctw_err *e
 static enum ctw_status finish_columns(const struct ctw_step *s, const struct ctw_op_qkv *split,
                                       struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_attention *l = attention_of(s);
     const struct ctw_qkv_columns *c = &split->columns;
     size_t es = ctw_dtype_bytes(s->f->dtype);
     char *at = s->f->wide;
     enum ctw_status st = CTW_OK;
     bool norms = !l->norms_after_rope && split->q_norm == NULL;
-    if (l->qkv_limit > 0 && !l->limits_normed)
+    if (l->limit > 0 && !l->limits_normed)
         st = clamp_columns(s, err);
     if (norms && st == CTW_OK)
         st = norm_heads(s, CTW_AT_Q, at + (size_t)c->q * es, l->n_head, c->ld, err);
     if (norms && st == CTW_OK && split->k != NULL)
         st = norm_heads(s, CTW_AT_K, at + (size_t)c->k * es, l->n_kv, c->ld, err);
-    if (l->qkv_limit > 0 && l->limits_normed && st == CTW_OK)
+    if (l->limit > 0 && l->limits_normed && st == CTW_OK)
         st = clamp_columns(s, err);
     return st;
 }
 
 /* Value heads of another size than key heads are not part of the split. */
-static bool values_apart(const struct ctw_layer *l)
+static bool values_apart(const struct ctw_attention *l)
 {
     return l->head_v != l->head;
 }
@@ -92,7 +107,7 @@ static bool values_apart(const struct ctw_layer *l)
 static enum ctw_status take_values(const struct ctw_step *s, const struct ctw_keys *keys,
                                    struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_attention *l = attention_of(s);
     size_t es = ctw_dtype_bytes(s->f->dtype);
     const struct ctw_op_norm copy = {.kind = CTW_NORM_NONE,
                                      .dtype = s->f->dtype,
@@ -101,14 +116,14 @@ static enum ctw_status take_values(const struct ctw_step *s, const struct ctw_ke
                                      .dim = (int64_t)l->n_kv * l->head_v,
                                      .x = (char *)s->f->wide + (size_t)l->columns.v * es,
                                      .ldx = l->columns.ld,
-                                     .y = keys->v_here};
+                                     .y = keys->v.here};
     return ctw_norm(s->f->be, &copy, err);
 }
 
 static enum ctw_status norm_after_split(const struct ctw_step *s, const struct ctw_keys *keys,
                                         const struct ctw_op_qkv *split, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_attention *l = attention_of(s);
     int64_t q = (int64_t)l->n_head * l->head, kv = (int64_t)l->n_kv * l->head;
     enum ctw_status st = values_apart(l) && l->uses_kv < 0 ? take_values(s, keys, err) : CTW_OK;
     if (st == CTW_OK && l->norms_after_rope)
@@ -124,7 +139,7 @@ static enum ctw_status norm_after_split(const struct ctw_step *s, const struct c
 static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *heads, int n_heads,
                                     struct ctw_err *err)
 {
-    int64_t dim = (int64_t)n_heads * s->layer->head;
+    int64_t dim = (int64_t)n_heads * attention_of(s)->head;
     if (name == 0)
         return CTW_OK;
     enum ctw_status st = ctw_rotate(s->f->be,
@@ -144,21 +159,24 @@ static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *he
 static enum ctw_status quantise_heads(const struct ctw_step *s, const struct ctw_keys *keys,
                                       void *queries, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_attention *l = attention_of(s);
     int64_t q = (int64_t)l->n_head * l->head, k = (int64_t)l->n_kv * l->head;
     int64_t v = (int64_t)l->n_kv * l->head_v;
-    enum ctw_status st = ctw_heads_quantise(s, CTW_HEADS_Q, queries, l->n_head, l->head, q, err);
+    enum ctw_status st =
+        ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_Q], queries, l->n_head, l->head, q, err);
     if (st == CTW_OK && l->uses_kv < 0)
-        st = ctw_heads_quantise(s, CTW_HEADS_K, keys->k_here, l->n_kv, l->head, k, err);
+        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_K], keys->k.here, l->n_kv, l->head, k,
+                                err);
     if (st == CTW_OK && l->uses_kv < 0)
-        st = ctw_heads_quantise(s, CTW_HEADS_V, keys->v_here, l->n_kv, l->head_v, v, err);
+        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], keys->v.here, l->n_kv, l->head_v, v,
+                                err);
     return st;
 }
 
 static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_keys *keys)
 {
     struct ctw_forward *f = s->f;
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_attention *l = attention_of(s);
     const struct ctw_rope *rope = l->rope < 0 ? NULL : &f->model->rope[l->rope];
     struct ctw_op_qkv op = {
         .dtype = f->dtype,
@@ -174,15 +192,15 @@ static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_key
         .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
         .q_factor = l->q_factors ? f->q_factor : NULL,
         .q = queries_at(s),
-        .k = l->uses_kv >= 0 ? NULL : keys->k_here,
-        .v = l->uses_kv >= 0 || values_apart(l) ? NULL : keys->v_here,
+        .k = l->uses_kv >= 0 ? NULL : keys->k.here,
+        .v = l->uses_kv >= 0 || values_apart(l) ? NULL : keys->v.here,
     };
-    if (fuses_norms(l)) {
-        op.q_norm = s->data->vector[CTW_V_WEIGHT + CTW_AT_Q];
-        op.k_norm = s->data->vector[CTW_V_WEIGHT + CTW_AT_K];
-        op.norm_dtype = l->vector[CTW_V_WEIGHT + CTW_AT_Q]->dtype;
-        op.norm_eps = l->norm[CTW_AT_Q].eps;
-        op.norm_offset = l->norm[CTW_AT_Q].offset;
+    if (fuses_norms(s)) {
+        op.q_norm = ctw_step_vector_data(s, CTW_V_WEIGHT + CTW_AT_Q);
+        op.k_norm = ctw_step_vector_data(s, CTW_V_WEIGHT + CTW_AT_K);
+        op.norm_dtype = ctw_step_vector(s, CTW_V_WEIGHT + CTW_AT_Q)->dtype;
+        op.norm_eps = ctw_step_rule(s, CTW_AT_Q)->eps;
+        op.norm_offset = ctw_step_rule(s, CTW_AT_Q)->offset;
     }
     return op;
 }
@@ -190,25 +208,25 @@ static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_key
 static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *keys,
                                struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_attention *l = attention_of(s);
     struct ctw_shard shards[CTW_MAX_SHARDS];
     struct ctw_op_qkv split = split_of(s, keys);
     bool own_norms = split.q_norm == NULL && !l->norms_after_rope &&
-                     (l->norm[CTW_AT_Q].present || l->norm[CTW_AT_K].present);
+                     (ctw_step_rule(s, CTW_AT_Q)->present || ctw_step_rule(s, CTW_AT_K)->present);
     const struct ctw_op_linear product = {
         .shards = shards,
-        .n_shards = ctw_step_shards(s, CTW_SLOT_QKV, shards),
-        .slot = CTW_SLOT_QKV,
+        .n_shards = ctw_step_shards(s, CTW_P_QKV, shards),
+        .slot = ctw_step_slot(s, CTW_P_QKV),
         .dtype = s->f->dtype,
         .epilogue = CTW_EPI_STORE,
         .n_tok = s->chunk->n_tok,
         .x = s->f->norm,
         .ldx = s->f->model->hidden,
         .y = s->f->wide,
-        .ldy = ctw_plan_qkv_columns(l),
+        .ldy = ctw_plan_columns(ctw_step_product_of(s, CTW_P_QKV)),
     };
     enum ctw_status st;
-    if (own_norms || l->qkv_limit > 0 || values_apart(l)) {
+    if (own_norms || l->limit > 0 || values_apart(l)) {
         st = ctw_linear(s->f->be, &product, err);
         if (st == CTW_OK)
             st = finish_columns(s, &split, err);
@@ -220,18 +238,19 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
     if (st == CTW_OK)
         st = norm_after_split(s, keys, &split, err);
     if (st == CTW_OK)
-        st = rotate_heads(s, l->rotate_q, split.q, l->n_head, err);
+        st = rotate_heads(s, l->inputs.rotate_q, split.q, l->n_head, err);
     if (st == CTW_OK && l->uses_kv < 0)
-        st = rotate_heads(s, l->rotate_k, split.k, l->n_kv, err);
+        st = rotate_heads(s, l->inputs.rotate_k, split.k, l->n_kv, err);
     return st == CTW_OK ? quantise_heads(s, keys, split.q, err) : st;
 }
 
 /* Attention's output times its gate. The queries are no longer needed: the gate is there. */
 static enum ctw_status gate_heads(const struct ctw_step *s, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
-    int64_t n = l->matrix[CTW_M_HEADS_GATE].weight.n, all = (int64_t)l->n_head * l->head_v;
-    enum ctw_status st = ctw_step_product(s, CTW_SLOT_HEADS_GATE, s->f->norm, s->f->model->hidden,
+    const struct ctw_attention *l = attention_of(s);
+    int64_t n = ctw_plan_columns(ctw_step_product_of(s, CTW_P_HEADS_GATE)),
+            all = (int64_t)l->n_head * l->head_v;
+    enum ctw_status st = ctw_step_product(s, CTW_P_HEADS_GATE, s->f->norm, s->f->model->hidden,
                                           queries_at(s), n, err);
     if (st != CTW_OK)
         return st;
@@ -248,24 +267,84 @@ static enum ctw_status gate_heads(const struct ctw_step *s, struct ctw_err *err)
                     err);
 }
 
-enum ctw_status ctw_mixer_attention(const struct ctw_step *s, struct ctw_err *err)
+/* Keys and values of the layer itself, or of the layer that it shares them with. */
+static int kept_of(const struct ctw_attention *a)
+{
+    return a->uses_kv >= 0 ? a->uses_kv : a->keeps_kv;
+}
+
+static enum ctw_status attend(const struct ctw_step *s, const struct ctw_keys *keys,
+                              struct ctw_err *err)
+{
+    const struct ctw_attention *a = attention_of(s);
+    const struct ctw_tensor *sinks = ctw_step_vector(s, CTW_V_SINKS);
+    const struct ctw_op_attention op = {
+        .n_head = a->n_head,
+        .n_kv = a->n_kv,
+        .head = a->head,
+        .head_v = a->head_v,
+        .scale = a->scale,
+        .window = a->window,
+        .chunk = a->chunk,
+        .v_factor = a->v_factor,
+        .softcap = a->softcap,
+        .sinks = ctw_step_vector_data(s, CTW_V_SINKS),
+        .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,
+        .alibi = s->f->alibi,
+        .q = queries_at(s),
+        .out = s->f->wide,
+    };
+    return ctw_keys_attend(s, keys, op, err);
+}
+
+static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
-    const struct ctw_layer *l = s->layer;
-    struct ctw_keys keys;
+    const struct ctw_attention *l = attention_of(s);
+    const struct ctw_keys keys = {.k = ctw_step_carry(s, CTW_CARRY_K),
+                                  .v = ctw_step_carry(s, CTW_CARRY_V)};
     int64_t columns = (int64_t)l->n_head * l->head_v;
-    enum ctw_status st = ctw_keys_begin(s, &keys, err);
+    enum ctw_status st = project(s, &keys, err);
     if (st == CTW_OK)
-        st = project(s, &keys, err);
-    if (st == CTW_OK)
-        st = ctw_keys_attend(s, &keys, queries_at(s), f->wide, err);
+        st = attend(s, &keys, err);
     if (st == CTW_OK && l->gate != CTW_GATE_NONE)
         st = gate_heads(s, err);
     if (st == CTW_OK)
         st = ctw_step_norm_in_place(s, CTW_AT_HEADS_OUT, f->wide, columns, err);
-    /* The MLP beside this mixer reads the residual as it is now. */
-    if (st == CTW_OK && l->parallel && l->norm[CTW_AT_MLP].present)
-        st = ctw_step_read(s, CTW_AT_MLP, s->before, err);
-    const struct ctw_join join = {CTW_SLOT_O, CTW_AT_MIXER_OUT, CTW_AT_MIXER_SUM, l->mixer_factor};
-    return st == CTW_OK ? ctw_step_join(s, &join, f->wide, columns, err) : st;
+    return st == CTW_OK ? ctw_step_join(s, CTW_P_O, f->wide, columns, err) : st;
 }
+
+/* ---- memory and time ---------------------------------------------------------------------- */
+
+static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
+{
+    const struct ctw_attention *a = &l->branch[branch].attention;
+    (void)longest;
+    w->wide = ctw_max64(w->wide, product_columns(l, branch) + (int64_t)a->n_head * a->head);
+    w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
+    w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
+    w->group = ctw_max64(w->group, a->n_head / a->n_kv);
+}
+
+static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
+                  enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES])
+{
+    const struct ctw_attention *a = &b->attention;
+    size_t heads = (size_t)a->n_kv * ctw_dtype_bytes(dtype);
+    int kept = kept_of(a);
+    enum ctw_carry_life life = kept >= 0 ? CTW_FOR_PASS : CTW_FOR_LAYER;
+    (void)m;
+    (void)longest;
+    rules[CTW_CARRY_K] = (struct ctw_carry_rule){heads * (size_t)a->head, life, kept};
+    rules[CTW_CARRY_V] = (struct ctw_carry_rule){heads * (size_t)a->head_v, life, kept};
+}
+
+static double key_flops(const struct ctw_branch *b, int64_t n_keys)
+{
+    const struct ctw_attention *a = &b->attention;
+    int64_t keys = a->window > 0 && a->window < n_keys ? a->window : n_keys;
+    return 2.0 * a->n_head * (double)(a->head + a->head_v) * (double)keys;
+}
+
+const struct ctw_kind_ops ctw_ops_attention = {
+    .widen = widen, .carry = carry, .joins = CTW_P_O, .key_flops = key_flops, .run = run};

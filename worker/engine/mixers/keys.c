@@ -1,69 +1,5 @@
 #include "worker/engine/mixers/keys.h"
 
-/* Carried keys and values, or an index into f->kept. */
-enum { CARRIED = -1 };
-
-static int kept_of(const struct ctw_layer *l)
-{
-    return l->uses_kv >= 0 ? l->uses_kv : l->keeps_kv >= 0 ? l->keeps_kv : CARRIED;
-}
-
-/* Bytes of a token's keys, of its values. */
-struct row_bytes {
-    size_t k, v;
-    size_t index; /* the indexer's key; 0: there is none */
-};
-
-static struct row_bytes row_bytes(const struct ctw_step *s)
-{
-    const struct ctw_layer *l = s->layer;
-    size_t heads = (size_t)l->n_kv * ctw_dtype_bytes(s->f->dtype);
-    bool indexed = ctw_plan_is_sparse(l, s->f->plan.longest);
-    return (struct row_bytes){
-        .k = heads * (size_t)l->head,
-        .v = heads * (size_t)l->head_v,
-        .index = indexed ? (size_t)l->index.head * ctw_dtype_bytes(s->f->dtype) : 0};
-}
-
-static enum ctw_status move_array(const struct ctw_step *s, void *array, size_t row,
-                                  struct ctw_err *err)
-{
-    struct ctw_forward *f = s->f;
-    size_t bytes = (size_t)s->chunk->n_moved * row;
-    const void *source = (char *)array + (size_t)s->chunk->moved_from * row;
-    enum ctw_status st = CTW_OK;
-    /* If source and destination overlap, copy by way of f->wide. The keys fit: a sequence that
-     * does not start at row 0 began in the previous chunk, so it has fewer keys than a chunk. */
-    if (s->chunk->moved_from < s->chunk->n_moved) {
-        st = ctw_device_copy(f->be, f->wide, source, bytes, err);
-        source = f->wide;
-    }
-    return st == CTW_OK ? ctw_device_copy(f->be, array, source, bytes, err) : st;
-}
-
-enum ctw_status ctw_keys_begin(const struct ctw_step *s, struct ctw_keys *out, struct ctw_err *err)
-{
-    struct ctw_forward *f = s->f;
-    const struct row_bytes row = row_bytes(s);
-    int kept = kept_of(s->layer);
-    bool carried = kept == CARRIED;
-    size_t here = (size_t)(carried ? s->chunk->kv_row : s->chunk->tok0);
-    *out = (struct ctw_keys){.k = carried ? f->k : f->kept[kept].k,
-                             .v = carried ? f->v : f->kept[kept].v,
-                             .carried = carried};
-    out->k_here = (char *)out->k + here * row.k;
-    out->v_here = (char *)out->v + here * row.v;
-    out->index_here = (char *)f->index_keys + here * row.index;
-    if (!carried || s->chunk->n_moved == 0)
-        return CTW_OK;
-    enum ctw_status st = move_array(s, f->k, row.k, err);
-    if (st == CTW_OK)
-        st = move_array(s, f->v, row.v, err);
-    if (st == CTW_OK && row.index > 0)
-        st = move_array(s, f->index_keys, row.index, err);
-    return st;
-}
-
 static enum ctw_status quantise(const struct ctw_step *s, const struct ctw_quantise *how, void *x,
                                 int64_t n, int64_t ld, struct ctw_err *err)
 {
@@ -78,10 +14,10 @@ static enum ctw_status quantise(const struct ctw_step *s, const struct ctw_quant
     return ctw_quantise(s->f->be, &op, err);
 }
 
-enum ctw_status ctw_heads_quantise(const struct ctw_step *s, enum ctw_heads which, void *x,
-                                   int n_heads, int64_t head, int64_t ld, struct ctw_err *err)
+enum ctw_status ctw_heads_quantise(const struct ctw_step *s, const struct ctw_heads_input *h,
+                                   void *x, int n_heads, int64_t head, int64_t ld,
+                                   struct ctw_err *err)
 {
-    const struct ctw_heads_input *h = &s->layer->heads_input[which];
     struct ctw_quantise how = h->how;
     size_t bytes = (size_t)head * ctw_dtype_bytes(s->f->dtype);
     enum ctw_status st = CTW_OK;
@@ -97,41 +33,13 @@ enum ctw_status ctw_heads_quantise(const struct ctw_step *s, enum ctw_heads whic
     return st;
 }
 
-uint32_t *ctw_keys_seen(const struct ctw_step *s)
-{
-    int64_t row = s->f->plan.seen_by_pass ? s->chunk->tok0 : 0;
-    return s->f->seen + row * s->f->plan.seen_words;
-}
-
 enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys *keys,
-                                const void *q, void *out, struct ctw_err *err)
+                                struct ctw_op_attention op, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
-    const struct ctw_tensor *sinks = l->vector[CTW_V_SINKS];
-    const uint32_t *seen = ctw_plan_is_sparse(l, s->f->plan.longest) ? ctw_keys_seen(s) : NULL;
-    const struct ctw_op_attention op = {
-        .dtype = s->f->dtype,
-        .n_head = l->n_head,
-        .n_kv = l->n_kv,
-        .head = l->head,
-        .head_v = l->head_v,
-        .scale = l->attn_scale,
-        .window = l->window,
-        .chunk = l->attn_chunk,
-        .v_factor = l->v_factor,
-        .seen = seen,
-        .ld_seen = s->f->plan.seen_words,
-        .seen_from = l->index.chosen,
-        .softcap = l->attn_softcap,
-        .sinks = sinks != NULL ? s->data->vector[CTW_V_SINKS] : NULL,
-        .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,
-        .alibi = s->f->alibi,
-        .q = q,
-        .k = keys->k,
-        .v = keys->v,
-        .out = out,
-        .seqs = keys->carried ? s->chunk->seqs : s->chunk->kept_seqs,
-        .n_seqs = s->chunk->n_seqs,
-    };
+    op.dtype = s->f->dtype;
+    op.k = keys->k.all;
+    op.v = keys->v.all;
+    op.seqs = s->chunk->seqs[keys->k.life];
+    op.n_seqs = s->chunk->n_seqs;
     return ctw_attention(s->f->be, &op, err);
 }

@@ -14,21 +14,59 @@ struct parts {
     int64_t ld; /* of latents */
 };
 
+static const struct ctw_latent *latent_of(const struct ctw_step *s)
+{
+    return &s->branch->latent;
+}
+
+/* Columns of the indexer's queries. */
+static int64_t index_columns(const struct ctw_latent *x)
+{
+    return (int64_t)x->index.n_head * x->index.head;
+}
+
+/* Columns of the queries' place, which the indexer uses first; of the product of keys and values.
+ */
+static int64_t query_columns(const struct ctw_latent *x)
+{
+    return ctw_max64((int64_t)x->n_head * x->head, index_columns(x));
+}
+
+static int64_t expanded_columns(const struct ctw_latent *x)
+{
+    return ctw_max64((int64_t)x->n_head * (x->head - x->turning + x->head_v), index_columns(x));
+}
+
+/* Does the layer choose keys, or use a choice, in sequences of up to `longest` tokens? In others a
+ * query sees all keys, as a choice would. */
+static bool is_sparse(const struct ctw_latent *x, int64_t longest)
+{
+    return x->index.chosen > 0 && longest > x->index.chosen;
+}
+
+/* Words of a query's choice: a bit for each key. */
+static int64_t choice_words(int64_t longest)
+{
+    return (longest + 31) / 32;
+}
+
 static struct parts parts_of(const struct ctw_step *s)
 {
     const int64_t chunk = s->f->plan.chunk_tokens;
+    const int64_t ld = ctw_plan_columns(ctw_step_product_of(s, CTW_P_LATENTS));
+    const int64_t queries = ctw_wide_up(chunk * ld);
+    const int64_t expanded = ctw_wide_up(queries + chunk * query_columns(latent_of(s)));
     const size_t es = ctw_dtype_bytes(s->f->dtype);
     char *wide = s->f->wide;
     return (struct parts){.latents = wide,
-                          .queries = wide + (size_t)ctw_plan_queries_at(s->layer, chunk) * es,
-                          .expanded = wide + (size_t)ctw_plan_expanded_at(s->layer, chunk) * es,
-                          .ld = ctw_plan_qkv_columns(s->layer)};
+                          .queries = wide + (size_t)queries * es,
+                          .expanded = wide + (size_t)expanded * es,
+                          .ld = ld};
 }
 
 /* The norm of `dim` columns of the latents from column `col` on, in place. */
-static enum ctw_status norm_latent(const struct ctw_step *s, enum ctw_norm_place place,
-                                   const struct parts *p, int64_t col, int64_t dim,
-                                   struct ctw_err *err)
+static enum ctw_status norm_latent(const struct ctw_step *s, int place, const struct parts *p,
+                                   int64_t col, int64_t dim, struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
     op.dim = dim;
@@ -42,18 +80,18 @@ static enum ctw_status project_latents(const struct ctw_step *s, const struct pa
                                        struct ctw_err *err)
 {
     enum ctw_status st =
-        ctw_step_product(s, CTW_SLOT_QKV, s->f->norm, s->f->model->hidden, p->latents, p->ld, err);
-    return st == CTW_OK && s->layer->q_rank > 0
-               ? norm_latent(s, CTW_AT_Q_A, p, 0, s->layer->q_rank, err)
+        ctw_step_product(s, CTW_P_LATENTS, s->f->norm, s->f->model->hidden, p->latents, p->ld, err);
+    return st == CTW_OK && latent_of(s)->q_rank > 0
+               ? norm_latent(s, CTW_AT_Q_A, p, 0, latent_of(s)->q_rank, err)
                : st;
 }
 
 static enum ctw_status project_queries(const struct ctw_step *s, const struct parts *p,
                                        struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_latent *l = latent_of(s);
     bool low = l->q_rank > 0;
-    return ctw_step_product(s, CTW_SLOT_Q_B, low ? p->latents : s->f->norm,
+    return ctw_step_product(s, CTW_P_Q_B, low ? p->latents : s->f->norm,
                             low ? p->ld : s->f->model->hidden, p->queries,
                             (int64_t)l->n_head * l->head, err);
 }
@@ -65,7 +103,7 @@ static enum ctw_status project_queries(const struct ctw_step *s, const struct pa
 static enum ctw_status turn_index(const struct ctw_step *s, int n_head, const void *from,
                                   int64_t col, int64_t ld, void *to, struct ctw_err *err)
 {
-    const struct ctw_indexer *x = &s->layer->index;
+    const struct ctw_indexer *x = &latent_of(s)->index;
     const struct ctw_rope *rope = &s->f->model->rope[x->rope];
     return ctw_qkv(s->f->be,
                    &(struct ctw_op_qkv){.dtype = s->f->dtype,
@@ -85,9 +123,10 @@ static enum ctw_status turn_index(const struct ctw_step *s, int n_head, const vo
 
 /* Which keys the chunk's queries see. */
 static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts *p,
-                                   const struct ctw_keys *keys, struct ctw_err *err)
+                                   struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_carried index = ctw_step_carry(s, CTW_CARRY_INDEX);
+    const struct ctw_latent *l = latent_of(s);
     const struct ctw_indexer *x = &l->index;
     const int64_t col = l->q_rank + l->kv_rank + l->turning, n = (int64_t)x->n_head * x->head;
     const struct ctw_op_index op = {
@@ -96,19 +135,19 @@ static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts 
         .head = x->head,
         .chosen = x->chosen,
         .q = p->queries,
-        .k = s->f->index_keys,
+        .k = index.all,
         .weights = p->latents + (size_t)(col + x->head) * ctw_dtype_bytes(s->f->dtype),
         .ld_weights = p->ld,
-        .seqs = s->chunk->seqs,
+        .seqs = s->chunk->seqs[index.life],
         .n_seqs = s->chunk->n_seqs,
-        .seen = ctw_keys_seen(s),
-        .ld_seen = s->f->plan.seen_words,
+        .seen = ctw_step_carry(s, CTW_CARRY_CHOICE).here,
+        .ld_seen = choice_words(s->f->plan.longest),
     };
     enum ctw_status st = norm_latent(s, CTW_AT_INDEX_K, p, col, x->head, err);
     if (st == CTW_OK)
-        st = turn_index(s, 1, p->latents, col, p->ld, keys->index_here, err);
+        st = turn_index(s, 1, p->latents, col, p->ld, index.here, err);
     if (st == CTW_OK)
-        st = ctw_step_product(s, CTW_SLOT_INDEX_Q, p->latents, p->ld, p->expanded, n, err);
+        st = ctw_step_product(s, CTW_P_INDEX_Q, p->latents, p->ld, p->expanded, n, err);
     if (st == CTW_OK)
         st = turn_index(s, x->n_head, p->expanded, 0, n, p->queries, err);
     return st == CTW_OK ? ctw_index(s->f->be, &op, err) : st;
@@ -121,20 +160,23 @@ static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts 
 static enum ctw_status quantise_expanded(const struct ctw_step *s, const struct parts *p,
                                          const struct ctw_keys *keys, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_latent *l = latent_of(s);
     const int64_t k = (int64_t)l->n_head * l->head, v = (int64_t)l->n_head * l->head_v;
     const size_t es = ctw_dtype_bytes(s->f->dtype), own = (size_t)(l->head - l->turning);
-    enum ctw_status st = ctw_heads_quantise(s, CTW_HEADS_Q, p->queries, l->n_head, l->head, k, err);
-    if (!ctw_layer_caches_latents(l)) {
+    enum ctw_status st =
+        ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_Q], p->queries, l->n_head, l->head, k, err);
+    if (!ctw_latent_is_cached(l)) {
         if (st == CTW_OK)
-            st = ctw_heads_quantise(s, CTW_HEADS_K, keys->k_here, l->n_kv, l->head, k, err);
+            st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_K], keys->k.here, l->n_head, l->head,
+                                    k, err);
         if (st == CTW_OK)
-            st = ctw_heads_quantise(s, CTW_HEADS_V, keys->v_here, l->n_kv, l->head_v, v, err);
+            st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], keys->v.here, l->n_head,
+                                    l->head_v, v, err);
         return st;
     }
     for (int h = 0; h < l->n_head && st == CTW_OK; h++) {
-        char *shared = (char *)keys->k_here + ((size_t)h * (size_t)l->head + own) * es;
-        st = ctw_heads_quantise(s, CTW_HEADS_V, shared, 1, l->turning, k, err);
+        char *shared = (char *)keys->k.here + ((size_t)h * (size_t)l->head + own) * es;
+        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_V], shared, 1, l->turning, k, err);
     }
     return st;
 }
@@ -144,7 +186,7 @@ static enum ctw_status expand(const struct ctw_step *s, const struct parts *p,
                               const struct ctw_keys *keys, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_latent *l = latent_of(s);
     const struct ctw_rope *rope = l->rope < 0 ? NULL : &f->model->rope[l->rope];
     const size_t es = ctw_dtype_bytes(f->dtype);
     const int own = l->head - l->turning;
@@ -163,38 +205,97 @@ static enum ctw_status expand(const struct ctw_step *s, const struct parts *p,
         .positions = f->positions + s->chunk->tok0,
         .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
         .q_factor = l->q_factors ? f->q_factor : NULL,
-        .k = keys->k_here,
-        .v = keys->v_here,
+        .k = keys->k.here,
+        .v = keys->v.here,
     };
     enum ctw_status st = norm_latent(s, CTW_AT_KV_A, p, l->q_rank, l->kv_rank, err);
-    if (st == CTW_OK && ctw_layer_caches_latents(l))
-        st = ctw_heads_quantise(s, CTW_HEADS_K, p->latents + (size_t)l->q_rank * es, 1, l->kv_rank,
-                                p->ld, err);
+    if (st == CTW_OK && ctw_latent_is_cached(l))
+        st = ctw_heads_quantise(s, &l->inputs.of[CTW_HEADS_K], p->latents + (size_t)l->q_rank * es,
+                                1, l->kv_rank, p->ld, err);
     if (st == CTW_OK)
-        st = ctw_step_product(s, CTW_SLOT_KV_B, p->latents + (size_t)l->q_rank * es, p->ld,
+        st = ctw_step_product(s, CTW_P_KV_B, p->latents + (size_t)l->q_rank * es, p->ld,
                               p->expanded, (int64_t)l->n_head * (own + l->head_v), err);
     if (st == CTW_OK)
         st = ctw_latent(f->be, &op, err);
     return st == CTW_OK ? quantise_expanded(s, p, keys, err) : st;
 }
 
-enum ctw_status ctw_mixer_latent(const struct ctw_step *s, struct ctw_err *err)
+static enum ctw_status attend(const struct ctw_step *s, const struct parts *p,
+                              const struct ctw_keys *keys, bool sparse, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
+    const struct ctw_latent *l = latent_of(s);
+    const struct ctw_op_attention op = {.n_head = l->n_head,
+                                        .n_kv = l->n_head,
+                                        .head = l->head,
+                                        .head_v = l->head_v,
+                                        .scale = l->scale,
+                                        .seen = sparse ? ctw_step_carry(s, CTW_CARRY_CHOICE).here
+                                                       : NULL,
+                                        .ld_seen = choice_words(s->f->plan.longest),
+                                        .seen_from = l->index.chosen,
+                                        .alibi = s->f->alibi,
+                                        .q = p->queries,
+                                        .out = p->expanded};
+    return ctw_keys_attend(s, keys, op, err);
+}
+
+static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_latent *l = latent_of(s);
     const struct parts p = parts_of(s);
-    const struct ctw_join join = {CTW_SLOT_O, CTW_AT_MIXER_OUT, CTW_AT_MIXER_SUM, l->mixer_factor};
-    struct ctw_keys keys;
-    enum ctw_status st = ctw_keys_begin(s, &keys, err);
-    if (st == CTW_OK)
-        st = project_latents(s, &p, err);
-    if (st == CTW_OK && !l->index.shared && ctw_plan_is_sparse(l, s->f->plan.longest))
-        st = choose_keys(s, &p, &keys, err);
+    bool sparse = is_sparse(l, s->f->plan.longest);
+    const struct ctw_keys keys = {.k = ctw_step_carry(s, CTW_CARRY_K),
+                                  .v = ctw_step_carry(s, CTW_CARRY_V)};
+    enum ctw_status st = project_latents(s, &p, err);
+    if (st == CTW_OK && !l->index.shared && sparse)
+        st = choose_keys(s, &p, err);
     if (st == CTW_OK)
         st = project_queries(s, &p, err);
     if (st == CTW_OK)
         st = expand(s, &p, &keys, err);
     if (st == CTW_OK)
-        st = ctw_keys_attend(s, &keys, p.queries, p.expanded, err);
-    return st == CTW_OK ? ctw_step_join(s, &join, p.expanded, (int64_t)l->n_head * l->head_v, err)
-                        : st;
+        st = attend(s, &p, &keys, sparse, err);
+    return st == CTW_OK
+               ? ctw_step_join(s, CTW_P_LATENT_O, p.expanded, (int64_t)l->n_head * l->head_v, err)
+               : st;
 }
+
+/* ---- memory and time ---------------------------------------------------------------------- */
+
+static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
+{
+    const struct ctw_latent *x = &l->branch[branch].latent;
+    const struct ctw_product *latents = &l->product[ctw_product_at(branch, CTW_P_LATENTS)];
+    int64_t out = (int64_t)x->n_head * x->head_v;
+    w->wide =
+        ctw_max64(w->wide, ctw_plan_columns(latents) + query_columns(x) + expanded_columns(x));
+    w->inner_k = ctw_max64(ctw_max64(w->inner_k, out), ctw_max64(x->q_rank, x->kv_rank));
+    w->head = ctw_max64(w->head, ctw_max64(x->head, x->head_v));
+    w->group = ctw_max64(w->group, 1);
+    w->chooses |= is_sparse(x, longest);
+}
+
+static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
+                  enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES])
+{
+    const struct ctw_latent *x = &b->latent;
+    size_t es = ctw_dtype_bytes(dtype), heads = (size_t)x->n_head * es;
+    rules[CTW_CARRY_K].bytes = heads * (size_t)x->head;
+    rules[CTW_CARRY_V].bytes = heads * (size_t)x->head_v;
+    rules[CTW_CARRY_K].life = rules[CTW_CARRY_V].life = CTW_FOR_LAYER;
+    if (!is_sparse(x, longest))
+        return;
+    rules[CTW_CARRY_INDEX] = (struct ctw_carry_rule){(size_t)x->index.head * es, CTW_FOR_LAYER, 0};
+    rules[CTW_CARRY_CHOICE] =
+        (struct ctw_carry_rule){(size_t)choice_words(longest) * sizeof(uint32_t),
+                                m->shares_choices ? CTW_FOR_PASS : CTW_FOR_CHUNK, 0};
+}
+
+static double key_flops(const struct ctw_branch *b, int64_t n_keys)
+{
+    const struct ctw_latent *x = &b->latent;
+    return 2.0 * x->n_head * (double)(x->head + x->head_v) * (double)n_keys;
+}
+
+const struct ctw_kind_ops ctw_ops_latent = {
+    .widen = widen, .carry = carry, .joins = CTW_P_LATENT_O, .key_flops = key_flops, .run = run};

@@ -30,7 +30,7 @@ static void describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *
     for (size_t k = 0; mlp->act == CTW_ACT_XIELU && k < CTW_COUNT(numbers); k++) {
         char name[32];
         (void)snprintf(name, sizeof(name), "mlp.act_fn.%s", numbers[k]);
-        ctw_describe_vector(c, i, CTW_V_ACT + (int)k, name, 1);
+        ctw_describe_vector(c, i, ctw_vector_at(CTW_MLP, CTW_V_ACT) + (int)k, name, 1);
     }
 }
 
@@ -58,13 +58,13 @@ static void describe(struct ctw_config *c)
         ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "attention_layernorm", 0);
         ctw_describe_norm(c, i, CTW_AT_MLP, &norm, "feedforward_layernorm", 0);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_kv,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .qkv_bias = bias,
-                                                       .o_bias = bias,
-                                                       .norms = &qk_norms});
+                               &(struct ctw_attention_rules){.n_head = s.n_head,
+                                                             .n_kv = s.n_kv,
+                                                             .head = head,
+                                                             .rope = rope,
+                                                             .qkv_bias = bias,
+                                                             .o_bias = bias,
+                                                             .norms = &qk_norms});
         describe_mlp(c, i, &mlp);
     }
 }

@@ -23,15 +23,15 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct ctw_siz
 {
     ctw_describe_norms(c, i, norm);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention){.n_head = s->n_head,
-                                                   .n_kv = s->n_head,
-                                                   .head = head,
-                                                   .rope = -1,
-                                                   .order = CTW_QKV_BY_HEAD,
-                                                   .qkv = "self_attention.query_key_value",
-                                                   .o = "self_attention.dense",
-                                                   .qkv_bias = true,
-                                                   .o_bias = true});
+                           &(struct ctw_attention_rules){.n_head = s->n_head,
+                                                         .n_kv = s->n_head,
+                                                         .head = head,
+                                                         .rope = -1,
+                                                         .order = CTW_QKV_BY_HEAD,
+                                                         .qkv = "self_attention.query_key_value",
+                                                         .o = "self_attention.dense",
+                                                         .qkv_bias = true,
+                                                         .o_bias = true});
     ctw_describe_mlp(c, i,
                      &(struct ctw_mlp){.inner = s->inner,
                                        .act = CTW_ACT_GELU_TANH,

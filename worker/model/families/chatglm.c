@@ -80,7 +80,7 @@ static void describe(struct ctw_config *c)
                                   .head = "transformer.output_layer",
                                   .norm = norm});
     ctw_describe_buffers(c, frequencies);
-    const struct ctw_attention attention = {
+    const struct ctw_attention_rules attention = {
         .n_head = s.n_head,
         .n_kv = s.n_kv,
         .head = head,
@@ -106,6 +106,5 @@ static void describe(struct ctw_config *c)
 
 const struct ctw_family ctw_family_chatglm = {.model_type = "chatglm",
                                               .architecture = "ChatGLMModel",
-                                              .old_architecture =
-                                                  "ChatGLMForConditionalGeneration",
+                                              .old_architecture = "ChatGLMForConditionalGeneration",
                                               .describe = describe};

@@ -46,17 +46,17 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct cohere 
                            int rope)
 {
     const struct ctw_qk_norms qk_norms = {.form = m->norm, .heads = CTW_HEADS_OWN};
-    ctw_describe_layer(c, i)->parallel = true;
+    ctw_describe_branch(c, i, CTW_MLP)->beside = true;
     ctw_describe_norm(c, i, CTW_AT_MIXER, &m->norm, "input_layernorm", 0);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention){.n_head = m->sizes.n_head,
-                                                   .n_kv = m->sizes.n_kv,
-                                                   .head = m->head,
-                                                   .rope = rope,
-                                                   .window = window,
-                                                   .qkv_bias = m->bias,
-                                                   .o_bias = m->bias,
-                                                   .norms = m->qk_norm ? &qk_norms : NULL});
+                           &(struct ctw_attention_rules){.n_head = m->sizes.n_head,
+                                                         .n_kv = m->sizes.n_kv,
+                                                         .head = m->head,
+                                                         .rope = rope,
+                                                         .window = window,
+                                                         .qkv_bias = m->bias,
+                                                         .o_bias = m->bias,
+                                                         .norms = m->qk_norm ? &qk_norms : NULL});
     ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = m->sizes.inner, .act = m->act});
 }
 

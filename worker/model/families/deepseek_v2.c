@@ -2,7 +2,7 @@
  */
 #include <string.h>
 
-#include "worker/model/families/latent.h"
+#include "worker/model/families/latent_keys.h"
 
 extern const struct ctw_family ctw_family_deepseek_v2;
 
@@ -51,7 +51,6 @@ static void describe(struct ctw_config *c)
     latent_rope(c, &attention, &absent);
     for (int64_t i = 0; i < s.n_layers; i++)
         latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
-
 }
 
 const struct ctw_family ctw_family_deepseek_v2 = {

@@ -1,6 +1,6 @@
 /* DeepSeek V3 and R1, and Kimi K2, which is the same class under another model_type: latent
  * attention, grouped sigmoid routing. Defaults: DeepseekV3Config. Also Kimi K2.5's text model. */
-#include "worker/model/families/latent.h"
+#include "worker/model/families/latent_keys.h"
 
 extern const struct ctw_family ctw_family_deepseek_v3;
 extern const struct ctw_family ctw_family_kimi_k2;
@@ -30,7 +30,6 @@ static void describe(struct ctw_config *c)
     latent_rope(c, &attention, &absent);
     for (int64_t i = 0; i < s.n_layers; i++)
         latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
-
 }
 
 const struct ctw_family ctw_family_deepseek_v3 = {

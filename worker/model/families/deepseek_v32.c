@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "worker/model/families/latent.h"
+#include "worker/model/families/latent_keys.h"
 
 extern const struct ctw_family ctw_family_deepseek_v32;
 extern const struct ctw_family ctw_family_glm_moe_dsa;

@@ -18,17 +18,17 @@ static void describe(struct ctw_config *c)
     enum ctw_activation act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm, .tied = true});
     int rope = ctw_describe_rope(
-        c, &(struct ctw_rope_rules){
-               .head = head, .pairing = CTW_ROPE_INTERLEAVED, .theta = 500000.0});
+        c,
+        &(struct ctw_rope_rules){.head = head, .pairing = CTW_ROPE_INTERLEAVED, .theta = 500000.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_kv,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .qkv_bias = bias,
-                                                       .o_bias = bias});
+                               &(struct ctw_attention_rules){.n_head = s.n_head,
+                                                             .n_kv = s.n_kv,
+                                                             .head = head,
+                                                             .rope = rope,
+                                                             .qkv_bias = bias,
+                                                             .o_bias = bias});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .bias = bias});
     }
 }

@@ -23,7 +23,7 @@ static const int64_t *key_windows(struct ctw_config *c, int64_t n_layers, int64_
 }
 
 static void describe_layer(struct ctw_config *c, int64_t i, const struct ctw_norm_form *norm,
-                           const struct ctw_attention *attention, const struct ctw_mlp *mlp)
+                           const struct ctw_attention_rules *attention, const struct ctw_mlp *mlp)
 {
     ctw_describe_norm(c, i, CTW_AT_MIXER_OUT, norm, "post_attention_layernorm", 0);
     ctw_describe_norm(c, i, CTW_AT_MLP_OUT, norm, "post_feedforward_layernorm", 0);
@@ -51,12 +51,13 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
-        const struct ctw_attention attention = {.n_head = s.n_head,
-                                                .n_kv = s.n_kv,
-                                                .head = head,
-                                                .rope = window == 0 || windows[i] != 0 ? rope : -1,
-                                                .window = windows[i],
-                                                .norms = &qk_norms};
+        const struct ctw_attention_rules attention = {.n_head = s.n_head,
+                                                      .n_kv = s.n_kv,
+                                                      .head = head,
+                                                      .rope = window == 0 || windows[i] != 0 ? rope
+                                                                                             : -1,
+                                                      .window = windows[i],
+                                                      .norms = &qk_norms};
         describe_layer(c, i, &norm, &attention, &mlp);
     }
 }

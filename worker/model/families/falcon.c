@@ -42,7 +42,7 @@ static void read_layout(struct ctw_config *c, struct falcon *f)
 
 static void describe_layer(struct ctw_config *c, int64_t i, const struct falcon *f, int rope)
 {
-    ctw_describe_layer(c, i)->parallel = f->parallel;
+    ctw_describe_branch(c, i, CTW_MLP)->beside = f->parallel;
     ctw_describe_norm(c, i, CTW_AT_MIXER, &f->norm, f->two_norms ? "ln_attn" : "input_layernorm",
                       0);
     if (f->two_norms)
@@ -50,15 +50,15 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct falcon 
     else if (!f->parallel)
         ctw_describe_norm(c, i, CTW_AT_MLP, &f->norm, "post_attention_layernorm", 0);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention){.n_head = f->sizes.n_head,
-                                                   .n_kv = f->sizes.n_kv,
-                                                   .head = f->head,
-                                                   .rope = rope,
-                                                   .order = f->order,
-                                                   .qkv = "self_attention.query_key_value",
-                                                   .o = "self_attention.dense",
-                                                   .qkv_bias = f->bias,
-                                                   .o_bias = f->bias});
+                           &(struct ctw_attention_rules){.n_head = f->sizes.n_head,
+                                                         .n_kv = f->sizes.n_kv,
+                                                         .head = f->head,
+                                                         .rope = rope,
+                                                         .order = f->order,
+                                                         .qkv = "self_attention.query_key_value",
+                                                         .o = "self_attention.dense",
+                                                         .qkv_bias = f->bias,
+                                                         .o_bias = f->bias});
     ctw_describe_mlp(c, i,
                      &(struct ctw_mlp){.inner = f->sizes.inner,
                                        .act = f->act,

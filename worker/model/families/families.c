@@ -44,6 +44,7 @@
     X(hunyuan_v1_moe)                                                                              \
     X(hy_v3)                                                                                       \
     X(laguna)                                                                                      \
+    X(lfm2)                                                                                        \
     X(llama)                                                                                       \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \

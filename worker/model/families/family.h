@@ -159,7 +159,8 @@ const char *ctw_key_either(const struct ctw_config *c, const char *name, const c
 void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status, const char *fmt,
                   ...) CTW_PRINTF(4, 5);
 
-/* ---- sizes (sizes.c), and models with Llama's keys, module names and layers (describe.c) ---- */
+/* ---- sizes (sizes.c), and models with Llama's keys, module names and layers (recipe/describe.c)
+ * ---- */
 
 /* The sizes that a configuration gives, or transformers' defaults for them. */
 struct ctw_sizes {
@@ -234,7 +235,8 @@ void ctw_describe_alibi(struct ctw_config *c, int64_t n_head, double max_bias, d
 
 /*
  * Reads a RoPE's keys (rope.h), adds it to the model, unless the model has an equal one, and
- * returns its index, for the layers that use it. After ctw_describe_model(). (describe_rope.c)
+ * returns its index, for the layers that use it. After ctw_describe_model().
+ * (recipe/describe_rope.c)
  */
 int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules);
 
@@ -245,16 +247,19 @@ bool ctw_key_has_rope(const struct ctw_config *c);
  * not one of a RoPE's. */
 double ctw_key_rope_number(struct ctw_config *c, const char *name, double absent);
 
-/* Decoder layer i, to set what the functions below do not (model.h says what its members mean).
- * After an error: a layer that nothing reads. */
-struct ctw_layer *ctw_describe_layer(struct ctw_config *c, int64_t i);
+/* A branch of decoder layer i, to set what the functions below do not (model.h says what its
+ * members mean). After an error: a branch that nothing reads. */
+struct ctw_branch *ctw_describe_branch(struct ctw_config *c, int64_t i, int branch);
+/* The same, of this kind. */
+struct ctw_branch *ctw_describe_kind(struct ctw_config *c, int64_t i, int branch,
+                                     enum ctw_kind kind);
 
 /* Layers of ctw_describe_norm(), beside the decoders 0 .. */
 enum { CTW_EMBEDDING = -1 };
 
 /* A norm over the residual or a branch, "MODULE.weight" and ".bias", of n elements (0: hidden). */
-void ctw_describe_norm(struct ctw_config *c, int64_t i, enum ctw_norm_place place,
-                       const struct ctw_norm_form *form, const char *module, int64_t n);
+void ctw_describe_norm(struct ctw_config *c, int64_t i, int place, const struct ctw_norm_form *form,
+                       const char *module, int64_t n);
 /* Llama's two norms: input_layernorm and post_attention_layernorm. */
 void ctw_describe_norms(struct ctw_config *c, int64_t i, const struct ctw_norm_form *form);
 
@@ -275,9 +280,10 @@ enum ctw_qkv_order {
 };
 
 /* Grouped-query attention. Names: NULL is Llama's. */
-struct ctw_attention {
+struct ctw_attention_rules {
     int64_t n_head, n_kv, head, window;
     int rope;          /* an index of ctw_describe_rope(); -1: none */
+    bool q_factors;    /* queries are multiplied by the model's factors (model.h) */
     double scale;      /* of scores; 0: 1 / sqrt(head) */
     double softcap;    /* of scores; 0: none */
     double limit;      /* of q, k and v, which are clamped; 0: none */
@@ -314,6 +320,7 @@ struct ctw_latent_attention {
     int64_t nope, rope, head_v;
     int rope_index; /* an index of ctw_describe_rope(), for heads of `rope` elements; -1: none */
     double scale;   /* of scores; 0: 1 / sqrt(nope + rope) */
+    bool q_factors; /* queries are multiplied by the model's factors (model.h) */
     bool bias;      /* of q_a_proj (q_proj has none), kv_a_proj_with_mqa and o_proj */
     struct ctw_norm_form norm; /* of latents */
     struct ctw_indexer index;  /* sparse attention, with q_rank; chosen 0: none */
@@ -379,34 +386,56 @@ struct ctw_experts {
     const char *shared_gate;      /* the module of its factor [1, hidden]; NULL: none */
 };
 
-void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a);
+void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a);
 void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
                                    const struct ctw_latent_attention *a);
 void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp);
+/* Gemma 4's, behind the MLP. */
+void ctw_describe_own_input(struct ctw_config *c, int64_t i, enum ctw_activation act,
+                            const struct ctw_norm_form *norm);
 /*
  * Instead of ctw_describe_mlp(), which describes the shared expert for it. Files of llm-compressor,
  * which have a module for each expert ("experts.0.gate_proj") whatever the family's own files have,
- * are described as they are. (describe_experts.c)
+ * are described as they are. (recipe/mixture.c)
  */
 void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *x);
 
 /* ---- what other builders are made of ---- */
 
+static inline const char *ctw_name_or(const char *name, const char *absent)
+{
+    return name != NULL ? name : absent;
+}
+
 /* Adds a tensor or matrix to the list of those that the checkpoint must have. `name` is relative to
  * a decoder layer's names. */
 void ctw_describe_want(struct ctw_config *c, struct ctw_want w, const char *name);
 
-/* A Linear module of decoder layer i (CTW_EMBEDDING, or n_layers: the head's layer) as the next
- * shard of a product; bias -1: it has none. */
-void ctw_describe_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
-                         enum ctw_matrix_role role, int bias, const char *module, int64_t n,
+/* A Linear module as the next shard of a branch's product, all by their roles. */
+struct ctw_linear_rules {
+    int product, matrix;
+    int bias; /* the vector; 0: none */
+    const char *module;
+    int64_t n, k;
+};
+
+/* Of decoder layer i (CTW_EMBEDDING, or n_layers: the head's layer). */
+void ctw_describe_linear(struct ctw_config *c, int64_t i, int branch,
+                         const struct ctw_linear_rules *r);
+/* The parts of that: the layer's matrix, rows as the next shard of the layer's product, and the
+ * bias "MODULE.bias" as the layer's vector. */
+void ctw_describe_matrix(struct ctw_config *c, int64_t i, int matrix, const char *module, int64_t n,
                          int64_t k);
+void ctw_describe_shard(struct ctw_config *c, int64_t i, int product, struct ctw_rows rows);
+void ctw_describe_bias(struct ctw_config *c, int64_t i, int vector, const char *module, int64_t n);
 /* A vector [n] of such a layer, by the tensor's name; described again: a tensor that continues it.
  */
-void ctw_describe_vector(struct ctw_config *c, int64_t i, int role, const char *name, int64_t n);
+void ctw_describe_vector(struct ctw_config *c, int64_t i, int vector, const char *name, int64_t n);
+/* A norm without a tensor. */
+void ctw_describe_nameless_norm(struct ctw_config *c, int64_t i, int place,
+                                const struct ctw_norm_form *form);
 /* An embedding table of layer 0. */
-void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const char *module,
-                        int64_t n, int64_t k);
+void ctw_describe_table(struct ctw_config *c, int role, const char *module, int64_t n, int64_t k);
 /* Decoder layer i's module that files hold but the model does not use. */
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
 /* The first tensor of the files that has this in its name; NULL: none. */

@@ -52,15 +52,15 @@ static void describe_with(struct ctw_config *c, bool vision)
         gemma_describe_norms(c, i, &norm);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention){.n_head = s.n_head,
-                                    .n_kv = s.n_kv,
-                                    .head = head,
-                                    .rope = describe_rope(c, head, windows[i] != 0),
-                                    .window = windows[i],
-                                    .scale = scale,
-                                    .qkv_bias = bias,
-                                    .o_bias = bias,
-                                    .norms = &qk_norms});
+            &(struct ctw_attention_rules){.n_head = s.n_head,
+                                          .n_kv = s.n_kv,
+                                          .head = head,
+                                          .rope = describe_rope(c, head, windows[i] != 0),
+                                          .window = windows[i],
+                                          .scale = scale,
+                                          .qkv_bias = bias,
+                                          .o_bias = bias,
+                                          .norms = &qk_norms});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }

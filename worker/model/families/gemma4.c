@@ -83,12 +83,16 @@ static void describe_experts(struct ctw_config *c, int64_t i, const struct keys 
     struct ctw_norm_form norm = k->norm;
     experts.shared = mlp;
     ctw_describe_experts(c, i, &experts);
-    ctw_describe_norm(c, i, CTW_AT_EXPERTS, &norm, "pre_feedforward_layernorm_2", 0);
-    ctw_describe_norm(c, i, CTW_AT_SHARED_OUT, &norm, "post_feedforward_layernorm_1", 0);
-    ctw_describe_norm(c, i, CTW_AT_EXPERTS_OUT, &norm, "post_feedforward_layernorm_2", 0);
+    ctw_describe_norm(c, i, ctw_norm_at(CTW_MLP, CTW_AT_EXPERTS), &norm,
+                      "pre_feedforward_layernorm_2", 0);
+    ctw_describe_norm(c, i, ctw_norm_at(CTW_MLP, CTW_AT_SHARED_OUT), &norm,
+                      "post_feedforward_layernorm_1", 0);
+    ctw_describe_norm(c, i, ctw_norm_at(CTW_MLP, CTW_AT_EXPERTS_OUT), &norm,
+                      "post_feedforward_layernorm_2", 0);
     norm.weightless = true;
-    ctw_describe_norm(c, i, CTW_AT_ROUTER, &norm, "router", 0);
-    ctw_describe_vector(c, i, CTW_V_WEIGHT + CTW_AT_ROUTER, "router.scale", k->s.hidden);
+    ctw_describe_norm(c, i, ctw_norm_at(CTW_MLP, CTW_AT_ROUTER), &norm, "router", 0);
+    ctw_describe_vector(c, i, ctw_norm_weight(ctw_norm_at(CTW_MLP, CTW_AT_ROUTER)), "router.scale",
+                        k->s.hidden);
 }
 
 static struct keys read_keys(struct ctw_config *c)
@@ -157,7 +161,7 @@ static void describe_attention(struct ctw_config *c, int64_t i, const struct key
     struct ctw_norm_form v_norm = k->norm;
     v_norm.weightless = true;
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention){
+                           &(struct ctw_attention_rules){
                                .n_head = k->s.n_head,
                                .n_kv = n_kv,
                                .head = head,
@@ -197,21 +201,12 @@ static void describe_inputs(struct ctw_config *c, const struct keys *k)
     c->model->input_dim = k->input;
     c->model->input_embed_scale = (float)(gemma_embed_scale(k->input) * M_SQRT1_2);
     ctw_describe_table(c, CTW_M_INPUT_EMBED, "model.embed_tokens_per_layer", vocab, all);
-    ctw_describe_linear(c, CTW_EMBEDDING, CTW_SLOT_INPUT_PROJ, CTW_M_INPUT_PROJ, -1,
-                        "model.per_layer_model_projection", all, k->s.hidden);
-    ctw_describe_norm(c, CTW_EMBEDDING, CTW_AT_INPUT, &norm, "model.per_layer_projection_norm",
+    ctw_describe_linear(c, CTW_EMBEDDING, 0,
+                        &(struct ctw_linear_rules){CTW_P_INPUTS, CTW_M_INPUTS_PROJ, 0,
+                                                   "model.per_layer_model_projection", all,
+                                                   k->s.hidden});
+    ctw_describe_norm(c, CTW_EMBEDDING, CTW_AT_INPUTS, &norm, "model.per_layer_projection_norm",
                       k->input);
-}
-
-static void describe_input(struct ctw_config *c, int64_t i, const struct keys *k)
-{
-    if (k->input == 0)
-        return;
-    ctw_describe_linear(c, i, CTW_SLOT_INPUT_GATE, CTW_M_INPUT_GATE, -1, "per_layer_input_gate",
-                        k->input, k->s.hidden);
-    ctw_describe_linear(c, i, CTW_SLOT_INPUT_PROJ, CTW_M_INPUT_PROJ, -1, "per_layer_projection",
-                        k->s.hidden, k->input);
-    ctw_describe_norm(c, i, CTW_AT_INPUT, &k->norm, "post_per_layer_input_norm", 0);
 }
 
 static void describe(struct ctw_config *c)
@@ -233,8 +228,11 @@ static void describe(struct ctw_config *c)
             describe_experts(c, i, &k, &mlp);
         else
             ctw_describe_mlp(c, i, &mlp);
-        describe_input(c, i, &k);
-        ctw_describe_vector(c, i, CTW_V_SCALAR, "layer_scalar", 1);
+        if (k.input > 0)
+            ctw_describe_own_input(c, i, k.act, &k.norm);
+        ctw_describe_vector(c, i,
+                            ctw_vector_at(k.input > 0 ? CTW_OWN_INPUT : CTW_MLP, CTW_V_SCALAR),
+                            "layer_scalar", 1);
     }
 }
 

@@ -46,7 +46,7 @@ static void describe_with(struct ctw_config *c, const struct rules *rules)
         }
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention){
+            &(struct ctw_attention_rules){
                 .n_head = s.n_head, .n_kv = s.n_kv, .head = head, .rope = rope, .qkv_bias = bias});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .fused = true});
     }

@@ -38,13 +38,14 @@ static void describe_with(struct ctw_config *c, bool vision)
                                                              .partial = 0.5});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_kv,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .qkv_bias = bias,
-                                                       .norms = has_norms ? &qk_norms : NULL});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){.n_head = s.n_head,
+                                          .n_kv = s.n_kv,
+                                          .head = head,
+                                          .rope = rope,
+                                          .qkv_bias = bias,
+                                          .norms = has_norms ? &qk_norms : NULL});
         if (i < dense)
             ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
         else

@@ -1,5 +1,5 @@
 /* GLM 4.7 Flash: latent attention, sigmoid routing. Defaults: Glm4MoeLiteConfig. */
-#include "worker/model/families/latent.h"
+#include "worker/model/families/latent_keys.h"
 
 extern const struct ctw_family ctw_family_glm4_moe_lite;
 

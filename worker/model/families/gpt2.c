@@ -14,16 +14,16 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct ctw_siz
     ctw_describe_norm(c, i, CTW_AT_MIXER, norm, "ln_1", 0);
     ctw_describe_norm(c, i, CTW_AT_MLP, norm, "ln_2", 0);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention){.n_head = s->n_head,
-                                                   .n_kv = s->n_head,
-                                                   .head = s->hidden / s->n_head,
-                                                   .rope = -1,
-                                                   .scale = scale,
-                                                   .order = CTW_QKV_IN_ORDER,
-                                                   .qkv = "attn.c_attn",
-                                                   .o = "attn.c_proj",
-                                                   .qkv_bias = true,
-                                                   .o_bias = true});
+                           &(struct ctw_attention_rules){.n_head = s->n_head,
+                                                         .n_kv = s->n_head,
+                                                         .head = s->hidden / s->n_head,
+                                                         .rope = -1,
+                                                         .scale = scale,
+                                                         .order = CTW_QKV_IN_ORDER,
+                                                         .qkv = "attn.c_attn",
+                                                         .o = "attn.c_proj",
+                                                         .qkv_bias = true,
+                                                         .o_bias = true});
     ctw_describe_mlp(c, i,
                      &(struct ctw_mlp){.inner = s->inner,
                                        .act = act,

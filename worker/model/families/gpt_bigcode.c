@@ -42,16 +42,17 @@ static void describe(struct ctw_config *c)
                                                  .tied = true});
     ctw_describe_positions(c, "transformer.wpe", 0);
     ctw_describe_buffers(c, masks);
-    const struct ctw_attention attention = {.n_head = s.n_head,
-                                            .n_kv = one_key ? 1 : s.n_head,
-                                            .head = head,
-                                            .rope = -1,
-                                            .scale = scaled ? 0 : 1,
-                                            .order = one_key ? CTW_QKV_IN_ORDER : CTW_QKV_BY_HEAD,
-                                            .qkv = "attn.c_attn",
-                                            .o = "attn.c_proj",
-                                            .qkv_bias = true,
-                                            .o_bias = true};
+    const struct ctw_attention_rules attention = {.n_head = s.n_head,
+                                                  .n_kv = one_key ? 1 : s.n_head,
+                                                  .head = head,
+                                                  .rope = -1,
+                                                  .scale = scaled ? 0 : 1,
+                                                  .order =
+                                                      one_key ? CTW_QKV_IN_ORDER : CTW_QKV_BY_HEAD,
+                                                  .qkv = "attn.c_attn",
+                                                  .o = "attn.c_proj",
+                                                  .qkv_bias = true,
+                                                  .o_bias = true};
     const struct ctw_mlp mlp = {.inner = s.inner,
                                 .act = act,
                                 .plain = true,

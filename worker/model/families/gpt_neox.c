@@ -34,18 +34,18 @@ static void describe(struct ctw_config *c)
                                                              .partial_key = "rotary_pct",
                                                              .partial = 0.25});
     for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_layer(c, i)->parallel = parallel;
+        ctw_describe_branch(c, i, CTW_MLP)->beside = parallel;
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_head,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .order = CTW_QKV_BY_HEAD,
-                                                       .qkv = "attention.query_key_value",
-                                                       .o = "attention.dense",
-                                                       .qkv_bias = bias,
-                                                       .o_bias = bias});
+                               &(struct ctw_attention_rules){.n_head = s.n_head,
+                                                             .n_kv = s.n_head,
+                                                             .head = head,
+                                                             .rope = rope,
+                                                             .order = CTW_QKV_BY_HEAD,
+                                                             .qkv = "attention.query_key_value",
+                                                             .o = "attention.dense",
+                                                             .qkv_bias = bias,
+                                                             .o_bias = bias});
         ctw_describe_mlp(c, i,
                          &(struct ctw_mlp){.inner = s.inner,
                                            .act = act,

@@ -52,7 +52,7 @@ static void describe_with(struct ctw_config *c, bool codegen)
                                                  .head_bias = true});
     limit_length(c);
     ctw_describe_buffers(c, masks);
-    const struct ctw_attention attention = {
+    const struct ctw_attention_rules attention = {
         .n_head = s.n_head,
         .n_kv = s.n_head,
         .head = head,
@@ -74,7 +74,7 @@ static void describe_with(struct ctw_config *c, bool codegen)
                                 .up = "mlp.fc_in",
                                 .down = "mlp.fc_out"};
     for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_layer(c, i)->parallel = true;
+        ctw_describe_branch(c, i, CTW_MLP)->beside = true;
         ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "ln_1", 0);
         ctw_describe_attention(c, i, &attention);
         ctw_describe_mlp(c, i, &mlp);

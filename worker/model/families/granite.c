@@ -89,17 +89,17 @@ static void describe_with(struct ctw_config *c, enum kind kind)
     if (has_rope)
         rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
-        struct ctw_layer *l = ctw_describe_layer(c, i);
-        l->mixer_factor = l->mlp_factor = factor;
+        ctw_describe_branch(c, i, CTW_MIXER)->factor = ctw_describe_branch(c, i, CTW_MLP)->factor =
+            factor;
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_kv,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .scale = scale,
-                                                       .qkv_bias = bias,
-                                                       .o_bias = bias});
+                               &(struct ctw_attention_rules){.n_head = s.n_head,
+                                                             .n_kv = s.n_kv,
+                                                             .head = head,
+                                                             .rope = rope,
+                                                             .scale = scale,
+                                                             .qkv_bias = bias,
+                                                             .o_bias = bias});
         if (kind == MIXTURE)
             ctw_describe_experts(c, i, &experts);
         else

@@ -86,16 +86,16 @@ static void describe(struct ctw_config *c)
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention){.n_head = heads != NULL ? (int64_t)heads[i] : s.n_head,
-                                    .n_kv = s.n_kv,
-                                    .head = head,
-                                    .rope = describe_rope(c, head, windows[i] == 0),
-                                    .window = windows[i],
-                                    .qkv_bias = bias,
-                                    .o_bias = bias,
-                                    .norms = &qk_norms,
-                                    .gate = CTW_GATE_SOFTPLUS,
-                                    .gate_values = gate_values});
+            &(struct ctw_attention_rules){.n_head = heads != NULL ? (int64_t)heads[i] : s.n_head,
+                                          .n_kv = s.n_kv,
+                                          .head = head,
+                                          .rope = describe_rope(c, head, windows[i] == 0),
+                                          .window = windows[i],
+                                          .qkv_bias = bias,
+                                          .o_bias = bias,
+                                          .norms = &qk_norms,
+                                          .gate = CTW_GATE_SOFTPLUS,
+                                          .gate_values = gate_values});
         if (sparse != NULL ? sparse[i] : i > 0)
             ctw_describe_experts(c, i, &experts);
         else

@@ -103,17 +103,17 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct keys *k
     struct ctw_experts experts = k->experts;
     experts.shared = &shared;
     ctw_describe_norms(c, i, &k->norm);
-    ctw_describe_layer(c, i)->q_factors = k->q_factors && !has_rope;
     ctw_describe_attention(
         c, i,
-        &(struct ctw_attention){.n_head = k->s.n_head,
-                                .n_kv = k->s.n_kv,
-                                .head = k->head,
-                                .rope = has_rope ? rope : -1,
-                                .chunk = chunked ? k->chunk : 0,
-                                .qkv_bias = k->bias,
-                                .o_bias = k->bias,
-                                .norms = k->has_norms && has_rope ? &qk_norms : NULL});
+        &(struct ctw_attention_rules){.n_head = k->s.n_head,
+                                      .n_kv = k->s.n_kv,
+                                      .head = k->head,
+                                      .rope = has_rope ? rope : -1,
+                                      .q_factors = k->q_factors && !has_rope,
+                                      .chunk = chunked ? k->chunk : 0,
+                                      .qkv_bias = k->bias,
+                                      .o_bias = k->bias,
+                                      .norms = k->has_norms && has_rope ? &qk_norms : NULL});
     if (k->sparse != NULL ? k->sparse[i] : (i + 1) % k->every == 0)
         ctw_describe_experts(c, i, &experts);
     else

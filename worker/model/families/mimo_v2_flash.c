@@ -61,15 +61,15 @@ static void describe(struct ctw_config *c)
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention){.n_head = s.n_head,
-                                    .n_kv = full ? s.n_kv : 2 * s.n_kv,
-                                    .head = head,
-                                    .head_v = head_v,
-                                    .v_factor = v_factor,
-                                    .rope = describe_rope(c, head, full),
-                                    .window = windows[i],
-                                    .sinks = full ? NULL : "self_attn.attention_sink_bias",
-                                    .qkv_bias = bias});
+            &(struct ctw_attention_rules){.n_head = s.n_head,
+                                          .n_kv = full ? s.n_kv : 2 * s.n_kv,
+                                          .head = head,
+                                          .head_v = head_v,
+                                          .v_factor = v_factor,
+                                          .rope = describe_rope(c, head, full),
+                                          .window = windows[i],
+                                          .sinks = full ? NULL : "self_attn.attention_sink_bias",
+                                          .qkv_bias = bias});
         if (sparse != NULL ? sparse[i] : i > 0)
             routed_describe(c, i, &mixture);
         else

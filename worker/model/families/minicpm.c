@@ -53,16 +53,16 @@ static void describe(struct ctw_config *c)
     int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
     check_rope(c);
     for (int64_t i = 0; i < s.n_layers; i++) {
-        struct ctw_layer *l = ctw_describe_layer(c, i);
-        l->mixer_factor = l->mlp_factor = (float)(depth / sqrt((double)s.n_layers));
+        ctw_describe_branch(c, i, CTW_MIXER)->factor = ctw_describe_branch(c, i, CTW_MLP)->factor =
+            (float)(depth / sqrt((double)s.n_layers));
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_kv,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .qkv_bias = bias,
-                                                       .o_bias = bias});
+                               &(struct ctw_attention_rules){.n_head = s.n_head,
+                                                             .n_kv = s.n_kv,
+                                                             .head = head,
+                                                             .rope = rope,
+                                                             .qkv_bias = bias,
+                                                             .o_bias = bias});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }

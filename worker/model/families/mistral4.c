@@ -3,7 +3,7 @@
  * stack the experts, if they are not quantised. Also the text model of Mistral 3's wrapper.
  * Defaults: Mistral4Config.
  */
-#include "worker/model/families/latent.h"
+#include "worker/model/families/latent_keys.h"
 #include "worker/model/families/ministral.h"
 
 extern const struct ctw_family ctw_family_mistral4;
@@ -64,10 +64,9 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     latent_rope(c, &attention, &with_rope);
     ministral_query_factor(c, 8192);
-    for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_layer(c, i)->q_factors = true;
+    attention.q_factors = true;
+    for (int64_t i = 0; i < s.n_layers; i++)
         latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
-    }
 }
 
 const struct ctw_family ctw_family_mistral4 = {

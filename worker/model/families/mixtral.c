@@ -29,7 +29,7 @@ static void describe(struct ctw_config *c)
         .router = {
             .module = "block_sparse_moe.gate", .score = CTW_SCORE_SOFTMAX, .normalised = true}};
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
-    const struct ctw_attention attention = {
+    const struct ctw_attention_rules attention = {
         .n_head = s.n_head,
         .n_kv = s.n_kv,
         .head = head,

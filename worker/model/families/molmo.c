@@ -51,7 +51,7 @@ static void describe(struct ctw_config *c)
                                                  .head = "model.transformer.ff_out",
                                                  .norm = norm});
     ctw_describe_buffers(c, images);
-    const struct ctw_attention attention = {
+    const struct ctw_attention_rules attention = {
         .n_head = s.n_head,
         .n_kv = s.n_kv,
         .head = head,

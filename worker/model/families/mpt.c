@@ -52,15 +52,15 @@ static void describe(struct ctw_config *c)
         ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "norm_1", 0);
         ctw_describe_norm(c, i, CTW_AT_MLP, &norm, "norm_2", 0);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_head,
-                                                       .head = head,
-                                                       .rope = -1,
-                                                       .scale = scale,
-                                                       .limit = limit,
-                                                       .order = CTW_QKV_IN_ORDER,
-                                                       .qkv = "attn.Wqkv",
-                                                       .o = "attn.out_proj"});
+                               &(struct ctw_attention_rules){.n_head = s.n_head,
+                                                             .n_kv = s.n_head,
+                                                             .head = head,
+                                                             .rope = -1,
+                                                             .scale = scale,
+                                                             .limit = limit,
+                                                             .order = CTW_QKV_IN_ORDER,
+                                                             .qkv = "attn.Wqkv",
+                                                             .o = "attn.out_proj"});
         ctw_describe_mlp(c, i,
                          &(struct ctw_mlp){.inner = s.inner,
                                            .act = CTW_ACT_GELU,

@@ -1,6 +1,6 @@
 /*
- * Nemotron found by architecture search (Llama-Nemotron Super, Ultra): Llama's layers, of which each
- * has its own number of key heads and size of MLP, or lacks one of the two. Defaults: its own
+ * Nemotron found by architecture search (Llama-Nemotron Super, Ultra): Llama's layers, of which
+ * each has its own number of key heads and size of MLP, or lacks one of the two. Defaults: its own
  * configuration_decilm.py.
  */
 #include "base/json.h"
@@ -84,7 +84,7 @@ static void describe(struct ctw_config *c)
     enum ctw_activation act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU);
     const struct ctw_json_node *node = ctw_key_list(c, "block_configs", s.n_layers);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
-    struct ctw_attention attention = {
+    struct ctw_attention_rules attention = {
         .n_head = s.n_head,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0}),

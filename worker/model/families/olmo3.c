@@ -22,7 +22,7 @@ static void check_theta(struct ctw_config *c)
 }
 
 static void describe_layer(struct ctw_config *c, int64_t i, const struct ctw_norm_form *norm,
-                           const struct ctw_attention *attention, const struct ctw_mlp *mlp)
+                           const struct ctw_attention_rules *attention, const struct ctw_mlp *mlp)
 {
     ctw_describe_norm(c, i, CTW_AT_MIXER_OUT, norm, "post_attention_layernorm", 0);
     ctw_describe_norm(c, i, CTW_AT_MLP_OUT, norm, "post_feedforward_layernorm", 0);
@@ -52,19 +52,19 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     for (int64_t i = 0; i < s.n_layers; i++) {
         bool slides = windows[i] != 0;
-        const struct ctw_rope_rules rope = {
-            .head = head,
-            .theta = theta,
-            .layer_type = slides ? "sliding_attention" : "full_attention",
-            .unscaled = slides};
-        const struct ctw_attention attention = {.n_head = s.n_head,
-                                                .n_kv = s.n_kv,
-                                                .head = head,
-                                                .rope = ctw_describe_rope(c, &rope),
-                                                .window = windows[i],
-                                                .qkv_bias = bias,
-                                                .o_bias = bias,
-                                                .norms = &qk_norms};
+        const struct ctw_rope_rules rope = {.head = head,
+                                            .theta = theta,
+                                            .layer_type =
+                                                slides ? "sliding_attention" : "full_attention",
+                                            .unscaled = slides};
+        const struct ctw_attention_rules attention = {.n_head = s.n_head,
+                                                      .n_kv = s.n_kv,
+                                                      .head = head,
+                                                      .rope = ctw_describe_rope(c, &rope),
+                                                      .window = windows[i],
+                                                      .qkv_bias = bias,
+                                                      .o_bias = bias,
+                                                      .norms = &qk_norms};
         describe_layer(c, i, &norm, &attention, &mlp);
     }
     check_theta(c);

@@ -19,10 +19,13 @@ static void describe_width(struct ctw_config *c, const struct opt *o)
 {
     if (o->width == o->sizes.hidden)
         return;
-    ctw_describe_linear(c, CTW_EMBEDDING, CTW_SLOT_WIDTH, CTW_M_EMBED_PROJ, -1,
-                        "model.decoder.project_in", o->sizes.hidden, o->width);
-    ctw_describe_linear(c, o->sizes.n_layers, CTW_SLOT_WIDTH, CTW_M_EMBED_PROJ, -1,
-                        "model.decoder.project_out", o->width, o->sizes.hidden);
+    int64_t hidden = o->sizes.hidden;
+    ctw_describe_linear(c, CTW_EMBEDDING, 0,
+                        &(struct ctw_linear_rules){CTW_P_WIDTH, CTW_M_EMBED_PROJ, 0,
+                                                   "model.decoder.project_in", hidden, o->width});
+    ctw_describe_linear(c, o->sizes.n_layers, 0,
+                        &(struct ctw_linear_rules){CTW_P_WIDTH, CTW_M_EMBED_PROJ, 0,
+                                                   "model.decoder.project_out", o->width, hidden});
 }
 
 static void describe_layer(struct ctw_config *c, int64_t i, const struct opt *o)
@@ -32,13 +35,13 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct opt *o)
     ctw_describe_norm(c, i, o->norm_before ? CTW_AT_MLP : CTW_AT_MLP_SUM, &o->norm,
                       "final_layer_norm", 0);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention){.n_head = o->sizes.n_head,
-                                                   .n_kv = o->sizes.n_head,
-                                                   .head = o->head,
-                                                   .rope = -1,
-                                                   .o = "self_attn.out_proj",
-                                                   .qkv_bias = o->bias,
-                                                   .o_bias = o->bias});
+                           &(struct ctw_attention_rules){.n_head = o->sizes.n_head,
+                                                         .n_kv = o->sizes.n_head,
+                                                         .head = o->head,
+                                                         .rope = -1,
+                                                         .o = "self_attn.out_proj",
+                                                         .qkv_bias = o->bias,
+                                                         .o_bias = o->bias});
     ctw_describe_mlp(c, i,
                      &(struct ctw_mlp){.inner = o->sizes.inner,
                                        .act = o->act,

@@ -30,17 +30,18 @@ static void describe(struct ctw_config *c)
                                                              .partial_key = "partial_rotary_factor",
                                                              .partial = 0.5});
     for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_layer(c, i)->parallel = true;
+        ctw_describe_branch(c, i, CTW_MLP)->beside = true;
         ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "input_layernorm", 0);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_kv,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .o = "self_attn.dense",
-                                                       .qkv_bias = true,
-                                                       .o_bias = true,
-                                                       .norms = has_qk_norms ? &qk_norms : NULL});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){.n_head = s.n_head,
+                                          .n_kv = s.n_kv,
+                                          .head = head,
+                                          .rope = rope,
+                                          .o = "self_attn.dense",
+                                          .qkv_bias = true,
+                                          .o_bias = true,
+                                          .norms = has_qk_norms ? &qk_norms : NULL});
         ctw_describe_mlp(c, i,
                          &(struct ctw_mlp){.inner = s.inner,
                                            .act = act,

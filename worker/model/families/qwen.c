@@ -48,8 +48,7 @@ static void describe(struct ctw_config *c)
     bool old = ctw_key_is_given(c, "n_embd");
     const struct ctw_sizes s = key_sizes(c, old);
     int64_t head = ctw_key_int(c, "kv_channels", 128, CTW_NULL_REFUSED, 2, CTW_MAX_HEAD);
-    const struct ctw_norm_form norm =
-        ctw_key_rms_norm(c, "layer_norm_epsilon", old ? 1e-5 : 1e-6);
+    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "layer_norm_epsilon", old ? 1e-5 : 1e-6);
     bool bias = !ctw_key_bool(c, "no_bias", true);
     bool scaled = ctw_key_bool(c, "scale_attn_weights", true);
     if (ctw_key_bool(c, "apply_residual_connection_post_layernorm", false))
@@ -61,7 +60,7 @@ static void describe(struct ctw_config *c)
                                                  .final_norm = "transformer.ln_f",
                                                  .norm = norm});
     limit_length(c, old);
-    const struct ctw_attention attention = {
+    const struct ctw_attention_rules attention = {
         .n_head = s.n_head,
         .n_kv = s.n_head,
         .head = head,

@@ -28,14 +28,14 @@ static void describe_with(struct ctw_config *c, int64_t max_length, double rope_
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention){.n_head = s.n_head,
-                                                       .n_kv = s.n_kv,
-                                                       .head = head,
-                                                       .rope = rope,
-                                                       .window = window[i],
-                                                       .qkv_bias = bias,
-                                                       .o_bias = bias,
-                                                       .norms = &head_norms});
+                               &(struct ctw_attention_rules){.n_head = s.n_head,
+                                                             .n_kv = s.n_kv,
+                                                             .head = head,
+                                                             .rope = rope,
+                                                             .window = window[i],
+                                                             .qkv_bias = bias,
+                                                             .o_bias = bias,
+                                                             .norms = &head_norms});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }

@@ -25,7 +25,7 @@ static void describe(struct ctw_config *c)
     qwen_sparse_layers(c, s.n_layers, experts.n, sparse);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     const struct ctw_qk_norms head_norms = {.form = norm};
-    const struct ctw_attention attention = {
+    const struct ctw_attention_rules attention = {
         .n_head = s.n_head,
         .n_kv = s.n_kv,
         .head = head,

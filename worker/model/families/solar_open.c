@@ -29,7 +29,7 @@ static void describe(struct ctw_config *c)
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention){
+            &(struct ctw_attention_rules){
                 .n_head = s.n_head, .n_kv = s.n_kv, .head = head, .rope = rope, .qkv_bias = bias});
         routed_describe(c, i, &mixture);
     }

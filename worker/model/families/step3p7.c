@@ -150,16 +150,16 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct keys *k
     experts.shared = &shared;
     ctw_describe_norms(c, i, &k->norm);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention){.n_head = n_head,
-                                                   .n_kv = k->s.n_kv,
-                                                   .head = k->head,
-                                                   .rope = describe_rope(c, k, full),
-                                                   .window = k->windows[i],
-                                                   .scale = k->scale,
-                                                   .qkv_bias = k->bias,
-                                                   .o_bias = k->bias,
-                                                   .norms = &qk_norms,
-                                                   .gate = CTW_GATE_SIGMOID});
+                           &(struct ctw_attention_rules){.n_head = n_head,
+                                                         .n_kv = k->s.n_kv,
+                                                         .head = k->head,
+                                                         .rope = describe_rope(c, k, full),
+                                                         .window = k->windows[i],
+                                                         .scale = k->scale,
+                                                         .qkv_bias = k->bias,
+                                                         .o_bias = k->bias,
+                                                         .norms = &qk_norms,
+                                                         .gate = CTW_GATE_SIGMOID});
     if (k->sparse != NULL ? k->sparse[i] : i >= 3)
         ctw_describe_experts(c, i, &experts);
     else

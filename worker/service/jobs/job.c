@@ -233,15 +233,6 @@ double ctw_sequence_cost(const struct ctw_job *j, const struct ctw_sequence *u)
     return cost * (2 + (matrices > 0) + matrices / 2);
 }
 
-double ctw_model_pair_cost(const struct ctw_model *model)
-{
-    double pair =
-        0; /* multiply-adds per query and key: q.k, then times v; each weight is one per token */
-    for (int i = 1; model->layers != NULL && i <= model->n_decoders; i++)
-        pair += (double)model->layers[i].n_head * (model->layers[i].head + model->layers[i].head_v);
-    return model->n_params > 0 ? pair / (double)model->n_params : 0;
-}
-
 /* Index of the sequence's first target in logprob[] and greedy[]. */
 static int64_t sequence_out(const struct ctw_job *j, const struct ctw_sequence *u)
 {

@@ -323,8 +323,6 @@ int64_t ctw_sequence_input(const struct ctw_sequence *u); /* tokens that the mod
  * to estimate the time left; ignores sliding windows.
  */
 double ctw_sequence_cost(const struct ctw_job *j, const struct ctw_sequence *u);
-/* pair_cost of a model. */
-double ctw_model_pair_cost(const struct ctw_model *model);
 /* Names the checkpoints that the results come from, before the first item is final: the engines
  * know them by then. ref_identity NULL: there is no reference. A second call is a no-op. */
 void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *ref_identity);

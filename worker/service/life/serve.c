@@ -14,10 +14,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ipc/endpoint.h"
-#include "worker/engine/devices.h"
+#include "worker/engine/open/devices.h"
+#include "worker/service/requests/handlers.h"
 #include "worker/service/life/owner.h"
 #include "worker/service/life/registry.h"
-#include "worker/service/requests/handlers.h"
 #include "worker/service/scorer/scorer.h"
 
 enum {

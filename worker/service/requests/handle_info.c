@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "worker/engine/activity.h"
+#include "worker/engine/open/activity.h"
 #include "worker/service/requests/handlers.h"
 
 /* ---- info; lock held ---- */

@@ -144,7 +144,7 @@ static struct ctw_model_limits limits_of(const struct ctw_model_slot *m,
                                  .memory_limit = m->info.memory_limit,
                                  .vocab = m->info.vocab,
                                  .key_bytes = has_store ? sizeof(struct ctw_store_key) : 0,
-                                 .pair_cost = ctw_model_pair_cost(m->info.model)};
+                                 .pair_cost = m->info.pair_cost};
     if (reference == NULL)
         return l;
     const struct ctw_engine_info *info = &reference->info;

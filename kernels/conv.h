@@ -1,0 +1,53 @@
+/* Short convolutions over a sequence's tokens. Part of operations.h. */
+#ifndef CTW_KERNELS_CONV_H
+#define CTW_KERNELS_CONV_H
+
+#include "base/status.h"
+#include "kernels/dtype.h"
+
+enum { CTW_MAX_TAPS = 8 };
+
+struct ctw_attn_seq;
+struct ctw_backend;
+
+/*
+ * For column i of the token at position p of its sequence, with x's row [b | c | u] of 3 dim
+ * columns:
+ *     y[i] = c[i] * (bias[i] + sum over j of weight[i, j] * (b[i] u[i] of position p - taps + 1 +
+ * j)) where positions before the sequence count as 0. In fp32, in the order of j, rounded once. The
+ * operation's sequences follow one another, from row 0 on; the first may have begun before:
+ * `before` has its last taps - 1 values of b u. `after` receives those of the last sequence. So
+ * results do not depend on how a sequence is cut into calls.
+ */
+struct ctw_op_conv {
+    enum ctw_dtype dtype;
+    int64_t n_tok, dim;
+    int taps;      /* 1..CTW_MAX_TAPS */
+    const void *x; /* device [n_tok, ldx] */
+    int64_t ldx;
+    const void *weight; /* device [dim, taps] */
+    const void *bias;   /* device [dim], or NULL: zeros */
+    enum ctw_dtype weight_dtype, bias_dtype;
+    const struct ctw_attn_seq *seqs; /* q_row, n_q and pos0 */
+    int64_t n_seqs;
+    const float *before; /* device [taps - 1, dim]; NULL: the first sequence begins here */
+    float *after;        /* device [taps - 1, dim], must not overlap `before` */
+    void *y;             /* device [n_tok, ldy], must not overlap x */
+    int64_t ldy;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ctw_status ctw_conv(struct ctw_backend *be, const struct ctw_op_conv *op,
+                         struct ctw_err *err) CTW_MUST_CHECK;
+/* The CPU's, for every variant: next to a layer's products it takes next to no time. */
+enum ctw_status ctw_cpu_conv(struct ctw_backend *be, const struct ctw_op_conv *op,
+                             struct ctw_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

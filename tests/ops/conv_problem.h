@@ -1,0 +1,169 @@
+/* ctw_conv() against its definition in double, whole and cut into calls, on any backend. */
+#ifndef CTW_TESTS_CONV_PROBLEM_H
+#define CTW_TESTS_CONV_PROBLEM_H
+
+#include "ops.h"
+
+enum { CONV_MAX_SEQS = 300 };
+
+struct conv_problem {
+    struct ctw_backend *be;
+    struct ctw_op_conv op; /* of all rows */
+    struct ctw_attn_seq seqs[CONV_MAX_SEQS];
+    struct buf x, weight, bias;
+    void *device[6];
+};
+
+static void *conv_upload(struct ctw_backend *be, const void *from, size_t bytes)
+{
+    void *to;
+    OK(ctw_device_alloc(be, &to, bytes, &last_err));
+    if (from != NULL)
+        OK(ctw_device_upload(be, to, from, bytes, &last_err));
+    return to;
+}
+
+/* Sequences of 1 to `longest` tokens. */
+static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_dtype dtype, int64_t dim,
+                                     int taps, bool bias, int64_t n_seqs, int64_t longest)
+{
+    struct conv_problem p = {.be = be};
+    int64_t n_tok = 0;
+    for (int64_t i = 0; i < n_seqs; i++) {
+        p.seqs[i] = (struct ctw_attn_seq){.q_row = n_tok, .n_q = 1 + rng_below(longest)};
+        n_tok += p.seqs[i].n_q;
+    }
+    const enum ctw_dtype weight_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
+    int64_t ldx = 3 * dim + rng_below(3), ldy = dim + rng_below(3);
+    size_t es = ctw_dtype_bytes(dtype), state = (size_t)((taps - 1) * dim + 1) * sizeof(float);
+    p.x = buf_random(dtype, n_tok * ldx, 1, 0);
+    p.weight = buf_random(weight_dtype, dim * taps, 1, 0);
+    p.bias = buf_random(CTW_F32, dim, 1, 0);
+    p.device[0] = conv_upload(be, p.x.p, (size_t)(n_tok * ldx) * es);
+    p.device[1] = conv_upload(be, p.weight.p, (size_t)(dim * taps) * ctw_dtype_bytes(weight_dtype));
+    p.device[2] = conv_upload(be, p.bias.p, (size_t)dim * sizeof(float));
+    p.device[3] = conv_upload(be, NULL, (size_t)(n_tok * ldy) * es);
+    p.device[4] = conv_upload(be, NULL, state);
+    p.device[5] = conv_upload(be, NULL, state);
+    p.op = (struct ctw_op_conv){.dtype = dtype,
+                                .n_tok = n_tok,
+                                .dim = dim,
+                                .taps = taps,
+                                .x = p.device[0],
+                                .ldx = ldx,
+                                .weight = p.device[1],
+                                .bias = bias ? p.device[2] : NULL,
+                                .weight_dtype = weight_dtype,
+                                .bias_dtype = CTW_F32,
+                                .n_seqs = n_seqs,
+                                .after = p.device[4],
+                                .y = p.device[3],
+                                .ldy = ldy};
+    return p;
+}
+
+static void conv_close(struct conv_problem *p)
+{
+    buf_close(&p->x);
+    buf_close(&p->weight);
+    buf_close(&p->bias);
+    for (size_t i = 0; i < CTW_COUNT(p->device); i++)
+        ctw_device_free(p->be, p->device[i]);
+}
+
+/* y, after one call for all rows, or after calls of at most `most` rows each. */
+static struct buf conv_run(struct conv_problem *p, int64_t most)
+{
+    size_t es = ctw_dtype_bytes(p->op.dtype), bytes = (size_t)(p->op.n_tok * p->op.ldy) * es;
+    struct buf y = buf_open(bytes, 0);
+    struct ctw_attn_seq part[CONV_MAX_SEQS];
+    int64_t seq = 0, into = 0, call = 0; /* into: rows of the sequence that are done */
+    for (int64_t row = 0; row < p->op.n_tok; call++) {
+        struct ctw_op_conv op = p->op;
+        int64_t n = 0, n_seqs = 0;
+        op.before = into > 0 ? p->device[4 + call % 2] : NULL;
+        op.after = p->device[5 - call % 2];
+        while (n < most && seq < p->op.n_seqs) {
+            int64_t left = p->seqs[seq].n_q - into, take = left < most - n ? left : most - n;
+            part[n_seqs++] = (struct ctw_attn_seq){.q_row = n, .n_q = take, .pos0 = into};
+            n += take;
+            into = take < left ? into + take : 0;
+            seq += take == left;
+        }
+        op.n_tok = n;
+        op.seqs = part;
+        op.n_seqs = n_seqs;
+        op.x = (const char *)p->op.x + (size_t)(row * op.ldx) * es;
+        op.y = (char *)p->op.y + (size_t)(row * op.ldy) * es;
+        OK(ctw_conv(p->be, &op, &last_err));
+        row += n;
+    }
+    OK(ctw_device_download(p->be, y.p, p->op.y, bytes, &last_err));
+    return y;
+}
+
+static double conv_at(const struct conv_problem *p, const struct ctw_attn_seq *s, int64_t row,
+                      int64_t col)
+{
+    const struct ctw_op_conv *op = &p->op;
+    double sum = op->bias == NULL ? 0 : ctw_load_float(p->bias.p, CTW_F32, col);
+    for (int j = 0; j < op->taps; j++) {
+        int64_t from = row - op->taps + 1 + j;
+        if (from >= s->q_row)
+            sum += (double)ctw_load_float(p->weight.p, op->weight_dtype, col * op->taps + j) *
+                   ctw_load_float(p->x.p, op->dtype, from * op->ldx + col) *
+                   ctw_load_float(p->x.p, op->dtype, from * op->ldx + 2 * op->dim + col);
+    }
+    return sum * ctw_load_float(p->x.p, op->dtype, row * op->ldx + op->dim + col);
+}
+
+static void conv_check(const struct conv_problem *p, const struct buf *y)
+{
+    const double rounding = p->op.dtype == CTW_F32   ? 0x1p-24
+                            : p->op.dtype == CTW_F16 ? 0x1p-11
+                                                     : 0x1p-8;
+    for (int64_t i = 0; i < p->op.n_seqs; i++)
+        for (int64_t row = p->seqs[i].q_row; row < p->seqs[i].q_row + p->seqs[i].n_q; row++)
+            for (int64_t col = 0; col < p->op.dim; col++) {
+                double want = conv_at(p, &p->seqs[i], row, col);
+                double got = ctw_load_float(y->p, p->op.dtype, row * p->op.ldy + col);
+                if (!(fabs(got - want) <= fabs(want) * rounding + 2e-5))
+                    fail_msg("row %lld, column %lld: %g, expected %g", (long long)row,
+                             (long long)col, got, want);
+            }
+}
+
+/* The elements of y's rows that the operation writes. */
+static void conv_same(const struct conv_problem *p, const struct buf *a, const struct buf *b)
+{
+    size_t es = ctw_dtype_bytes(p->op.dtype);
+    for (int64_t row = 0; row < p->op.n_tok; row++)
+        assert_memory_equal((char *)a->p + (size_t)(row * p->op.ldy) * es,
+                            (char *)b->p + (size_t)(row * p->op.ldy) * es, (size_t)p->op.dim * es);
+}
+
+static void conv_agrees(struct ctw_backend *be)
+{
+    static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
+    static const struct {
+        int64_t dim, n_seqs, longest;
+        int taps;
+    } shapes[] = {{1, 3, 5, 1}, {130, 40, 9, 3}, {257, 5, 70, 4}, {64, 300, 3, 3}, {33, 9, 20, 8}};
+    for (size_t i = 0; i < CTW_COUNT(shapes) * CTW_COUNT(dtypes); i++) {
+        enum ctw_dtype dtype = dtypes[i % CTW_COUNT(dtypes)];
+        size_t at = i / CTW_COUNT(dtypes);
+        struct conv_problem p = conv_open(be, dtype, shapes[at].dim, shapes[at].taps, i % 2 == 0,
+                                          shapes[at].n_seqs, shapes[at].longest);
+        struct buf whole = conv_run(&p, p.op.n_tok);
+        conv_check(&p, &whole);
+        for (int64_t most = 1; most < 40; most = 2 * most + 1) {
+            struct buf cut = conv_run(&p, most);
+            conv_same(&p, &whole, &cut);
+            buf_close(&cut);
+        }
+        buf_close(&whole);
+        conv_close(&p);
+    }
+}
+
+#endif

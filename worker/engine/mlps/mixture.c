@@ -1,0 +1,427 @@
+/*
+ * A mixture of experts. In the chunk phase each token chooses its experts, and what they read is
+ * left in f->mixed; in the pass phase one expert after another, by index, takes all its rows of the
+ * pass. So an expert's weights are decoded once a pass, and every row adds its experts' outputs in
+ * the order of their indices, whatever else is in the pass.
+ *
+ * The outputs are added to the residual itself, after the shared expert's; or, if something comes
+ * between, to f->sum, and at last that to the residual.
+ */
+#include <string.h>
+
+#include "worker/engine/pass/step.h"
+
+/* ---- the chunk phase ---------------------------------------------------------------------- */
+
+static const struct ctw_mixture *mixture_of(const struct ctw_step *s)
+{
+    return &s->branch->mixture;
+}
+
+/* Does something come between the experts' sum and the residual, so that it needs an array of its
+ * own? */
+static bool has_sum(const struct ctw_layer *l, int branch)
+{
+    return l->norm[ctw_norm_at(branch, CTW_AT_SHARED_OUT)].present ||
+           l->norm[ctw_norm_at(branch, CTW_AT_EXPERTS_OUT)].present ||
+           l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present;
+}
+
+static enum ctw_epilogue epilogue(const struct ctw_layer *l, int branch, int product)
+{
+    if (product == CTW_P_GATE_UP)
+        return l->branch[branch].mixture.shared.gated ? CTW_EPI_GATE : CTW_EPI_STORE;
+    if (product != CTW_P_DOWN)
+        return CTW_EPI_LOGITS;
+    if (l->product[ctw_product_at(branch, CTW_P_SHARED_GATE)].n_shards > 0)
+        return CTW_EPI_SCATTER;
+    return !has_sum(l, branch) && ctw_branch_is_direct(l, branch) ? CTW_EPI_ADD : CTW_EPI_STORE;
+}
+
+static char *rows_at(const struct ctw_step *s, void *base, size_t row_bytes)
+{
+    return (char *)base + (size_t)s->chunk->tok0 * row_bytes;
+}
+
+/* The chunk's rows of what the experts read, [n_tok, hidden]. */
+static void *mixed_of(const struct ctw_step *s)
+{
+    size_t hidden = (size_t)s->f->model->hidden;
+    return rows_at(s, s->f->mixed, hidden * ctw_dtype_bytes(s->f->dtype));
+}
+
+static void *sum_of(const struct ctw_step *s)
+{
+    return rows_at(s, s->f->sum, (size_t)s->f->model->hidden * sizeof(float));
+}
+
+/* y [n_tok, n] = a product of x, in fp32 */
+static enum ctw_status logits(const struct ctw_step *s, int product, const void *x, float *y,
+                              int64_t n, struct ctw_err *err)
+{
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    return ctw_linear(s->f->be,
+                      &(struct ctw_op_linear){.shards = shards,
+                                              .n_shards = ctw_step_shards(s, product, shards),
+                                              .slot = ctw_step_slot(s, product),
+                                              .dtype = s->f->dtype,
+                                              .epilogue = CTW_EPI_LOGITS,
+                                              .n_tok = s->chunk->n_tok,
+                                              .x = x,
+                                              .ldx = s->f->model->hidden,
+                                              .y = y,
+                                              .ldy = n},
+                      err);
+}
+
+static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_tensor *correction = ctw_step_vector(s, CTW_V_CORRECTION);
+    const struct ctw_tensor *scale = ctw_step_vector(s, CTW_V_EXPERT_SCALE);
+    int64_t first = s->chunk->tok0 * mixture_of(s)->route.chosen;
+    struct ctw_op_route op = {.rule = mixture_of(s)->route,
+                              .n_tok = s->chunk->n_tok,
+                              .logits = s->f->logits,
+                              .ids = s->f->ids + first,
+                              .weights = s->f->weights + first};
+    if (!has_sum(s->layer, s->index))
+        op.rule.scale *= s->branch->factor;
+    if (correction != NULL) {
+        op.correction = ctw_step_vector_data(s, CTW_V_CORRECTION);
+        op.correction_dtype = correction->dtype;
+    }
+    if (scale != NULL) {
+        op.expert_scale = ctw_step_vector_data(s, CTW_V_EXPERT_SCALE);
+        op.expert_scale_dtype = scale->dtype;
+    }
+    return ctw_route(s->f->be, &op, err);
+}
+
+/* f->factor = sigmoid(shared_gate(x)) * factor */
+static enum ctw_status shared_factor(const struct ctw_step *s, const void *x, float factor,
+                                     struct ctw_err *err)
+{
+    float *y = s->f->factor;
+    enum ctw_status st = logits(s, CTW_P_SHARED_GATE, x, y, 1, err);
+    if (st == CTW_OK)
+        st = ctw_act(s->f->be,
+                     &(struct ctw_op_act){.act = CTW_ACT_SIGMOID,
+                                          .dtype = CTW_F32,
+                                          .n_tok = s->chunk->n_tok,
+                                          .dim = 1,
+                                          .x = y,
+                                          .ldx = 1,
+                                          .y = y,
+                                          .ldy = 1},
+                     err);
+    if (st != CTW_OK || factor == 1)
+        return st;
+    return ctw_norm(s->f->be,
+                    &(struct ctw_op_norm){.kind = CTW_NORM_NONE,
+                                          .dtype = CTW_F32,
+                                          .n_tok = s->chunk->n_tok,
+                                          .dim = 1,
+                                          .x = y,
+                                          .x_dtype = CTW_F32,
+                                          .factor = factor,
+                                          .y = y},
+                    err);
+}
+
+/* y += factor * the shared expert's output; y [n_tok, hidden] fp32: the residual or the sum. */
+static enum ctw_status add_shared(const struct ctw_step *s, void *y, float factor,
+                                  struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_dense *d = &mixture_of(s)->shared;
+    const void *x = mixed_of(s);
+    enum ctw_status st = CTW_OK;
+    if (ctw_step_rule(s, CTW_AT_EXPERTS)->present) {
+        st = ctw_step_read(s, CTW_AT_IN, err);
+        x = f->norm;
+    }
+    if (st == CTW_OK && ctw_step_has(s, CTW_P_SHARED_GATE))
+        st = shared_factor(s, x, factor, err);
+    if (st == CTW_OK)
+        st = ctw_dense_inner(s, d, x, err);
+    if (st != CTW_OK)
+        return st;
+    if (epilogue(s->layer, s->index, CTW_P_DOWN) != CTW_EPI_STORE)
+        return ctw_step_add_product(s, CTW_P_DOWN, f->wide, d->inner, y, f->factor, err);
+    st = ctw_step_product(s, CTW_P_DOWN, f->wide, d->inner, f->norm, f->model->hidden, err);
+    return st == CTW_OK ? ctw_step_add_norm(s, CTW_AT_SHARED_OUT, f->norm, f->dtype, y, factor, err)
+                        : st;
+}
+
+static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_mixture *m = mixture_of(s);
+    const void *x = mixed_of(s);
+    bool own = ctw_step_rule(s, CTW_AT_EXPERTS)->present;
+    enum ctw_status st = ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_IN, mixed_of(s), err);
+    if (st == CTW_OK && ctw_step_rule(s, CTW_AT_ROUTER)->present) {
+        st = ctw_step_read(s, CTW_AT_ROUTER, err);
+        x = f->norm;
+    }
+    if (st == CTW_OK)
+        st = logits(s, CTW_P_ROUTER, x, f->logits, m->route.n_experts, err);
+    if (st == CTW_OK)
+        st = route(s, err);
+    if (st != CTW_OK || !m->has_shared || has_sum(s->layer, s->index))
+        return st;
+    return add_shared(s, ctw_step_residual(s), s->branch->factor, err);
+}
+
+/* ---- the pass phase ----------------------------------------------------------------------- */
+
+/* The shards of one of an expert's products; returns their number. */
+static int expert_shards(const struct ctw_step *s, const struct ctw_product *p, int64_t expert,
+                         struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    for (int i = 0; i < p->n_shards; i++) {
+        const struct ctw_rows *rows = &p->shard[i];
+        int64_t at = expert * CTW_N_EXPERT_MATRICES + rows->matrix;
+        const struct ctw_matrix *m = &s->layer->expert[at];
+        ctw_step_shard(s, &shards[i], rows, m, &s->data->expert[at], expert * m->weight.n);
+    }
+    return p->n_shards;
+}
+
+/* The i-th expert that has rows, without rows. */
+static struct ctw_op_linear up_of(const struct ctw_step *s, int64_t expert, int64_t i,
+                                  struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = mixture_of(s);
+    return (struct ctw_op_linear){.shards = shards,
+                                  .n_shards = expert_shards(s, &x->up, expert, shards),
+                                  .slot = ctw_expert_slot(i, false),
+                                  .dtype = s->f->dtype,
+                                  .epilogue = x->gated ? CTW_EPI_GATE : CTW_EPI_STORE,
+                                  .act = x->act,
+                                  .glu = x->glu};
+}
+
+static struct ctw_op_linear down_of(const struct ctw_step *s, int64_t expert, int64_t i,
+                                    struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = mixture_of(s);
+    return (struct ctw_op_linear){.shards = shards,
+                                  .n_shards = expert_shards(s, &x->down, expert, shards),
+                                  .slot = ctw_expert_slot(i, true),
+                                  .dtype = s->f->dtype,
+                                  .epilogue = CTW_EPI_SCATTER};
+}
+
+static enum ctw_status prepare(const struct ctw_step *s, int64_t expert, int64_t i,
+                               struct ctw_err *err)
+{
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear op = up_of(s, expert, i, shards);
+    enum ctw_status st = ctw_prepare(s->f->be, &op, err);
+    if (st != CTW_OK)
+        return st;
+    op = down_of(s, expert, i, shards);
+    return ctw_prepare(s->f->be, &op, err);
+}
+
+/* Rows row0 .. row0 + n - 1 of the sorted choices, which are one expert's, the i-th that has rows.
+ */
+struct part {
+    int64_t expert, i, row0, n;
+    int64_t turn; /* counts parts */
+};
+
+/* Where a part has its inner activations: the halves of f->wide in turn. */
+static void *inner_of(const struct ctw_step *s, const struct part *part)
+{
+    size_t half = (size_t)(s->f->plan.expert_rows * mixture_of(s)->inner);
+    return (char *)s->f->wide + (size_t)(part->turn % 2) * half * ctw_dtype_bytes(s->f->dtype);
+}
+
+static struct ctw_op_linear gather(const struct ctw_step *s, const struct part *part,
+                                   struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = mixture_of(s);
+    struct ctw_op_linear op = up_of(s, part->expert, part->i, shards);
+    op.n_tok = part->n;
+    op.x = s->f->mixed;
+    op.ldx = s->f->model->hidden;
+    op.x_rows = s->f->expert_rows + part->row0;
+    op.x_weight = x->on_input ? s->f->expert_weights + part->row0 : NULL;
+    op.y = inner_of(s, part);
+    op.ldy = x->inner;
+    return op;
+}
+
+static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part *part,
+                                    struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = mixture_of(s);
+    struct ctw_op_linear op = down_of(s, part->expert, part->i, shards);
+    op.n_tok = part->n;
+    op.x = inner_of(s, part);
+    op.ldx = x->inner;
+    op.y = has_sum(s->layer, s->index) ? s->f->sum : s->f->x;
+    op.ldy = s->f->model->hidden;
+    op.y_rows = s->f->expert_rows + part->row0;
+    op.y_weight = x->on_input ? NULL : s->f->expert_weights + part->row0;
+    return op;
+}
+
+static enum ctw_status activate(const struct ctw_step *s, const struct part *part,
+                                struct ctw_err *err)
+{
+    const struct ctw_mixture *x = mixture_of(s);
+    void *inner = inner_of(s, part);
+    return ctw_act(s->f->be,
+                   &(struct ctw_op_act){.act = x->act,
+                                        .dtype = s->f->dtype,
+                                        .n_tok = part->n,
+                                        .dim = x->inner,
+                                        .x = inner,
+                                        .ldx = x->inner,
+                                        .y = inner,
+                                        .ldy = x->inner},
+                   err);
+}
+
+/* Computes the inner activations of `part`, and adds the outputs of `before`. Either is skipped if
+ * its n is 0. */
+static enum ctw_status compute(const struct ctw_step *s, const struct part *part,
+                               const struct part *before, struct ctw_err *err)
+{
+    struct ctw_shard up_shards[CTW_MAX_SHARDS], down_shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear up, down;
+    if (part->n > 0)
+        up = gather(s, part, up_shards);
+    if (before->n > 0)
+        down = scatter(s, before, down_shards);
+    enum ctw_status st =
+        ctw_linear_pair(s->f->be, part->n > 0 ? &up : NULL, before->n > 0 ? &down : NULL, err);
+    return st == CTW_OK && part->n > 0 && !mixture_of(s)->gated ? activate(s, part, err) : st;
+}
+
+/* Sorts the choices of the pass, and leaves where each expert's begin in f->start, on the host. */
+static enum ctw_status group(const struct ctw_step *s, int64_t n_tok, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_route_rule *r = &mixture_of(s)->route;
+    enum ctw_status st = ctw_group(f->be,
+                                   &(struct ctw_op_group){.n_experts = r->n_experts,
+                                                          .chosen = r->chosen,
+                                                          .n_tok = n_tok,
+                                                          .ids = f->ids,
+                                                          .weights = f->weights,
+                                                          .rows = f->expert_rows,
+                                                          .row_weights = f->expert_weights,
+                                                          .start = f->device_start},
+                                   err);
+    if (st == CTW_OK && has_sum(s->layer, s->index))
+        st = ctw_device_zero(f->be, f->sum,
+                             (size_t)n_tok * (size_t)f->model->hidden * sizeof(float), err);
+    if (st == CTW_OK)
+        st = ctw_device_download(f->be, f->start, f->device_start,
+                                 ((size_t)r->n_experts + 1) * sizeof(*f->start), err);
+    return st;
+}
+
+/* The next expert from e on that has rows. */
+static int next_with_rows(const int32_t *start, int n_experts, int e)
+{
+    while (e < n_experts && start[e] == start[e + 1])
+        e++;
+    return e;
+}
+
+/* The number of rows in the next part, if `left` rows are left: parts are equal, in whole tiles,
+ * and have at most `most` rows. */
+static int64_t next_rows(int64_t left, int64_t most)
+{
+    enum { TILE = 256 };
+    int64_t parts = (left + most - 1) / most, n = (left + parts - 1) / parts;
+    n = (n + TILE - 1) / TILE * TILE;
+    n = n < most ? n : most;
+    return n < left ? n : left;
+}
+
+static enum ctw_status run_experts(const struct ctw_step *s, int64_t n_tok, ctw_rows_done *done,
+                                   void *arg, struct ctw_err *err)
+{
+    const struct ctw_forward *f = s->f;
+    const int n = mixture_of(s)->route.n_experts;
+    struct part before = {0};
+    int64_t n_ahead = 0, i = 0;
+    enum ctw_status st = group(s, n_tok, err);
+    if (st != CTW_OK)
+        return st;
+    int ahead = next_with_rows(f->start, n, 0);
+    for (int e = ahead; st == CTW_OK && e < n; e = next_with_rows(f->start, n, e + 1), i++) {
+        /* The slot of the expert before this one is still to be read. */
+        while (st == CTW_OK && ahead < n && n_ahead < i + CTW_EXPERTS_IN_FLIGHT - 1) {
+            st = prepare(s, ahead, n_ahead++, err);
+            ahead = next_with_rows(f->start, n, ahead + 1);
+        }
+        for (int64_t row = f->start[e]; st == CTW_OK && row < f->start[e + 1];) {
+            int64_t n_rows = next_rows(f->start[e + 1] - row, f->plan.expert_rows);
+            struct part part = {e, i, row, n_rows, before.turn + 1};
+            st = compute(s, &part, &before, err);
+            if (st == CTW_OK && before.n > 0)
+                st = done(arg, before.n, err);
+            before = part;
+            row += n_rows;
+        }
+    }
+    if (st == CTW_OK && before.n > 0)
+        st = compute(s, &(struct part){0}, &before, err);
+    return st == CTW_OK && before.n > 0 ? done(arg, before.n, err) : st;
+}
+
+/* ---- the chunk, afterwards ---------------------------------------------------------------- */
+
+static enum ctw_status end(const struct ctw_step *s, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    if (has_sum(s->layer, s->index)) {
+        if (ctw_step_rule(s, CTW_AT_EXPERTS_OUT)->present)
+            st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s), err);
+        if (st == CTW_OK && mixture_of(s)->has_shared)
+            st = add_shared(s, sum_of(s), 1, err);
+        if (st == CTW_OK)
+            st = ctw_step_add_norm(s, CTW_AT_OUT, sum_of(s), CTW_F32, ctw_step_residual(s),
+                                   s->branch->factor, err);
+    }
+    return st == CTW_OK ? ctw_step_joined(s, err) : st;
+}
+
+/* ---- memory and time ---------------------------------------------------------------------- */
+
+static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
+{
+    const struct ctw_mixture *m = &l->branch[branch].mixture;
+    (void)longest;
+    w->wide = ctw_max64(w->wide, ctw_max64(m->shared.inner, 2 * m->inner));
+    w->inner_k = ctw_max64(w->inner_k, ctw_max64(m->shared.inner, m->inner));
+    w->n_experts = ctw_max64(w->n_experts, m->route.n_experts);
+    w->chosen = ctw_max64(w->chosen, m->route.chosen);
+    w->expert_inner = ctw_max64(w->expert_inner, m->inner);
+    w->sum |= has_sum(l, branch);
+}
+
+static struct ctw_expert_products experts(const struct ctw_branch *b)
+{
+    const struct ctw_mixture *m = &b->mixture;
+    return (struct ctw_expert_products){.up = &m->up,
+                                        .down = &m->down,
+                                        .gated = m->gated,
+                                        .inner = m->inner,
+                                        .chosen = m->route.chosen};
+}
+
+const struct ctw_kind_ops ctw_ops_mixture = {.widen = widen,
+                                             .epilogue = epilogue,
+                                             .experts = experts,
+                                             .run = choose,
+                                             .reads = true,
+                                             .run_pass = run_experts,
+                                             .end = end};

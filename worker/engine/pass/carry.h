@@ -1,0 +1,41 @@
+/*
+ * The carry: what a sequence's tokens leave behind in a layer for later tokens, as its kinds of
+ * branches say (struct ctw_carry_rule): rows, so many bytes a token, which attention reads in runs;
+ * or a state, so many bytes a sequence. It belongs to a node of the pass's layout (layout.h), and
+ * lives as long as a rule says. Arrays are shared by all layers that want one of the same life.
+ */
+#ifndef CTW_WORKER_CARRY_H
+#define CTW_WORKER_CARRY_H
+
+#include "worker/model/model.h"
+
+enum ctw_carry_life {
+    CTW_FOR_CHUNK, /* rows that the chunk alone reads */
+    CTW_FOR_LAYER, /* rows, until the layer's last chunk that has tokens of their sequence */
+    CTW_FOR_PASS,  /* rows that other layers read, too, by the number `kept` */
+    CTW_STATE,     /* a state, likewise until the layer's last chunk with the sequence */
+    CTW_N_LIVES
+};
+
+enum { CTW_BRANCH_CARRIES = 4, CTW_MAX_KEPT = 4, CTW_STATES = 2 };
+
+struct ctw_carry_rule {
+    size_t bytes; /* of a row, or of a state; 0: none */
+    enum ctw_carry_life life;
+    int kept;
+};
+
+/* The arrays of a pass: by branch, and by kept number. */
+enum { CTW_N_CARRIES = (CTW_MAX_BRANCHES + CTW_MAX_KEPT) * CTW_BRANCH_CARRIES };
+
+struct ctw_carry_plan {
+    size_t bytes[CTW_N_CARRIES];
+};
+
+static inline int ctw_carry_array(const struct ctw_carry_rule *r, int branch, int i)
+{
+    int owner = r->life == CTW_FOR_PASS ? CTW_MAX_BRANCHES + r->kept : branch;
+    return owner * CTW_BRANCH_CARRIES + i;
+}
+
+#endif

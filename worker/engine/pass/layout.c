@@ -1,0 +1,152 @@
+#include "worker/engine/pass/layout.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The lives of rows that runs name. */
+static const enum ctw_carry_life lives[] = {CTW_FOR_LAYER, CTW_FOR_PASS};
+
+static bool allocate(struct ctw_layout *l, int64_t n_parts, bool has_long)
+{
+    size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows, n = (size_t)n_parts;
+    l->chunks = ctw_calloc((size_t)l->n_chunks, sizeof(*l->chunks));
+    l->tokens = ctw_calloc(n_tok, sizeof(*l->tokens));
+    l->positions = ctw_calloc(n_tok, sizeof(*l->positions));
+    l->rows = ctw_calloc(n_rows, sizeof(*l->rows));
+    l->targets = ctw_calloc(n_rows, sizeof(*l->targets));
+    bool ok = l->chunks != NULL && l->tokens != NULL && l->positions != NULL && l->rows != NULL &&
+              l->targets != NULL;
+    for (size_t i = 0; i < CTW_COUNT(lives); i++) {
+        l->seqs[lives[i]] = ctw_calloc(n, sizeof(**l->seqs));
+        l->runs[lives[i]] = ctw_calloc(n, sizeof(**l->runs));
+        ok = ok && l->seqs[lives[i]] != NULL && l->runs[lives[i]] != NULL;
+    }
+    if (has_long)
+        l->rope_rows = ctw_calloc(n_tok, sizeof(*l->rope_rows));
+    return ok && (l->rope_rows != NULL || !has_long);
+}
+
+static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seqs,
+                        const struct ctw_plan *plan, int64_t long_from)
+{
+    int64_t row = 0;
+    for (int64_t i = 0; i < l->n_seqs; i++) {
+        const struct ctw_seq *seq = &seqs[i];
+        int64_t n_tok = ctw_seq_inputs(seq), start = l->start[i];
+        int64_t rope_row0 = long_from > 0 && n_tok > long_from ? plan->longest : 0;
+        memcpy(l->tokens + start, seq->tokens, (size_t)n_tok * sizeof(*l->tokens));
+        for (int64_t t = 0; t < n_tok; t++) {
+            l->positions[start + t] = (int32_t)t;
+            if (l->rope_rows != NULL)
+                l->rope_rows[start + t] = (int32_t)(rope_row0 + t);
+        }
+        for (int64_t t = seq->first; t < seq->n_tok; t++, row++) {
+            l->rows[row] = start + t - 1; /* position t-1 predicts token t */
+            l->targets[row] = seq->tokens[t];
+        }
+    }
+}
+
+/* Fills part n of the pass: what node `seq` has in the chunk. */
+static void fill_part(struct ctw_layout *l, int64_t n, int64_t seq, const struct ctw_chunk *chunk)
+{
+    const struct ctw_node *node = &l->nodes[seq];
+    int64_t begin = max64(node->tok0, chunk->tok0);
+    int64_t end = min64(node->tok0 + node->n_tok, chunk->tok0 + chunk->n_tok);
+    int64_t pos0 = begin - node->tok0, n_keys = end - node->tok0;
+    l->runs[CTW_FOR_LAYER][n] = (struct ctw_kv_run){.row = node->row0, .n_tok = n_keys};
+    l->runs[CTW_FOR_PASS][n] = (struct ctw_kv_run){.row = node->tok0, .n_tok = n_keys};
+    for (size_t i = 0; i < CTW_COUNT(lives); i++)
+        l->seqs[lives[i]][n] = (struct ctw_attn_seq){.q_row = begin - chunk->tok0,
+                                                     .n_q = end - begin,
+                                                     .pos0 = pos0,
+                                                     .runs = &l->runs[lives[i]][n],
+                                                     .n_runs = 1};
+}
+
+/* Cuts the pass into chunks, and places the nodes' rows. `fill` false: only counts the chunks;
+ * returns the number of parts. */
+static int64_t cut_chunks(struct ctw_layout *l, int64_t chunk_tokens, bool fill)
+{
+    int64_t tok = 0, seq = 0, row = 0, part = 0; /* seq: of token `tok` */
+    l->n_chunks = 0;
+    while (tok < l->n_tok) {
+        struct ctw_chunk chunk = {.tok0 = tok, .row0 = tok > l->start[seq] ? row : 0};
+        chunk.continues = tok > l->start[seq];
+        chunk.state[0] = l->n_chunks % CTW_STATES;
+        chunk.state[1] = 1 - chunk.state[0];
+        for (size_t i = 0; i < CTW_COUNT(lives) && fill; i++)
+            chunk.seqs[lives[i]] = &l->seqs[lives[i]][part];
+        while (seq < l->n_seqs && chunk.n_tok < chunk_tokens) {
+            int64_t left = l->start[seq + 1] - tok, room = chunk_tokens - chunk.n_tok;
+            if (left > room && chunk.n_tok > 0)
+                break;
+            if (fill && tok == l->start[seq])
+                l->nodes[seq] = (struct ctw_node){
+                    .parent = -1, .tok0 = tok, .n_tok = left, .row0 = chunk.row0 + chunk.n_tok};
+            chunk.n_tok += min64(left, room);
+            if (fill)
+                fill_part(l, part, seq, &chunk);
+            chunk.n_seqs++;
+            part++;
+            tok += min64(left, room);
+            seq += left <= room;
+        }
+        row = chunk.row0 + chunk.n_tok;
+        if (fill)
+            l->chunks[l->n_chunks] = chunk;
+        l->n_chunks++;
+    }
+    return part;
+}
+
+enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *seqs, int64_t n_seqs,
+                                const struct ctw_plan *plan, int64_t long_from, struct ctw_err *err)
+{
+    struct ctw_layout l = {.n_seqs = n_seqs};
+    bool has_long = false;
+    *out = l;
+    l.start = ctw_calloc((size_t)n_seqs + 1, sizeof(*l.start));
+    if (l.start == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
+    for (int64_t i = 0; i < n_seqs; i++) {
+        l.start[i] = l.n_tok;
+        l.n_tok += ctw_seq_inputs(&seqs[i]);
+        l.n_rows += seqs[i].n_tok - seqs[i].first;
+        has_long |= long_from > 0 && ctw_seq_inputs(&seqs[i]) > long_from;
+    }
+    l.start[n_seqs] = l.n_tok;
+    l.nodes = ctw_calloc((size_t)n_seqs, sizeof(*l.nodes));
+    if (l.nodes == NULL || !allocate(&l, cut_chunks(&l, plan->chunk_tokens, false), has_long)) {
+        ctw_layout_free(&l);
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
+    }
+    fill_tokens(&l, seqs, plan, long_from);
+    (void)cut_chunks(&l, plan->chunk_tokens, true);
+    *out = l;
+    return CTW_OK;
+}
+
+void ctw_layout_free(struct ctw_layout *l)
+{
+    void *arrays[] = {l->start,     l->nodes,     l->chunks, l->tokens,
+                      l->positions, l->rope_rows, l->rows,   l->targets};
+    for (size_t i = 0; i < CTW_COUNT(arrays); i++)
+        ctw_free(arrays[i]);
+    for (int i = 0; i < CTW_N_LIVES; i++) {
+        ctw_free(l->seqs[i]);
+        ctw_free(l->runs[i]);
+    }
+    *l = (struct ctw_layout){0};
+}

@@ -1,0 +1,146 @@
+#include "worker/engine/pass/step.h"
+
+void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struct ctw_rows *rows,
+                    const struct ctw_matrix *matrix, const struct ctw_weight_data *data,
+                    int64_t bias0)
+{
+    *out =
+        (struct ctw_shard){.weight = &matrix->weight,
+                           .data = data,
+                           .row0 = rows->row0,
+                           .n = rows->n,
+                           .step = rows->step,
+                           .input = matrix->input.codes != CTW_CODES_NONE ? &matrix->input : NULL,
+                           .rotate_in = ctw_forward_rotation(s->f, matrix->rotate_in),
+                           .rotate_out = ctw_forward_rotation(s->f, matrix->rotate_out)};
+    if (rows->bias < 0)
+        return;
+    out->bias_dtype = s->layer->vector[rows->bias]->dtype;
+    out->bias = (const char *)s->data->vector[rows->bias] +
+                (size_t)(bias0 + rows->row0) * ctw_dtype_bytes(out->bias_dtype);
+}
+
+int ctw_step_shards(const struct ctw_step *s, int product, struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_product *p = ctw_step_product_of(s, product);
+    for (int i = 0; i < p->n_shards; i++) {
+        const struct ctw_rows *rows = &p->shard[i];
+        ctw_step_shard(s, &shards[i], rows, &s->layer->matrix[rows->matrix],
+                       &s->data->matrix[rows->matrix], 0);
+    }
+    return p->n_shards;
+}
+
+struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i)
+{
+    const struct ctw_forward *f = s->f;
+    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
+    ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
+    const int64_t row[CTW_N_LIVES] = {[CTW_FOR_LAYER] = s->chunk->row0,
+                                      [CTW_FOR_PASS] = s->chunk->tok0,
+                                      [CTW_STATE] = s->chunk->state[0]};
+    const struct ctw_carry_rule *r = &rules[i];
+    char *all = f->carry[ctw_carry_array(r, s->index, i)];
+    struct ctw_carried c = {
+        .all = all, .here = all + (size_t)row[r->life] * r->bytes, .life = r->life};
+    if (r->life != CTW_STATE)
+        return c;
+    c.next = all + (size_t)s->chunk->state[1] * r->bytes;
+    c.here = s->chunk->continues ? c.here : NULL;
+    return c;
+}
+
+struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place)
+{
+    const struct ctw_norm_rule *rule = ctw_step_rule(s, place);
+    const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_WEIGHT + place);
+    const struct ctw_tensor *bias = ctw_step_vector(s, CTW_V_BIAS + place);
+    struct ctw_op_norm op = {.kind = rule->present ? rule->kind : CTW_NORM_NONE,
+                             .n_tok = s->chunk->n_tok,
+                             .eps = rule->eps,
+                             .weight_offset = rule->offset};
+    if (weight != NULL) {
+        op.weight = ctw_step_vector_data(s, CTW_V_WEIGHT + place);
+        op.weight_dtype = weight->dtype;
+    }
+    if (bias != NULL) {
+        op.bias = ctw_step_vector_data(s, CTW_V_BIAS + place);
+        op.bias_dtype = bias->dtype;
+    }
+    return op;
+}
+
+enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, int place, void *y, int64_t dim,
+                                       struct ctw_err *err)
+{
+    struct ctw_op_norm op = ctw_step_norm(s, place);
+    if (!ctw_step_rule(s, place)->present)
+        return CTW_OK;
+    op.dim = dim;
+    op.x = op.y = y;
+    op.x_dtype = op.dtype = s->f->dtype;
+    return ctw_norm(s->f->be, &op, err);
+}
+
+static struct ctw_op_linear linear(const struct ctw_step *s, int product,
+                                   struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    return (struct ctw_op_linear){.shards = shards,
+                                  .n_shards = ctw_step_shards(s, product, shards),
+                                  .slot = ctw_step_slot(s, product),
+                                  .dtype = s->f->dtype,
+                                  .n_tok = s->chunk->n_tok};
+}
+
+enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const void *x, int64_t ldx,
+                                 void *y, int64_t ldy, struct ctw_err *err)
+{
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear op = linear(s, product, shards);
+    op.epilogue = CTW_EPI_STORE;
+    op.x = x;
+    op.ldx = ldx;
+    op.y = y;
+    op.ldy = ldy;
+    return ctw_linear(s->f->be, &op, err);
+}
+
+enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, const void *x,
+                                     int64_t ldx, void *y, const float *factor, struct ctw_err *err)
+{
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear op = linear(s, product, shards);
+    op.epilogue = ctw_product_epilogue(s->layer, (int)op.slot) == CTW_EPI_SCATTER ? CTW_EPI_SCATTER
+                                                                                  : CTW_EPI_ADD;
+    op.residual_dtype = CTW_RESIDUAL;
+    op.x = x;
+    op.ldx = ldx;
+    op.y = y;
+    op.ldy = s->f->model->hidden;
+    op.y_weight = op.epilogue == CTW_EPI_SCATTER ? factor : NULL;
+    return ctw_linear(s->f->be, &op, err);
+}
+
+enum ctw_status ctw_step_add_norm(const struct ctw_step *s, int place, const void *x,
+                                  enum ctw_dtype x_dtype, void *y, float factor,
+                                  struct ctw_err *err)
+{
+    struct ctw_op_norm op = ctw_step_norm(s, place);
+    op.dim = s->f->model->hidden;
+    op.x = x;
+    op.x_dtype = x_dtype;
+    op.y = y;
+    op.dtype = CTW_RESIDUAL;
+    op.factor = factor;
+    op.add = true;
+    return ctw_norm(s->f->be, &op, err);
+}
+
+enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
+{
+    struct ctw_op_norm op = ctw_step_norm(s, place);
+    op.dim = s->f->model->hidden;
+    op.x = op.y = y;
+    op.x_dtype = op.dtype = CTW_F32;
+    return ctw_norm(s->f->be, &op, err);
+}

@@ -1,0 +1,124 @@
+/*
+ * The vocabulary of a layer's operations: one layer on one chunk. mixers/ and mlps/ are written
+ * with it.
+ */
+#ifndef CTW_WORKER_STEP_H
+#define CTW_WORKER_STEP_H
+
+#include "worker/engine/pass/forward.h"
+
+/* Products, places and vectors below are those of the step's branch. */
+struct ctw_step {
+    struct ctw_forward *f;
+    const struct ctw_layer *layer;
+    const struct ctw_layer_data *data;
+    const struct ctw_chunk *chunk;
+    int index;                       /* of the branch in its layer */
+    const struct ctw_branch *branch; /* this one */
+    int16_t stamp; /* marks rows of the residual that are not finite, see ctw_op_norm */
+};
+
+/* The shards of a product; returns their number. */
+int ctw_step_shards(const struct ctw_step *s, int product, struct ctw_shard shards[CTW_MAX_SHARDS]);
+
+/* One shard: rows of a matrix, whose bias begins at element bias0 of its vector. */
+void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struct ctw_rows *rows,
+                    const struct ctw_matrix *matrix, const struct ctw_weight_data *data,
+                    int64_t bias0);
+
+static inline const struct ctw_product *ctw_step_product_of(const struct ctw_step *s, int product)
+{
+    return &s->layer->product[ctw_product_at(s->index, product)];
+}
+
+static inline bool ctw_step_has(const struct ctw_step *s, int product)
+{
+    return ctw_step_product_of(s, product)->n_shards > 0;
+}
+
+static inline enum ctw_slot ctw_step_slot(const struct ctw_step *s, int product)
+{
+    return (enum ctw_slot)ctw_product_at(s->index, product);
+}
+
+static inline const struct ctw_norm_rule *ctw_step_rule(const struct ctw_step *s, int place)
+{
+    return &s->layer->norm[ctw_norm_at(s->index, place)];
+}
+
+/* A vector, and its address; NULL: there is none. */
+static inline const struct ctw_tensor *ctw_step_vector(const struct ctw_step *s, int role)
+{
+    return s->layer->vector[ctw_vector_at(s->index, role)];
+}
+
+static inline const void *ctw_step_vector_data(const struct ctw_step *s, int role)
+{
+    return s->data->vector[ctw_vector_at(s->index, role)];
+}
+
+/* One of the branch's carries: its array, and in it the chunk's own rows (of a state: what the
+ * chunk's first sequence left before; NULL: it begins here). */
+struct ctw_carried {
+    void *all, *here;
+    void *next; /* of a state: what the chunk's last sequence leaves */
+    enum ctw_carry_life life;
+};
+struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i);
+
+/* The chunk's rows of the residual stream, [n_tok, hidden] of CTW_RESIDUAL. */
+void *ctw_step_residual(const struct ctw_step *s);
+
+/* A norm of the chunk's rows as the layer describes it; x, y, their dtypes and sizes are not set.
+ * CTW_NORM_NONE if the layer has none at this place. */
+struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place);
+
+/* y [n_tok, hidden], or f->norm, = the norm of the residual, of the activations' dtype. */
+enum ctw_status ctw_step_read_to(const struct ctw_step *s, int place, void *y,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_step_read(const struct ctw_step *s, int place,
+                              struct ctw_err *err) CTW_MUST_CHECK;
+
+/* y += factor * norm(x), both [n_tok, hidden]; y fp32. */
+enum ctw_status ctw_step_add_norm(const struct ctw_step *s, int place, const void *x,
+                                  enum ctw_dtype x_dtype, void *y, float factor,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+/* The norm of y [n_tok, hidden] fp32, in place. */
+enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, int place, void *y,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+
+/* The norm of y [n_tok, dim] of the activations' dtype, in place, if the layer has one there. */
+enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, int place, void *y, int64_t dim,
+                                       struct ctw_err *err) CTW_MUST_CHECK;
+
+/* y [n_tok, ldy] = the product of x [n_tok, ldx] */
+enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const void *x, int64_t ldx,
+                                 void *y, int64_t ldy, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* y += the product of x, or factor[t] times it if `product` scatters; y [n_tok, hidden]
+ * of CTW_RESIDUAL */
+enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, const void *x,
+                                     int64_t ldx, void *y, const float *factor,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * The branch's end: residual += factor * norm(product of x [n_tok, ldx]), the residual's own norm
+ * and its scalar. If the branch has a norm or a factor, f->norm is overwritten. If the next branch
+ * is beside this one, what that one reads is left in f->norm before.
+ */
+enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
+                              struct ctw_err *err) CTW_MUST_CHECK;
+/* The second half of that. */
+enum ctw_status ctw_step_joined(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* What the layers' own inputs take from the embedding, in layer 0 (mlps/own_input.c). */
+enum ctw_status ctw_layer_inputs(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
+/* The chunk's rows in f->inputs, from decoder layer `decoder`'s columns on. */
+void *ctw_layer_inputs_at(const struct ctw_step *s, int64_t decoder);
+
+/* f->wide = the inner activations of a dense MLP, or of a shared expert, [n_tok, inner], of x
+ * [n_tok, hidden] (mlps/dense.c) */
+enum ctw_status ctw_dense_inner(const struct ctw_step *s, const struct ctw_dense *d, const void *x,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif

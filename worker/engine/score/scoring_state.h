@@ -1,0 +1,54 @@
+/* Private to scoring.c and scoring_both.c; all other code includes worker/engine/engine.h. */
+#ifndef CTW_WORKER_SCORING_STATE_H
+#define CTW_WORKER_SCORING_STATE_H
+
+#include "worker/engine/engine_state.h"
+#include "worker/engine/pass/pass.h"
+
+struct ctw_exchange;
+
+/* One model's part. */
+struct ctw_scoring_side {
+    struct ctw_engine *e;
+    struct ctw_seq *seqs; /* [n_seqs] */
+    struct ctw_progress progress;
+    /* the pass, of seqs[first .. first+n-1] */
+    struct ctw_pass *pass; /* NULL: it has not begun */
+    struct ctw_progress before;
+};
+
+struct ctw_scoring {
+    struct ctw_scoring_side side[2]; /* the model; when comparing, the reference */
+    int n_sides;
+    int64_t n_seqs;
+    int64_t pass_tokens;
+    struct ctw_hooks hooks;
+    struct ctw_hooks both; /* of both passes, when comparing */
+    struct ctw_seq *ref_seqs;
+    void *hidden;                    /* NULL, or the final hidden states of the reference's pass */
+    bool hidden_asked, hidden_found; /* since the pass began; they were loaded */
+    struct ctw_compare *compare;
+    struct ctw_differences *differences; /* NULL: no sequence has `layers` */
+    struct ctw_exchange *exchange;       /* NULL: no sequence has `matrices` */
+    bool in_reference;                   /* the step that failed was the reference's */
+    int64_t first, n;
+    int n_tries;
+};
+
+/* Checks all sequences, and measures their inputs. */
+enum ctw_status ctw_scoring_check(const struct ctw_engine *e, const struct ctw_seq *seqs,
+                                  int64_t n_seqs, int64_t *longest, int64_t *total,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *seqs, int64_t total);
+void ctw_scoring_count_passes(struct ctw_scoring *s);
+
+/* scoring_both.c: the same for two models that are compared. */
+enum ctw_status ctw_scoring_check_both(const struct ctw_engine *e,
+                                       const struct ctw_engine *reference,
+                                       const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
+                                       int64_t *total, struct ctw_err *err) CTW_MUST_CHECK;
+/* scoring_both.c: a step of both passes. */
+enum ctw_status ctw_scoring_step_both(struct ctw_scoring *s, bool *pass_done,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif

@@ -1,0 +1,60 @@
+/* Softmax attention with grouped heads. */
+#ifndef CTW_WORKER_RECIPE_ATTENTION_H
+#define CTW_WORKER_RECIPE_ATTENTION_H
+
+#include "worker/model/recipe/parts.h"
+
+enum {
+    CTW_M_Q,
+    CTW_M_K,
+    CTW_M_V,
+    CTW_M_O,
+    CTW_M_QKV,       /* q, k and v in one matrix */
+    CTW_M_HEADS_GATE /* of attention's output */
+};
+enum { CTW_P_QKV, CTW_P_O, CTW_P_HEADS_GATE };
+enum {
+    CTW_AT_Q = CTW_AT_OWN, /* heads */
+    CTW_AT_K,
+    CTW_AT_V,
+    CTW_AT_HEADS_OUT /* attention's output, before o */
+};
+enum {
+    CTW_V_Q_BIAS = CTW_V_OWN,
+    CTW_V_K_BIAS,
+    CTW_V_V_BIAS,
+    CTW_V_O_BIAS,
+    CTW_V_QKV_BIAS,
+    CTW_V_SINKS /* [n_head] */
+};
+
+enum ctw_head_norms {
+    CTW_HEADS_ALIKE, /* each head by itself, all with one row of weights */
+    CTW_HEADS_OWN,   /* each head by itself, with its own weights */
+    CTW_HEADS_WIDE   /* all heads of a token together */
+};
+
+/* o(heads_out_norm(gate * attention(q, k, v))) */
+struct ctw_attention {
+    int n_head, n_kv, head;  /* heads, key-value heads, elements of a head */
+    int head_v;              /* elements of a value head */
+    int64_t window;          /* keys visible to a query, its own included; 0: all */
+    int64_t chunk;           /* a query sees its own chunk of so many positions; 0: all */
+    float v_factor;          /* of values; 0: 1 */
+    enum ctw_gate_kind gate; /* of attention's output, by the product CTW_P_HEADS_GATE of what the
+                                branch reads */
+    int rope;                /* index into the model's rope[]; -1: none */
+    bool q_factors;          /* queries are multiplied by the model's q_factor of their position */
+    float scale;             /* of q k^T */
+    float softcap;           /* 0: none */
+    float limit;             /* q, k and v are clamped to -limit..limit; 0: they are not */
+    bool limits_normed;      /* after the norms of q and k, not before */
+    struct ctw_qkv_columns columns; /* of the product */
+    enum ctw_head_norms head_norms;
+    bool norms_after_rope;
+    struct ctw_head_inputs inputs;
+    int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
+    int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */
+};
+
+#endif

@@ -1,0 +1,85 @@
+/* A dense MLP: its builder (family.h), and its facts. */
+#include "kernels/math.h"
+#include "worker/model/families/family.h"
+#include "worker/model/recipe/kinds.h"
+
+struct ctw_dense ctw_describe_dense(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
+{
+    const int matrix = ctw_matrix_at(CTW_MLP, CTW_M_GATE_UP);
+    const int product = ctw_product_at(CTW_MLP, CTW_P_GATE_UP);
+    int64_t hidden = c->model->hidden, inner = mlp->inner;
+    bool bias = mlp->bias;
+    if (mlp->fused) {
+        ctw_describe_matrix(c, i, matrix, ctw_name_or(mlp->gate_up, "mlp.gate_up_proj"), 2 * inner,
+                            hidden);
+        int64_t gate = mlp->up_first ? inner : 0, up = inner - gate;
+        ctw_describe_shard(c, i, product, (struct ctw_rows){matrix, gate, inner, -1, 1});
+        ctw_describe_shard(c, i, product, (struct ctw_rows){matrix, up, inner, -1, 1});
+    } else {
+        if (!mlp->plain)
+            ctw_describe_linear(
+                c, i, CTW_MLP,
+                &(struct ctw_linear_rules){CTW_P_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : 0,
+                                           ctw_name_or(mlp->gate, "mlp.gate_proj"), inner, hidden});
+        ctw_describe_linear(
+            c, i, CTW_MLP,
+            &(struct ctw_linear_rules){CTW_P_GATE_UP, CTW_M_UP, bias ? CTW_V_UP_BIAS : 0,
+                                       ctw_name_or(mlp->up, "mlp.up_proj"), inner, hidden});
+    }
+    ctw_describe_linear(
+        c, i, CTW_MLP,
+        &(struct ctw_linear_rules){CTW_P_DOWN, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : 0,
+                                   ctw_name_or(mlp->down, "mlp.down_proj"), hidden, inner});
+    return (struct ctw_dense){
+        .inner = inner, .gated = !mlp->plain, .act = mlp->act, .glu = mlp->glu};
+}
+
+void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
+{
+    struct ctw_branch *b = ctw_describe_kind(c, i, CTW_MLP, CTW_KIND_dense);
+    b->dense = ctw_describe_dense(c, i, mlp);
+}
+
+/* ---- facts -------------------------------------------------------------------------------- */
+
+static double softplus(double x)
+{
+    return x > 30 ? x : ctw_ln(1 + ctw_exp(x));
+}
+
+void ctw_dense_take_numbers(struct ctw_dense *d, const double *v)
+{
+    d->act_param[0] = (float)softplus(v[0]);
+    d->act_param[1] = (float)(v[2] + softplus(v[1]));
+    d->act_param[2] = (float)v[2];
+    d->act_param[3] = (float)v[3];
+}
+
+const char *ctw_dense_rotated_output(const struct ctw_dense *d, int product)
+{
+    return product == CTW_P_GATE_UP && d->gated && d->glu.kind != CTW_GLU_PLAIN
+               ? "outputs of clamped gates are not supported"
+               : NULL;
+}
+
+static struct ctw_facts facts(const struct ctw_branch *b)
+{
+    return (struct ctw_facts){.inner = b->dense.inner};
+}
+
+static void take_numbers(struct ctw_branch *b, const double *values)
+{
+    ctw_dense_take_numbers(&b->dense, values);
+}
+
+static const char *rotated_output(const struct ctw_branch *b, int product)
+{
+    return ctw_dense_rotated_output(&b->dense, product);
+}
+
+const struct ctw_kind_row ctw_kind_dense = {.name = "dense",
+                                            .facts = facts,
+                                            .numbers = CTW_V_ACT,
+                                            .n_numbers = 4,
+                                            .take_numbers = take_numbers,
+                                            .rotated_output = rotated_output};

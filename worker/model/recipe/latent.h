@@ -1,0 +1,53 @@
+/*
+ * Latent attention (MLA): keys and values are products of a latent. The last `turning` elements of
+ * a head are rotated; those of a key are the same in all heads.
+ */
+#ifndef CTW_WORKER_RECIPE_LATENT_H
+#define CTW_WORKER_RECIPE_LATENT_H
+
+#include "worker/model/recipe/parts.h"
+
+enum {
+    CTW_M_LATENT_Q, /* queries, without a latent of theirs */
+    CTW_M_Q_A,      /* to the queries' latent, */
+    CTW_M_Q_B,      /* from it to the queries */
+    CTW_M_KV_A,     /* to the keys' and values' latent, and the part of keys that turns */
+    CTW_M_KV_B,     /* from it to the keys' own parts and the values */
+    CTW_M_LATENT_O,
+    CTW_M_INDEX_Q,      /* the indexer: from the queries' latent to its queries, */
+    CTW_M_INDEX_K,      /* to its keys, */
+    CTW_M_INDEX_WEIGHTS /* to the weights of its heads */
+};
+/* CTW_P_LATENTS: all that reads what the branch reads, but queries without a latent */
+enum { CTW_P_LATENTS, CTW_P_LATENT_O, CTW_P_Q_B, CTW_P_KV_B, CTW_P_INDEX_Q };
+enum { CTW_AT_Q_A = CTW_AT_OWN, CTW_AT_KV_A, CTW_AT_INDEX_K };
+enum { CTW_V_Q_A_BIAS = CTW_V_OWN, CTW_V_KV_A_BIAS, CTW_V_LATENT_O_BIAS };
+
+/* Sparse attention: a query sees the best `chosen` keys alone (struct ctw_op_index). */
+struct ctw_indexer {
+    int64_t chosen;   /* 0: all keys */
+    bool shared;      /* the choice is that of the last layer that made one; the rest is not set */
+    int n_head, head; /* of the indexer's queries; it has one key per token */
+    int rope;         /* index into the model's rope[], of the heads' first elements */
+};
+
+struct ctw_latent {
+    int n_head, head, head_v; /* heads; elements of a query or key head, of a value head */
+    int turning;
+    int64_t q_rank; /* elements of the queries' latent; 0: none */
+    int64_t kv_rank;
+    int rope;       /* index into the model's rope[]; -1: none */
+    bool q_factors; /* queries are multiplied by the model's q_factor of their position */
+    float scale;    /* of q k^T */
+    struct ctw_indexer index;
+    struct ctw_head_inputs inputs;
+};
+
+/* Does transformers' cache hold the layer's latents, and not keys and values made of them? Not with
+ * sparse attention. */
+static inline bool ctw_latent_is_cached(const struct ctw_latent *x)
+{
+    return x->index.chosen == 0;
+}
+
+#endif

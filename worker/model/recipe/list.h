@@ -1,0 +1,23 @@
+/*
+ * The kinds of a decoder layer's branches. A new kind is recipe/NAME.h and .c, one file in
+ * worker/engine/mixers or mlps, one line here and one #include in all.h. X(name): the kind is
+ * CTW_KIND_name, its member of struct ctw_branch `struct ctw_name name`, its facts
+ * `ctw_kind_name`, its operations `ctw_ops_name` (worker/engine/pass/kinds.h).
+ */
+#ifndef CTW_WORKER_RECIPE_LIST_H
+#define CTW_WORKER_RECIPE_LIST_H
+
+#define CTW_KINDS(X)                                                                               \
+    X(attention)                                                                                   \
+    X(latent)                                                                                      \
+    X(dense)                                                                                       \
+    X(mixture)                                                                                     \
+    X(own_input)                                                                                   \
+    X(short_conv)
+
+#define CTW_KIND_VALUE(name) CTW_KIND_##name,
+/* CTW_KIND_none: the layer has no such branch. */
+enum ctw_kind { CTW_KIND_none, CTW_KINDS(CTW_KIND_VALUE) CTW_KIND_ends, CTW_N_KINDS };
+#undef CTW_KIND_VALUE
+
+#endif
