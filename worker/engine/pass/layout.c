@@ -17,6 +17,8 @@ static int64_t max64(int64_t a, int64_t b)
 /* The lives of rows that runs name. */
 static const enum ctw_carry_life lives[] = {CTW_FOR_LAYER, CTW_FOR_PASS};
 
+enum { RUNS = 2 }; /* of a part, at most: its rows may reach the ring's end */
+
 static bool allocate(struct ctw_layout *l, int64_t n_parts, bool has_long)
 {
     size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows, n = (size_t)n_parts;
@@ -29,7 +31,7 @@ static bool allocate(struct ctw_layout *l, int64_t n_parts, bool has_long)
               l->targets != NULL;
     for (size_t i = 0; i < CTW_COUNT(lives); i++) {
         l->seqs[lives[i]] = ctw_calloc(n, sizeof(**l->seqs));
-        l->runs[lives[i]] = ctw_calloc(n, sizeof(**l->runs));
+        l->runs[lives[i]] = ctw_calloc(RUNS * n, sizeof(**l->runs));
         ok = ok && l->seqs[lives[i]] != NULL && l->runs[lives[i]] != NULL;
     }
     if (has_long)
@@ -59,56 +61,60 @@ static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seqs,
 }
 
 /* Fills part n of the pass: what node `seq` has in the chunk. */
-static void fill_part(struct ctw_layout *l, int64_t n, int64_t seq, const struct ctw_chunk *chunk)
+static void fill_part(struct ctw_layout *l, int64_t n, int64_t seq, const struct ctw_chunk *chunk,
+                      int64_t ring)
 {
     const struct ctw_node *node = &l->nodes[seq];
     int64_t begin = max64(node->tok0, chunk->tok0);
     int64_t end = min64(node->tok0 + node->n_tok, chunk->tok0 + chunk->n_tok);
-    int64_t pos0 = begin - node->tok0, n_keys = end - node->tok0;
-    l->runs[CTW_FOR_LAYER][n] = (struct ctw_kv_run){.row = node->row0, .n_tok = n_keys};
-    l->runs[CTW_FOR_PASS][n] = (struct ctw_kv_run){.row = node->tok0, .n_tok = n_keys};
-    for (size_t i = 0; i < CTW_COUNT(lives); i++)
-        l->seqs[lives[i]][n] = (struct ctw_attn_seq){.q_row = begin - chunk->tok0,
-                                                     .n_q = end - begin,
-                                                     .pos0 = pos0,
-                                                     .runs = &l->runs[lives[i]][n],
-                                                     .n_runs = 1};
+    int64_t n_keys = end - node->tok0, row = node->tok0 % ring;
+    struct ctw_kv_run *layer = &l->runs[CTW_FOR_LAYER][RUNS * n];
+    struct ctw_kv_run *pass = &l->runs[CTW_FOR_PASS][RUNS * n];
+    layer[0] = (struct ctw_kv_run){.row = row, .n_tok = min64(n_keys, ring - row)};
+    layer[1] = (struct ctw_kv_run){.row = 0, .n_tok = n_keys - layer[0].n_tok};
+    pass[0] = (struct ctw_kv_run){.row = node->tok0, .n_tok = n_keys};
+    struct ctw_attn_seq part = {.q_row = begin - chunk->tok0,
+                                .n_q = end - begin,
+                                .pos0 = begin - node->tok0,
+                                .n_runs = 1};
+    l->seqs[CTW_FOR_PASS][n] = part;
+    l->seqs[CTW_FOR_PASS][n].runs = pass;
+    part.n_runs += layer[1].n_tok > 0;
+    l->seqs[CTW_FOR_LAYER][n] = part;
+    l->seqs[CTW_FOR_LAYER][n].runs = layer;
 }
 
-/* Cuts the pass into chunks, and places the nodes' rows. `fill` false: only counts the chunks;
- * returns the number of parts. */
-static int64_t cut_chunks(struct ctw_layout *l, int64_t chunk_tokens, bool fill)
+/* The number of the nodes' parts in chunks. */
+static int64_t count_parts(const struct ctw_layout *l, int64_t chunk_tokens)
 {
-    int64_t tok = 0, seq = 0, row = 0, part = 0; /* seq: of token `tok` */
-    l->n_chunks = 0;
-    while (tok < l->n_tok) {
-        struct ctw_chunk chunk = {.tok0 = tok, .row0 = tok > l->start[seq] ? row : 0};
-        chunk.continues = tok > l->start[seq];
-        chunk.state[0] = l->n_chunks % CTW_STATES;
-        chunk.state[1] = 1 - chunk.state[0];
-        for (size_t i = 0; i < CTW_COUNT(lives) && fill; i++)
-            chunk.seqs[lives[i]] = &l->seqs[lives[i]][part];
-        while (seq < l->n_seqs && chunk.n_tok < chunk_tokens) {
-            int64_t left = l->start[seq + 1] - tok, room = chunk_tokens - chunk.n_tok;
-            if (left > room && chunk.n_tok > 0)
-                break;
-            if (fill && tok == l->start[seq])
-                l->nodes[seq] = (struct ctw_node){
-                    .parent = -1, .tok0 = tok, .n_tok = left, .row0 = chunk.row0 + chunk.n_tok};
-            chunk.n_tok += min64(left, room);
-            if (fill)
-                fill_part(l, part, seq, &chunk);
-            chunk.n_seqs++;
-            part++;
-            tok += min64(left, room);
-            seq += left <= room;
+    int64_t n = 0;
+    for (int64_t i = 0; i < l->n_seqs; i++)
+        n += (l->start[i + 1] - 1) / chunk_tokens - l->start[i] / chunk_tokens + 1;
+    return n;
+}
+
+static void fill_chunks(struct ctw_layout *l, int64_t chunk_tokens, int64_t ring)
+{
+    int64_t seq = 0, part = 0; /* seq: of the chunk's first token */
+    for (int64_t i = 0; i < l->n_seqs; i++)
+        l->nodes[i] = (struct ctw_node){
+            .parent = -1, .tok0 = l->start[i], .n_tok = l->start[i + 1] - l->start[i]};
+    for (int64_t c = 0; c < l->n_chunks; c++) {
+        struct ctw_chunk *chunk = &l->chunks[c];
+        int64_t tok0 = c * chunk_tokens, end = min64(tok0 + chunk_tokens, l->n_tok);
+        *chunk = (struct ctw_chunk){.tok0 = tok0,
+                                    .n_tok = end - tok0,
+                                    .row0 = tok0 % ring,
+                                    .state = {c % CTW_STATES, (c + 1) % CTW_STATES},
+                                    .continues = tok0 > l->start[seq]};
+        for (size_t i = 0; i < CTW_COUNT(lives); i++)
+            chunk->seqs[lives[i]] = &l->seqs[lives[i]][part];
+        for (int64_t at = seq; at < l->n_seqs && l->start[at] < end; at++, part++) {
+            fill_part(l, part, at, chunk, ring);
+            chunk->n_seqs++;
+            seq = l->start[at + 1] <= end ? at + 1 : at;
         }
-        row = chunk.row0 + chunk.n_tok;
-        if (fill)
-            l->chunks[l->n_chunks] = chunk;
-        l->n_chunks++;
     }
-    return part;
 }
 
 enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *seqs, int64_t n_seqs,
@@ -128,12 +134,13 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
     }
     l.start[n_seqs] = l.n_tok;
     l.nodes = ctw_calloc((size_t)n_seqs, sizeof(*l.nodes));
-    if (l.nodes == NULL || !allocate(&l, cut_chunks(&l, plan->chunk_tokens, false), has_long)) {
+    l.n_chunks = (l.n_tok + plan->chunk_tokens - 1) / plan->chunk_tokens;
+    if (l.nodes == NULL || !allocate(&l, count_parts(&l, plan->chunk_tokens), has_long)) {
         ctw_layout_free(&l);
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
     }
     fill_tokens(&l, seqs, plan, long_from);
-    (void)cut_chunks(&l, plan->chunk_tokens, true);
+    fill_chunks(&l, plan->chunk_tokens, ctw_layout_ring(plan->longest, plan->chunk_tokens));
     *out = l;
     return CTW_OK;
 }

@@ -7,9 +7,9 @@
  * row in the residual stream.
  *
  * A sequence is a node. What its tokens leave behind lies in rows (carry.h): of the pass, a token's
- * row is its index; of the layer, the rows of a chunk's tokens follow one another, and those of a
- * sequence that goes on in the next chunk go on there. So that they do, and nothing ever moves, a
- * sequence that does not fit into the rest of a chunk begins the next.
+ * row is its index; of the layer, its index modulo a ring of rows, so large that a chunk's rows
+ * replace none that a later token reads. So nothing ever moves, every chunk but the last is full,
+ * and the rows of a sequence are one run, or two if they reach the ring's end.
  */
 #ifndef CTW_WORKER_LAYOUT_H
 #define CTW_WORKER_LAYOUT_H
@@ -27,7 +27,6 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
 struct ctw_node {
     int parent;
     int64_t tok0, n_tok;
-    int64_t row0; /* of the rows for a layer, its first token's */
 };
 
 /* Tokens tok0 .. tok0+n_tok-1 of the pass. */
@@ -58,11 +57,17 @@ struct ctw_layout {
     struct ctw_kv_run *runs[CTW_N_LIVES];
 };
 
-/* The rows for a layer of a pass of n_tok tokens: those of the chunks of its longest sequence. */
+/* Rows of the ring: whole chunks, so that no chunk's rows reach the end and go on at the beginning. */
+static inline int64_t ctw_layout_ring(int64_t longest, int64_t chunk_tokens)
+{
+    return (longest - 1 + 2 * chunk_tokens - 1) / chunk_tokens * chunk_tokens;
+}
+
+/* The rows for a layer of a pass of n_tok tokens. */
 static inline int64_t ctw_layout_carry_rows(int64_t longest, int64_t chunk_tokens, int64_t n_tok)
 {
-    int64_t rows = (longest + chunk_tokens - 1) / chunk_tokens * chunk_tokens;
-    return rows < n_tok ? rows : n_tok;
+    int64_t ring = ctw_layout_ring(longest, chunk_tokens);
+    return ring < n_tok ? ring : n_tok;
 }
 
 /*
