@@ -22,7 +22,7 @@ static bool are_in_order(const struct ctw_op_conv *op)
 enum ctw_status ctw_conv(struct ctw_backend *be, const struct ctw_op_conv *op, struct ctw_err *err)
 {
     bool ok = is_float(op->dtype) && is_float(op->weight_dtype) && op->n_tok >= 0 && op->dim >= 1 &&
-              op->taps >= 1 && op->taps <= CTW_MAX_TAPS && op->ldx >= 3 * op->dim &&
+              op->taps >= 1 && op->taps <= CTW_MAX_TAPS && op->ldx >= ctw_conv_columns(op) &&
               op->ldy >= op->dim && (op->bias == NULL || is_float(op->bias_dtype));
     if (!ok || (op->n_tok > 0 && !are_in_order(op)))
         return ctw_fail(err, CTW_EINTERNAL, "conv: an argument is out of range");

@@ -10,16 +10,21 @@ enum { CTW_MAX_TAPS = 8 };
 struct ctw_attn_seq;
 struct ctw_backend;
 
+enum ctw_conv_form {
+    CTW_CONV_GATED, /* x's row is [b | c | u] of 3 dim columns: input b u, y = c * conv */
+    CTW_CONV_SILU   /* x's row is the input: y = silu(conv) */
+};
+
 /*
- * For column i of the token at position p of its sequence, with x's row [b | c | u] of 3 dim
- * columns:
- *     y[i] = c[i] * (bias[i] + sum over j of weight[i, j] * (b[i] u[i] of position p - taps + 1 +
- * j)) where positions before the sequence count as 0. In fp32, in the order of j, rounded once. The
- * operation's sequences follow one another, from row 0 on; the first may have begun before:
- * `before` has its last taps - 1 values of b u. `after` receives those of the last sequence. So
- * results do not depend on how a sequence is cut into calls.
+ * For column i of the token at position p of its sequence:
+ *     conv[i] = bias[i] + sum over j of weight[i, j] * (input[i] of position p - taps + 1 + j)
+ * where positions before the sequence count as 0. In fp32, in the order of j; y is rounded once.
+ * The operation's sequences follow one another, from row 0 on; the first may have begun before:
+ * `before` has its last taps - 1 inputs. `after` receives those of the last sequence. So results
+ * do not depend on how a sequence is cut into calls.
  */
 struct ctw_op_conv {
+    enum ctw_conv_form form;
     enum ctw_dtype dtype;
     int64_t n_tok, dim;
     int taps;      /* 1..CTW_MAX_TAPS */
@@ -35,6 +40,12 @@ struct ctw_op_conv {
     void *y;             /* device [n_tok, ldy], must not overlap x */
     int64_t ldy;
 };
+
+/* Columns of x. */
+static inline int64_t ctw_conv_columns(const struct ctw_op_conv *op)
+{
+    return op->form == CTW_CONV_GATED ? 3 * op->dim : op->dim;
+}
 
 #ifdef __cplusplus
 extern "C" {

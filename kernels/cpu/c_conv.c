@@ -1,15 +1,18 @@
 /* The definition of ctw_conv(), for every variant. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/math.h"
 
-/* b u of the sequence's token at row `row` of the call, which may lie before its first row. */
+/* The input of the sequence's token at row `row` of the call, which may lie before its first row. */
 static float input_at(const struct ctw_op_conv *op, const struct ctw_attn_seq *s, int64_t row,
                       int64_t col)
 {
     int64_t behind = row - s->q_row; /* below 0: so many rows before the call's */
     if (behind < 0)
         return s->pos0 + behind < 0 ? 0 : op->before[(op->taps - 1 + behind) * op->dim + col];
-    return ctw_load_float(op->x, op->dtype, row * op->ldx + col) *
-           ctw_load_float(op->x, op->dtype, row * op->ldx + 2 * op->dim + col);
+    float v = ctw_load_float(op->x, op->dtype, row * op->ldx + col);
+    if (op->form == CTW_CONV_GATED)
+        v *= ctw_load_float(op->x, op->dtype, row * op->ldx + 2 * op->dim + col);
+    return v;
 }
 
 static const struct ctw_attn_seq *sequence_of(const struct ctw_op_conv *op, int64_t row)
@@ -35,7 +38,10 @@ static void one_row(void *arg, int64_t row, int thread)
         for (int j = 0; j < op->taps; j++)
             sum += ctw_load_float(op->weight, op->weight_dtype, col * op->taps + j) *
                    input_at(op, s, row - op->taps + 1 + j, col);
-        sum *= ctw_load_float(op->x, op->dtype, row * op->ldx + op->dim + col);
+        if (op->form == CTW_CONV_GATED)
+            sum *= ctw_load_float(op->x, op->dtype, row * op->ldx + op->dim + col);
+        else
+            sum = (float)(sum / (1 + ctw_exp(-(double)sum)));
         ctw_store_float(op->y, op->dtype, row * op->ldy + col, sum);
     }
 }

@@ -17,14 +17,16 @@ struct conv {
     int64_t pos0;               /* of the first sequence of the launch */
 };
 
-/* b u of row `row` of the sequence that begins at row `first`. */
+/* The input of row `row` of the sequence that begins at row `first`. */
 template <typename T>
 static __device__ __forceinline__ float input_at(const struct ctw_op_conv &op, int64_t first,
                                                  int64_t pos0, int64_t row, int64_t col)
 {
     const T *x = (const T *)op.x + row * op.ldx;
     if (row >= first)
-        return ctw_cuda_widen(x[col]) * ctw_cuda_widen(x[2 * op.dim + col]);
+        return op.form == CTW_CONV_GATED
+                   ? ctw_cuda_widen(x[col]) * ctw_cuda_widen(x[2 * op.dim + col])
+                   : ctw_cuda_widen(x[col]);
     return pos0 + row - first < 0 ? 0.0f
                                   : op.before[(op.taps - 1 + row - first) * op.dim + col];
 }
@@ -62,7 +64,10 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
             last[op.taps - 1] = input_at<T>(op, first, pos0, row, col);
             for (int j = 0; j < op.taps; j++)
                 sum += weight[j] * last[j];
-            sum *= ctw_cuda_widen(((const T *)op.x)[row * op.ldx + op.dim + col]);
+            if (op.form == CTW_CONV_GATED)
+                sum *= ctw_cuda_widen(((const T *)op.x)[row * op.ldx + op.dim + col]);
+            else
+                sum = sum / (1 + expf(-sum));
             ctw_cuda_narrow(sum, (T *)op.y + row * op.ldy + col);
         }
     }

@@ -24,8 +24,9 @@ static void *conv_upload(struct ctw_backend *be, const void *from, size_t bytes)
 }
 
 /* Sequences of 1 to `longest` tokens. */
-static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_dtype dtype, int64_t dim,
-                                     int taps, bool bias, int64_t n_seqs, int64_t longest)
+static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form form,
+                                     enum ctw_dtype dtype, int64_t dim, int taps, bool bias,
+                                     int64_t n_seqs, int64_t longest)
 {
     struct conv_problem p = {.be = be};
     int64_t n_tok = 0;
@@ -34,7 +35,7 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_dtype dtyp
         n_tok += p.seqs[i].n_q;
     }
     const enum ctw_dtype weight_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
-    int64_t ldx = 3 * dim + rng_below(3), ldy = dim + rng_below(3);
+    int64_t ldx = (form == CTW_CONV_GATED ? 3 : 1) * dim + rng_below(3), ldy = dim + rng_below(3);
     size_t es = ctw_dtype_bytes(dtype), state = (size_t)((taps - 1) * dim + 1) * sizeof(float);
     p.x = buf_random(dtype, n_tok * ldx, 1, 0);
     p.weight = buf_random(weight_dtype, dim * taps, 1, 0);
@@ -45,7 +46,8 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_dtype dtyp
     p.device[3] = conv_upload(be, NULL, (size_t)(n_tok * ldy) * es);
     p.device[4] = conv_upload(be, NULL, state);
     p.device[5] = conv_upload(be, NULL, state);
-    p.op = (struct ctw_op_conv){.dtype = dtype,
+    p.op = (struct ctw_op_conv){.form = form,
+                                .dtype = dtype,
                                 .n_tok = n_tok,
                                 .dim = dim,
                                 .taps = taps,
@@ -109,11 +111,15 @@ static double conv_at(const struct conv_problem *p, const struct ctw_attn_seq *s
     double sum = op->bias == NULL ? 0 : ctw_load_float(p->bias.p, CTW_F32, col);
     for (int j = 0; j < op->taps; j++) {
         int64_t from = row - op->taps + 1 + j;
-        if (from >= s->q_row)
-            sum += (double)ctw_load_float(p->weight.p, op->weight_dtype, col * op->taps + j) *
-                   ctw_load_float(p->x.p, op->dtype, from * op->ldx + col) *
-                   ctw_load_float(p->x.p, op->dtype, from * op->ldx + 2 * op->dim + col);
+        if (from < s->q_row)
+            continue;
+        double input = ctw_load_float(p->x.p, op->dtype, from * op->ldx + col);
+        if (op->form == CTW_CONV_GATED)
+            input *= ctw_load_float(p->x.p, op->dtype, from * op->ldx + 2 * op->dim + col);
+        sum += ctw_load_float(p->weight.p, op->weight_dtype, col * op->taps + j) * input;
     }
+    if (op->form == CTW_CONV_SILU)
+        return sum / (1 + exp(-sum));
     return sum * ctw_load_float(p->x.p, op->dtype, row * op->ldx + op->dim + col);
 }
 
@@ -149,11 +155,13 @@ static void conv_agrees(struct ctw_backend *be)
         int64_t dim, n_seqs, longest;
         int taps;
     } shapes[] = {{1, 3, 5, 1}, {130, 40, 9, 3}, {257, 5, 70, 4}, {64, 300, 3, 3}, {33, 9, 20, 8}};
-    for (size_t i = 0; i < CTW_COUNT(shapes) * CTW_COUNT(dtypes); i++) {
+    const size_t n = CTW_COUNT(shapes) * CTW_COUNT(dtypes);
+    for (size_t i = 0; i < 2 * n; i++) {
         enum ctw_dtype dtype = dtypes[i % CTW_COUNT(dtypes)];
-        size_t at = i / CTW_COUNT(dtypes);
-        struct conv_problem p = conv_open(be, dtype, shapes[at].dim, shapes[at].taps, i % 2 == 0,
-                                          shapes[at].n_seqs, shapes[at].longest);
+        size_t at = i % n / CTW_COUNT(dtypes);
+        struct conv_problem p =
+            conv_open(be, i < n ? CTW_CONV_GATED : CTW_CONV_SILU, dtype, shapes[at].dim,
+                      shapes[at].taps, i % 2 == 0, shapes[at].n_seqs, shapes[at].longest);
         struct buf whole = conv_run(&p, p.op.n_tok);
         conv_check(&p, &whole);
         for (int64_t most = 1; most < 40; most = 2 * most + 1) {
