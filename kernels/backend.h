@@ -15,6 +15,7 @@
 #define CTW_KERNELS_BACKEND_H
 
 #include "kernels/indexing.h"
+#include "kernels/list.h"
 #include "kernels/operations.h"
 
 #ifdef __cplusplus
@@ -90,8 +91,15 @@ struct ctw_reserve {
     int64_t index_keys;      /* of one sequence, for ctw_index(); 0: none */
 };
 
-/* All members are required but linear_qkv, linear_pair, and route and group, without which mixtures
- * of experts are refused when a model opens. Only backend*.c call them. */
+#define CTW_OPERATION_STRUCT(name) struct ctw_op_##name;
+CTW_OPERATIONS(CTW_OPERATION_STRUCT)
+#undef CTW_OPERATION_STRUCT
+
+#define CTW_OPERATION_MEMBER(name)                                                                 \
+    enum ctw_status (*name)(struct ctw_backend * be, const struct ctw_op_##name *op,               \
+                            struct ctw_err *err);
+
+/* All members are required but linear_qkv and linear_pair. Only the checked calls use them. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -145,22 +153,8 @@ struct ctw_backend_ops {
     enum ctw_status (*fence_wait)(struct ctw_backend *be, uint64_t fence, struct ctw_err *err);
     enum ctw_status (*prepare)(struct ctw_backend *be, const struct ctw_op_linear *op,
                                struct ctw_err *err);
-    enum ctw_status (*decode)(struct ctw_backend *be, const struct ctw_op_decode *op,
-                              struct ctw_err *err);
-    enum ctw_status (*embed)(struct ctw_backend *be, const struct ctw_op_embed *op,
-                             struct ctw_err *err);
-    enum ctw_status (*norm)(struct ctw_backend *be, const struct ctw_op_norm *op,
-                            struct ctw_err *err);
     enum ctw_status (*linear)(struct ctw_backend *be, const struct ctw_op_linear *op,
                               struct ctw_err *err);
-    enum ctw_status (*act)(struct ctw_backend *be, const struct ctw_op_act *op,
-                           struct ctw_err *err);
-    enum ctw_status (*quantise)(struct ctw_backend *be, const struct ctw_op_quantise *op,
-                                struct ctw_err *err);
-    enum ctw_status (*rotate)(struct ctw_backend *be, const struct ctw_op_rotate *op,
-                              struct ctw_err *err);
-    enum ctw_status (*qkv)(struct ctw_backend *be, const struct ctw_op_qkv *op,
-                           struct ctw_err *err);
     /* ctw_linear_qkv() in one step. *done false: this shape is not supported, nothing was done.
      * Member NULL: no shape is supported. */
     enum ctw_status (*linear_qkv)(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -169,27 +163,9 @@ struct ctw_backend_ops {
     enum ctw_status (*linear_pair)(struct ctw_backend *be, const struct ctw_op_linear *gathered,
                                    const struct ctw_op_linear *scattered, bool *done,
                                    struct ctw_err *err);
-    enum ctw_status (*latent)(struct ctw_backend *be, const struct ctw_op_latent *op,
-                              struct ctw_err *err);
-    enum ctw_status (*attention)(struct ctw_backend *be, const struct ctw_op_attention *op,
-                                 struct ctw_err *err);
-    enum ctw_status (*gate)(struct ctw_backend *be, const struct ctw_op_gate *op,
-                            struct ctw_err *err);
-    enum ctw_status (*conv)(struct ctw_backend *be, const struct ctw_op_conv *op,
-                            struct ctw_err *err);
-    enum ctw_status (*index)(struct ctw_backend *be, const struct ctw_op_index *op,
-                             struct ctw_err *err); /* may be NULL */
-    enum ctw_status (*head)(struct ctw_backend *be, const struct ctw_op_head *op,
-                            struct ctw_err *err);
-    enum ctw_status (*divergence)(struct ctw_backend *be, const struct ctw_op_divergence *op,
-                                  struct ctw_err *err);
-    enum ctw_status (*difference)(struct ctw_backend *be, const struct ctw_op_difference *op,
-                                  struct ctw_err *err);
-    enum ctw_status (*route)(struct ctw_backend *be, const struct ctw_op_route *op,
-                             struct ctw_err *err);
-    enum ctw_status (*group)(struct ctw_backend *be, const struct ctw_op_group *op,
-                             struct ctw_err *err);
+    CTW_OPERATIONS(CTW_OPERATION_MEMBER)
 };
+#undef CTW_OPERATION_MEMBER
 
 extern const struct ctw_backend_ops ctw_backend_cpu;
 
@@ -236,7 +212,6 @@ enum ctw_status ctw_backend_find(const char *name, const char *uuid, int *device
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
 void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* truncates */
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);
-bool ctw_backend_has_experts(const struct ctw_backend *be); /* ctw_route(), ctw_group() */
 /* Parts of a head begin at multiples of so many rows (struct ctw_op_head). plain: it has no softcap
  * and no bias. */
 int64_t ctw_backend_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
@@ -312,18 +287,6 @@ enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence,
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err) CTW_MUST_CHECK;
 
-enum ctw_status ctw_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
-                           struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
-                          struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op,
-                         struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op,
-                        struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
-                             struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_rotate(struct ctw_backend *be, const struct ctw_op_rotate *op,
-                           struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * With shards that rotate or quantise their input, x becomes so in memory of the backend's (also
  * for ctw_linear_qkv() and ctw_head()); the backends' own operations never see such shards. Shards
@@ -336,8 +299,6 @@ enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *o
 bool ctw_inputs_split(const struct ctw_op_linear *op);
 /* The elements per row that op needs for that; 0: no shard does any of it. */
 int64_t ctw_input_elems(const struct ctw_op_linear *op);
-enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
-                        struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * ctw_linear() with CTW_EPI_STORE, then ctw_qkv() of its y, which is qkv->qkv. Done in one step if
  * the backend can; that depends on the model and never on n_tok. Therefore q, k and v must not
@@ -353,24 +314,13 @@ enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linea
 enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
                                 const struct ctw_op_linear *scattered,
                                 struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
-                           struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
-                              struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op,
-                         struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
-                          struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,
-                         struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,
+
+/* The operations of list.h: each checks its arguments, and calls the backend's. */
+#define CTW_OPERATION_CALL(name)                                                                   \
+    enum ctw_status ctw_##name(struct ctw_backend *be, const struct ctw_op_##name *op,             \
                                struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_difference(struct ctw_backend *be, const struct ctw_op_difference *op,
-                               struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_route(struct ctw_backend *be, const struct ctw_op_route *op,
-                          struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_group(struct ctw_backend *be, const struct ctw_op_group *op,
-                          struct ctw_err *err) CTW_MUST_CHECK;
+CTW_OPERATIONS(CTW_OPERATION_CALL)
+#undef CTW_OPERATION_CALL
 
 #ifdef __cplusplus
 }

@@ -106,11 +106,6 @@ const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be
     return &be->ops->traits;
 }
 
-bool ctw_backend_has_experts(const struct ctw_backend *be)
-{
-    return be->ops->route != NULL && be->ops->group != NULL;
-}
-
 int64_t ctw_backend_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
                               bool plain)
 {

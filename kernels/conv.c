@@ -1,11 +1,6 @@
 #include "kernels/conv.h"
 
-#include "kernels/backend.h"
-
-static bool is_float(enum ctw_dtype d)
-{
-    return d == CTW_F32 || d == CTW_BF16 || d == CTW_F16;
-}
+#include "kernels/backend_internal.h"
 
 /* Do the sequences follow one another, and only the first go on? */
 static bool are_in_order(const struct ctw_op_conv *op)
@@ -21,9 +16,10 @@ static bool are_in_order(const struct ctw_op_conv *op)
 
 enum ctw_status ctw_conv(struct ctw_backend *be, const struct ctw_op_conv *op, struct ctw_err *err)
 {
-    bool ok = is_float(op->dtype) && is_float(op->weight_dtype) && op->n_tok >= 0 && op->dim >= 1 &&
-              op->taps >= 1 && op->taps <= CTW_MAX_TAPS && op->ldx >= ctw_conv_columns(op) &&
-              op->ldy >= op->dim && (op->bias == NULL || is_float(op->bias_dtype));
+    bool ok = ctw_is_float(op->dtype) && ctw_is_float(op->weight_dtype) && op->n_tok >= 0 &&
+              op->dim >= 1 && op->taps >= 1 && op->taps <= CTW_MAX_TAPS &&
+              op->ldx >= ctw_conv_columns(op) && op->ldy >= op->dim &&
+              (op->bias == NULL || ctw_is_float(op->bias_dtype));
     if (!ok || (op->n_tok > 0 && !are_in_order(op)))
         return ctw_fail(err, CTW_EINTERNAL, "conv: an argument is out of range");
     return op->n_tok == 0 ? CTW_OK : be->ops->conv(be, op, err);

@@ -1,14 +1,10 @@
-/* Short convolutions over a sequence's tokens. Part of operations.h. */
+/* Short convolutions over a sequence's tokens. operations.h has the rules for all operations. */
 #ifndef CTW_KERNELS_CONV_H
 #define CTW_KERNELS_CONV_H
 
-#include "base/status.h"
-#include "kernels/dtype.h"
+#include "kernels/operations.h"
 
 enum { CTW_MAX_TAPS = 8 };
-
-struct ctw_attn_seq;
-struct ctw_backend;
 
 enum ctw_conv_form {
     CTW_CONV_GATED, /* x's row is [b | c | u] of 3 dim columns: input b u, y = c * conv */
@@ -46,19 +42,5 @@ static inline int64_t ctw_conv_columns(const struct ctw_op_conv *op)
 {
     return op->form == CTW_CONV_GATED ? 3 * op->dim : op->dim;
 }
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-enum ctw_status ctw_conv(struct ctw_backend *be, const struct ctw_op_conv *op,
-                         struct ctw_err *err) CTW_MUST_CHECK;
-/* The CPU's, for every variant: next to a layer's products it takes next to no time. */
-enum ctw_status ctw_cpu_conv(struct ctw_backend *be, const struct ctw_op_conv *op,
-                             struct ctw_err *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

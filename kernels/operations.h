@@ -13,7 +13,6 @@
 
 #include <math.h>
 
-#include "kernels/conv.h"
 #include "kernels/formats/format.h"
 #include "kernels/quantise.h"
 #include "kernels/rotation.h"

@@ -78,23 +78,6 @@ static enum ctw_status planned_sync(struct ctw_backend *be, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* Present, as a GPU's are, and never called. */
-static enum ctw_status planned_route(struct ctw_backend *be, const struct ctw_op_route *op,
-                                     struct ctw_err *err)
-{
-    (void)be;
-    (void)op;
-    return ctw_fail(err, CTW_EINTERNAL, "a planned GPU computes nothing");
-}
-
-static enum ctw_status planned_group(struct ctw_backend *be, const struct ctw_op_group *op,
-                                     struct ctw_err *err)
-{
-    (void)be;
-    (void)op;
-    return ctw_fail(err, CTW_EINTERNAL, "a planned GPU computes nothing");
-}
-
 static const struct ctw_backend_ops planned_ops = {
     .name = "planned",
     .traits = {.host_memory = false,
@@ -112,8 +95,6 @@ static const struct ctw_backend_ops planned_ops = {
     .trim = planned_trim,
     .memory_free = planned_memory_free,
     .sync = planned_sync,
-    .route = planned_route,
-    .group = planned_group,
 };
 
 enum ctw_status ctw_backend_open_planned(struct ctw_backend **out, uint64_t memory,

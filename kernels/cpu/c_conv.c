@@ -1,4 +1,5 @@
 /* The definition of ctw_conv(), for every variant. */
+#include "kernels/conv.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/math.h"
 
@@ -46,13 +47,12 @@ static void one_row(void *arg, int64_t row, int thread)
     }
 }
 
-enum ctw_status ctw_cpu_conv(struct ctw_backend *be, const struct ctw_op_conv *op,
-                             struct ctw_err *err)
+enum ctw_status ctw_cpu_conv(struct ctw_cpu *cpu, const struct ctw_op_conv *op, struct ctw_err *err)
 {
     (void)err;
     struct ctw_op_conv copy = *op;
     const struct ctw_attn_seq *last = &op->seqs[op->n_seqs - 1];
-    ctw_threads_for(((struct ctw_cpu *)be)->threads, op->n_tok, one_row, &copy);
+    ctw_threads_for(cpu->threads, op->n_tok, one_row, &copy);
     for (int64_t j = 0; j < op->taps - 1; j++)
         for (int64_t col = 0; col < op->dim; col++)
             op->after[j * op->dim + col] =

@@ -89,3 +89,13 @@ enum ctw_status ctw_cpu_linear_c(struct ctw_cpu *cpu, const struct ctw_op_linear
     ctw_threads_for(cpu->threads, n, one_column, &job);
     return CTW_OK;
 }
+
+enum ctw_status ctw_cpu_decode(struct ctw_cpu *cpu, const struct ctw_op_decode *op,
+                               struct ctw_err *err)
+{
+    (void)cpu;
+    (void)err;
+    ctw_weight_decode(op->shard->weight, op->shard->data, op->shard->row0 + op->row0, op->n_rows,
+                      op->dtype, op->dst, op->shard->weight->k);
+    return CTW_OK;
+}

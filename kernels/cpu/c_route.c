@@ -167,8 +167,11 @@ enum ctw_status ctw_cpu_route(struct ctw_cpu *cpu, const struct ctw_op_route *op
 }
 
 /* A counting sort. */
-enum ctw_status ctw_cpu_group(const struct ctw_op_group *op)
+enum ctw_status ctw_cpu_group(struct ctw_cpu *cpu, const struct ctw_op_group *op,
+                              struct ctw_err *err)
 {
+    (void)cpu;
+    (void)err;
     int32_t next[CTW_MAX_EXPERTS] = {0};
     int64_t n = op->n_tok * op->chosen;
     for (int64_t i = 0; i < n; i++)

@@ -20,20 +20,11 @@ static size_t scratch_bytes_c(const struct ctw_cpu *cpu, const struct ctw_reserv
            (size_t)r->n_tok * CTW_CPU_HEAD_STATE;
 }
 
-const struct ctw_cpu_variant ctw_cpu_c = {
-    .name = "c",
-    .runs_here = ctw_cpu_has_c,
-    .scratch_bytes = scratch_bytes_c,
-    .embed = ctw_cpu_embed_c,
-    .norm = ctw_cpu_norm_c,
-    .act = ctw_cpu_act_c,
-    .quantise = ctw_cpu_quantise_c,
-    .linear = ctw_cpu_linear_c,
-    .qkv = ctw_cpu_qkv_c,
-    .attention = ctw_cpu_attention_c,
-    .head = ctw_cpu_head_c,
-    .divergence = ctw_cpu_divergence_c,
-};
+#define REFERENCE(name) .name = ctw_cpu_##name##_c,
+const struct ctw_cpu_variant ctw_cpu_c = {.name = "c",
+                                          .runs_here = ctw_cpu_has_c,
+                                          .scratch_bytes = scratch_bytes_c,
+                                          CTW_CPU_VARIED(REFERENCE)};
 
 static struct ctw_cpu *cpu_of(struct ctw_backend *be)
 {
@@ -249,63 +240,24 @@ static enum ctw_status cpu_prepare(struct ctw_backend *be, const struct ctw_op_l
     return CTW_OK;
 }
 
-static enum ctw_status cpu_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
-                                  struct ctw_err *err)
-{
-    (void)be;
-    (void)err;
-    ctw_weight_decode(op->shard->weight, op->shard->data, op->shard->row0 + op->row0, op->n_rows,
-                      op->dtype, op->dst, op->shard->weight->k);
-    return CTW_OK;
-}
+/* ---- operations --------------------------------------------------------------------------- */
 
-static enum ctw_status cpu_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
-                                 struct ctw_err *err)
-{
-    return cpu_of(be)->variant->embed(cpu_of(be), op, err);
-}
+#define VARIED(name)                                                                               \
+    enum ctw_status ctw_cpu_##name(struct ctw_cpu *cpu, const struct ctw_op_##name *op,            \
+                                   struct ctw_err *err)                                            \
+    {                                                                                              \
+        return cpu->variant->name(cpu, op, err);                                                   \
+    }
+CTW_CPU_VARIED(VARIED)
 
-static enum ctw_status cpu_norm(struct ctw_backend *be, const struct ctw_op_norm *op,
-                                struct ctw_err *err)
-{
-    return cpu_of(be)->variant->norm(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_act(struct ctw_backend *be, const struct ctw_op_act *op,
-                               struct ctw_err *err)
-{
-    return cpu_of(be)->variant->act(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
-                                    struct ctw_err *err)
-{
-    return cpu_of(be)->variant->quantise(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_rotate(struct ctw_backend *be, const struct ctw_op_rotate *op,
-                                  struct ctw_err *err)
-{
-    return ctw_cpu_rotate(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
-                                  struct ctw_err *err)
-{
-    return cpu_of(be)->variant->linear(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
-                               struct ctw_err *err)
-{
-    return cpu_of(be)->variant->qkv(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
-                                     struct ctw_err *err)
-{
-    return cpu_of(be)->variant->attention(cpu_of(be), op, err);
-}
+#define OPERATION(name)                                                                            \
+    static enum ctw_status cpu_##name(struct ctw_backend *be, const struct ctw_op_##name *op,      \
+                                      struct ctw_err *err)                                         \
+    {                                                                                              \
+        return ctw_cpu_##name(cpu_of(be), op, err);                                                \
+    }
+CTW_OPERATIONS(OPERATION)
+OPERATION(linear)
 
 static int64_t cpu_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
                              bool plain)
@@ -317,56 +269,7 @@ static int64_t cpu_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype,
     return CTW_CPU_HEAD_ROWS;
 }
 
-static enum ctw_status cpu_head(struct ctw_backend *be, const struct ctw_op_head *op,
-                                struct ctw_err *err)
-{
-    return cpu_of(be)->variant->head(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,
-                                      struct ctw_err *err)
-{
-    return cpu_of(be)->variant->divergence(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_difference(struct ctw_backend *be, const struct ctw_op_difference *op,
-                                      struct ctw_err *err)
-{
-    return ctw_cpu_difference(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
-                                  struct ctw_err *err)
-{
-    return ctw_cpu_latent(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_gate(struct ctw_backend *be, const struct ctw_op_gate *op,
-                                struct ctw_err *err)
-{
-    return ctw_cpu_gate(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_route(struct ctw_backend *be, const struct ctw_op_route *op,
-                                 struct ctw_err *err)
-{
-    return ctw_cpu_route(cpu_of(be), op, err);
-}
-
-static enum ctw_status cpu_group(struct ctw_backend *be, const struct ctw_op_group *op,
-                                 struct ctw_err *err)
-{
-    (void)be;
-    (void)err;
-    return ctw_cpu_group(op);
-}
-
-static enum ctw_status cpu_index(struct ctw_backend *be, const struct ctw_op_index *op,
-                                 struct ctw_err *err)
-{
-    return ctw_cpu_index(cpu_of(be), op, err);
-}
-
+#define ROW(name) .name = cpu_##name,
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
@@ -400,22 +303,5 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .fence_record = cpu_fence_record,
     .fence_wait = cpu_fence_wait,
     .prepare = cpu_prepare,
-    .decode = cpu_decode,
-    .embed = cpu_embed,
-    .norm = cpu_norm,
-    .act = cpu_act,
-    .quantise = cpu_quantise,
-    .rotate = cpu_rotate,
     .linear = cpu_linear,
-    .qkv = cpu_qkv,
-    .latent = cpu_latent,
-    .attention = cpu_attention,
-    .gate = cpu_gate,
-    .conv = ctw_cpu_conv,
-    .index = cpu_index,
-    .head = cpu_head,
-    .divergence = cpu_divergence,
-    .difference = cpu_difference,
-    .route = cpu_route,
-    .group = cpu_group,
-};
+    CTW_OPERATIONS(ROW)};

@@ -11,25 +11,29 @@
 
 struct ctw_cpu;
 
+/* The operations of which each variant has its own; all variants share the others. */
+#define CTW_CPU_VARIED(X)                                                                          \
+    X(embed)                                                                                       \
+    X(norm)                                                                                        \
+    X(act)                                                                                         \
+    X(quantise)                                                                                    \
+    X(linear)                                                                                      \
+    X(qkv)                                                                                         \
+    X(attention)                                                                                   \
+    X(head)                                                                                        \
+    X(divergence)
+
+#define CTW_CPU_MEMBER(name)                                                                       \
+    enum ctw_status (*name)(struct ctw_cpu * cpu, const struct ctw_op_##name *op,                  \
+                            struct ctw_err *err);
+
 struct ctw_cpu_variant {
     const char *name;
     bool (*runs_here)(void); /* do the processor and the operating system support it? */
     size_t (*scratch_bytes)(const struct ctw_cpu *cpu, const struct ctw_reserve *r);
-    enum ctw_status (*embed)(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
-                             struct ctw_err *err);
-    enum ctw_status (*norm)(struct ctw_cpu *cpu, const struct ctw_op_norm *op, struct ctw_err *err);
-    enum ctw_status (*act)(struct ctw_cpu *cpu, const struct ctw_op_act *op, struct ctw_err *err);
-    enum ctw_status (*quantise)(struct ctw_cpu *cpu, const struct ctw_op_quantise *op,
-                                struct ctw_err *err);
-    enum ctw_status (*linear)(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
-                              struct ctw_err *err);
-    enum ctw_status (*qkv)(struct ctw_cpu *cpu, const struct ctw_op_qkv *op, struct ctw_err *err);
-    enum ctw_status (*attention)(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
-                                 struct ctw_err *err);
-    enum ctw_status (*head)(struct ctw_cpu *cpu, const struct ctw_op_head *op, struct ctw_err *err);
-    enum ctw_status (*divergence)(struct ctw_cpu *cpu, const struct ctw_op_divergence *op,
-                                  struct ctw_err *err);
+    CTW_CPU_VARIED(CTW_CPU_MEMBER)
 };
+#undef CTW_CPU_MEMBER
 
 /* Parts of a head begin at multiples of what a task of any variant decodes. The definition keeps so
  * many bytes for each row. */
@@ -71,39 +75,22 @@ double ctw_cpu_activate(enum ctw_activation act, const float *param, double g);
 double ctw_cpu_glu(enum ctw_activation act, const struct ctw_glu *glu, double g, double u);
 
 /* The reference operations (c_*.c). */
-enum ctw_status ctw_cpu_embed_c(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
-                                struct ctw_err *err);
-enum ctw_status ctw_cpu_norm_c(struct ctw_cpu *cpu, const struct ctw_op_norm *op,
-                               struct ctw_err *err);
-enum ctw_status ctw_cpu_act_c(struct ctw_cpu *cpu, const struct ctw_op_act *op,
-                              struct ctw_err *err);
-enum ctw_status ctw_cpu_quantise_c(struct ctw_cpu *cpu, const struct ctw_op_quantise *op,
+#define CTW_CPU_REFERENCE(name)                                                                    \
+    enum ctw_status ctw_cpu_##name##_c(struct ctw_cpu *cpu, const struct ctw_op_##name *op,        \
+                                       struct ctw_err *err);
+CTW_CPU_VARIED(CTW_CPU_REFERENCE)
+#undef CTW_CPU_REFERENCE
+
+/* Every operation: the variant's own, or the one for all (c_*.c), which takes next to no time
+ * beside a layer's products. */
+#define CTW_CPU_OPERATION(name)                                                                    \
+    enum ctw_status ctw_cpu_##name(struct ctw_cpu *cpu, const struct ctw_op_##name *op,            \
                                    struct ctw_err *err);
-enum ctw_status ctw_cpu_linear_c(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
-                                 struct ctw_err *err);
-enum ctw_status ctw_cpu_qkv_c(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,
-                              struct ctw_err *err);
-enum ctw_status ctw_cpu_attention_c(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
-                                    struct ctw_err *err);
-enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op,
-                               struct ctw_err *err);
-enum ctw_status ctw_cpu_divergence_c(struct ctw_cpu *cpu, const struct ctw_op_divergence *op,
-                                     struct ctw_err *err);
-/* For every variant: next to a layer's products, these take next to no time. */
-enum ctw_status ctw_cpu_difference(struct ctw_cpu *cpu, const struct ctw_op_difference *op,
-                                   struct ctw_err *err);
-enum ctw_status ctw_cpu_latent(struct ctw_cpu *cpu, const struct ctw_op_latent *op,
-                               struct ctw_err *err);
-enum ctw_status ctw_cpu_gate(struct ctw_cpu *cpu, const struct ctw_op_gate *op,
-                             struct ctw_err *err);
-enum ctw_status ctw_cpu_rotate(struct ctw_cpu *cpu, const struct ctw_op_rotate *op,
-                               struct ctw_err *err);
-enum ctw_status ctw_cpu_index(struct ctw_cpu *cpu, const struct ctw_op_index *op,
-                              struct ctw_err *err);
+CTW_OPERATIONS(CTW_CPU_OPERATION)
+CTW_CPU_OPERATION(linear)
+#undef CTW_CPU_OPERATION
+
 size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys);
 size_t ctw_cpu_rotate_bytes(const struct ctw_cpu *cpu, int64_t size);
-enum ctw_status ctw_cpu_route(struct ctw_cpu *cpu, const struct ctw_op_route *op,
-                              struct ctw_err *err);
-enum ctw_status ctw_cpu_group(const struct ctw_op_group *op);
 
 #endif

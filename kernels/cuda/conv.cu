@@ -2,6 +2,7 @@
  * Short convolutions. Memory-bound: a thread has one column of some rows, and the inputs of the last
  * taps - 1 rows in registers; a warp's lanes have neighbouring columns.
  */
+#include "kernels/conv.h"
 #include "kernels/cuda/elements.h"
 
 enum {

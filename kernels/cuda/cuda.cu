@@ -341,29 +341,9 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
     {                                                                                              \
         return ctw_cuda_##name(cuda_of(be), op, err);                                             \
     }
-OPERATION(embed)
-OPERATION(norm)
-OPERATION(act)
-OPERATION(quantise)
-OPERATION(rotate)
-OPERATION(qkv)
-OPERATION(latent)
-OPERATION(attention)
-OPERATION(index)
-OPERATION(gate)
-OPERATION(conv)
-OPERATION(head)
-OPERATION(divergence)
-OPERATION(difference)
-OPERATION(route)
-OPERATION(group)
+CTW_OPERATIONS(OPERATION)
+OPERATION(linear)
 #undef OPERATION
-
-static enum ctw_status cuda_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
-                                   struct ctw_err *err)
-{
-    return ctw_cuda_linear(cuda_of(be), op, err);
-}
 
 static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                        const struct ctw_op_qkv *qkv, bool *done,
@@ -385,14 +365,7 @@ static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_
     return ctw_cuda_prepare(cuda_of(be), op, err);
 }
 
-static enum ctw_status cuda_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
-                                   struct ctw_err *err)
-{
-    struct ctw_cuda *cu = cuda_of(be);
-    return ctw_cuda_decode(cu, cu->stream, op->shard, op->row0, op->n_rows, op->dtype, op->dst, 0,
-                           0, err);
-}
-
+#define ROW(name) cuda_##name,
 extern const struct ctw_backend_ops ctw_backend_cuda;
 const struct ctw_backend_ops ctw_backend_cuda = {
     "cuda",
@@ -430,26 +403,10 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     ctw_cuda_fence_record,
     ctw_cuda_fence_wait,
     cuda_prepare,
-    cuda_decode,
-    cuda_embed,
-    cuda_norm,
     cuda_linear,
-    cuda_act,
-    cuda_quantise,
-    cuda_rotate,
-    cuda_qkv,
     cuda_linear_qkv,
     cuda_linear_pair,
-    cuda_latent,
-    cuda_attention,
-    cuda_gate,
-    cuda_conv,
-    cuda_index,
-    cuda_head,
-    cuda_divergence,
-    cuda_difference,
-    cuda_route,
-    cuda_group,
+    CTW_OPERATIONS(ROW)
 };
 
 extern "C" __attribute__((visibility("default"))) const char *ctw_cuda_contract(void)

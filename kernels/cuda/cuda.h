@@ -169,7 +169,7 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
  * rows go to dst in blocks of group_rows, block b at row b * stride_rows (to interleave gate and
  * up). On `stream`.
  */
-enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream,
+enum ctw_status ctw_cuda_decode_range(struct ctw_cuda *cu, cudaStream_t stream,
                                 const struct ctw_shard *shard, int64_t row0, int64_t n_rows,
                                 enum ctw_dtype dtype, void *dst, int64_t group_rows,
                                 int64_t stride_rows, struct ctw_err *err);
@@ -331,20 +331,16 @@ enum ctw_status ctw_cuda_put_bias(struct ctw_cuda *cu, const struct ctw_op_linea
 
 /* ---- operations, one file each ------------------------------------------------------------ */
 
-enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op,
-                               struct ctw_err *err);
-enum ctw_status ctw_cuda_act(struct ctw_cuda *cu, const struct ctw_op_act *op, struct ctw_err *err);
-enum ctw_status ctw_cuda_quantise(struct ctw_cuda *cu, const struct ctw_op_quantise *op,
-                                  struct ctw_err *err);
-enum ctw_status ctw_cuda_rotate(struct ctw_cuda *cu, const struct ctw_op_rotate *op,
-                                struct ctw_err *err);
-enum ctw_status ctw_cuda_norm(struct ctw_cuda *cu, const struct ctw_op_norm *op,
-                              struct ctw_err *err);
+#define CTW_CUDA_OPERATION(name)                                                                   \
+    enum ctw_status ctw_cuda_##name(struct ctw_cuda *cu, const struct ctw_op_##name *op,           \
+                                    struct ctw_err *err);
+CTW_OPERATIONS(CTW_CUDA_OPERATION)
+#undef CTW_CUDA_OPERATION
+
 enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                  struct ctw_err *err);
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_err *err);
-enum ctw_status ctw_cuda_qkv(struct ctw_cuda *cu, const struct ctw_op_qkv *op, struct ctw_err *err);
 /* qkv.cu: are q, k and v side by side, all wanted, without an offset or a factor? The product may
  * then finish heads itself. Depends on the model alone. */
 bool ctw_cuda_side_by_side(const struct ctw_op_qkv *op);
@@ -356,27 +352,6 @@ enum ctw_status ctw_cuda_linear_pair(struct ctw_cuda *cu, const struct ctw_op_li
                                      struct ctw_err *err);
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
-enum ctw_status ctw_cuda_latent(struct ctw_cuda *cu, const struct ctw_op_latent *op,
-                                struct ctw_err *err);
-enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
-                                   struct ctw_err *err);
-enum ctw_status ctw_cuda_index(struct ctw_cuda *cu, const struct ctw_op_index *op,
-                               struct ctw_err *err);
-enum ctw_status ctw_cuda_gate(struct ctw_cuda *cu, const struct ctw_op_gate *op,
-                              struct ctw_err *err);
-enum ctw_status ctw_cuda_conv(struct ctw_cuda *cu, const struct ctw_op_conv *op,
-                              struct ctw_err *err);
-enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
-                              struct ctw_err *err);
-enum ctw_status ctw_cuda_divergence(struct ctw_cuda *cu, const struct ctw_op_divergence *op,
-                                    struct ctw_err *err);
-enum ctw_status ctw_cuda_difference(struct ctw_cuda *cu, const struct ctw_op_difference *op,
-                                    struct ctw_err *err);
-
-enum ctw_status ctw_cuda_route(struct ctw_cuda *cu, const struct ctw_op_route *op,
-                               struct ctw_err *err);
-enum ctw_status ctw_cuda_group(struct ctw_cuda *cu, const struct ctw_op_group *op,
-                               struct ctw_err *err);
 
 /* rows.cu: rows first .. first+n-1 of a product's x, gathered and weighted as op says, to
  * y [n, ldy] of y_dtype, which is op's or F32. */

@@ -228,7 +228,7 @@ static enum ctw_status decode_rows(struct ctw_cuda *cu, const struct ctw_op_head
                                    int64_t n, void *w, struct ctw_err *err)
 {
     enum ctw_status st =
-        ctw_cuda_decode(cu, cu->stream, op->weight, id, n, op->dtype, w, 0, 0, err);
+        ctw_cuda_decode_range(cu, cu->stream, op->weight, id, n, op->dtype, w, 0, 0, err);
     if (st != CTW_OK || !op->unit_rows)
         return st;
 #define UNIT(T)                                                                                          \

@@ -70,7 +70,7 @@ static enum ctw_status decode_shards(struct ctw_cuda *cu, cudaStream_t stream,
     char *at = (char *)dst;
     for (int i = 0; st == CTW_OK && i < op->n_shards; i++) {
         int64_t n = op->shards[i].n;
-        st = ctw_cuda_decode(cu, stream, &op->shards[i], 0, n, dtype, at,
+        st = ctw_cuda_decode_range(cu, stream, &op->shards[i], 0, n, dtype, at,
                              interleaved ? CTW_CUDA_GATE_BLOCK : 0,
                              interleaved ? 2 * CTW_CUDA_GATE_BLOCK : 0, err);
         at += row_bytes * (size_t)(interleaved ? (int64_t)CTW_CUDA_GATE_BLOCK : n);

@@ -19,7 +19,6 @@ import tiny_checkpoint  # noqa: E402
 ROOT, BUILD = w.ROOT, w.FAKE.parents[1]
 WORKER = BUILD / "worker/ctworker"
 FOLDERS = ("base", "kernels", "ipc", "worker", "examples", "cmake")
-SOURCES = tuple(f"tests/service/fake_device{part}.c" for part in ("", "_gpu", "_slots"))
 
 
 def copy_of_tree(folder):
@@ -58,7 +57,7 @@ class Library(unittest.TestCase):
         library = self.tree / "libfake.so"
         subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-fvisibility=hidden",
                         f"-I{self.tree}", f"-I{header.parents[1]}", "-o", library,
-                        *(self.tree / name for name in SOURCES), BUILD / "kernels/libctw_kernels.a",
+                        *(self.tree / "tests/service").glob("fake_device*.c"), BUILD / "kernels/libctw_kernels.a",
                         BUILD / "base/libctw_base.a", "-lm", "-ldl", "-lpthread"], check=True)
         return library, contract_in(header)
 

@@ -68,7 +68,7 @@ struct decode_work {
 static void do_decode(void *arg)
 {
     struct decode_work *w = (struct decode_work *)arg;
-    OK(ctw_cuda_decode(cu, cu->stream, &w->m->shard, 0, w->m->w.n, w->dtype, w->dst,
+    OK(ctw_cuda_decode_range(cu, cu->stream, &w->m->shard, 0, w->m->w.n, w->dtype, w->dst,
                        w->in_turn ? CTW_CUDA_GATE_BLOCK : 0,
                        w->in_turn ? 2 * CTW_CUDA_GATE_BLOCK : 0, &last_err));
 }

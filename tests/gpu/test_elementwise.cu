@@ -215,8 +215,8 @@ static void check_decoding(const struct kind *c)
                 OK(ctw_cuda_decode_rows(cu, &m.shard, (int32_t *)numbers.p, n, dtypes[d], dst.p,
                                         &last_err));
             else
-                OK(ctw_cuda_decode(cu, cu->stream, &m.shard, row0, n, dtypes[d], dst.p, group, stride,
-                                   &last_err));
+                OK(ctw_cuda_decode_range(cu, cu->stream, &m.shard, row0, n, dtypes[d], dst.p, group,
+                                         stride, &last_err));
             char *got = (char *)buf_read(&dst);
             if (!rows_are(got, way == 3 ? picked : want + (size_t)row0 * row_bytes, n, row_bytes, group,
                           stride, total) ||
@@ -255,7 +255,7 @@ static void check_nan_scales(void)
              "upload");
         enum ctw_dtype dtype = m.w.dtype; /* the fast kernels' */
         struct buf dst = buf_open((size_t)c->k * ctw_dtype_bytes(dtype), 0);
-        OK(ctw_cuda_decode(cu, cu->stream, &m.shard, 0, 1, dtype, dst.p, 0, 0, &last_err));
+        OK(ctw_cuda_decode_range(cu, cu->stream, &m.shard, 0, 1, dtype, dst.p, 0, 0, &last_err));
         void *got = buf_read(&dst);
         int n_nan = 0;
         for (int j = 0; j < c->k; j++)
@@ -302,7 +302,8 @@ static void check_every_scale(void)
         int64_t n = all[c].n * K, wrong = 0, n_nan = 0;
         uint16_t *want = (uint16_t *)weight_decoded(&m, all[c].dtype);
         struct buf dst = buf_open((size_t)n * 2, 0);
-        OK(ctw_cuda_decode(cu, cu->stream, &m.shard, 0, all[c].n, all[c].dtype, dst.p, 0, 0, &last_err));
+        OK(ctw_cuda_decode_range(cu, cu->stream, &m.shard, 0, all[c].n, all[c].dtype, dst.p, 0, 0,
+                                 &last_err));
         uint16_t *got = (uint16_t *)buf_read(&dst);
         for (int64_t i = 0; i < n; i++) {
             bool nan = isnan(ctw_load_float(want, all[c].dtype, i));

@@ -2,6 +2,7 @@
 #ifndef CTW_TESTS_CONV_PROBLEM_H
 #define CTW_TESTS_CONV_PROBLEM_H
 
+#include "kernels/conv.h"
 #include "ops.h"
 
 enum { CONV_MAX_SEQS = 300 };

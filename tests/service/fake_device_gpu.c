@@ -648,13 +648,3 @@ void gpu_close(struct gpu *g)
     g->n_ops = g->n_begun = g->n_done = g->bytes_begun = g->bytes_from_peers = 0;
     pthread_mutex_unlock(&g->lock);
 }
-
-void gpu_check_conv(struct gpu *gpu, const struct ctw_op_conv *op)
-{
-    size_t state = (size_t)(op->dim * (op->taps - 1)) * sizeof(float);
-    gpu_check(gpu, op->x, area(op->n_tok, op->ldx, ctw_conv_columns(op), op->dtype), "conv: x");
-    gpu_check(gpu, op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "conv: y");
-    gpu_check(gpu, op->after, state, "conv: after");
-    if (op->before != NULL)
-        gpu_check(gpu, op->before, state, "conv: before");
-}

@@ -106,12 +106,4 @@ enum ctw_link gpu_link(const struct gpu *a, const struct gpu *b);
 /* Prints "fake GPU: WHAT" to standard error and ends the process. */
 void gpu_die(const char *what) __attribute__((noreturn));
 
-static inline size_t area(int64_t n_rows, int64_t ld, int64_t row, enum ctw_dtype dtype)
-{
-    return n_rows == 0 ? 0 : (size_t)((n_rows - 1) * ld + row) * ctw_dtype_bytes(dtype);
-}
-
-/* gpu_check() of what the operation reads and writes. */
-void gpu_check_conv(struct gpu *gpu, const struct ctw_op_conv *op);
-
 #endif

@@ -278,7 +278,7 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
     return ctw_cuda_launched("decoding a weight", err);
 }
 
-enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream,
+enum ctw_status ctw_cuda_decode_range(struct ctw_cuda *cu, cudaStream_t stream,
                                 const struct ctw_shard *shard, int64_t row0, int64_t n_rows,
                                 enum ctw_dtype dtype, void *dst, int64_t group_rows,
                                 int64_t stride_rows, struct ctw_err *err)
@@ -315,4 +315,11 @@ enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard
     struct plane p = {
         rows, (uint32_t)shard->row0, (uint32_t)n_rows, (uint32_t)shard->weight->k, 0, 31, 0, dst};
     return decode(cu->stream, shard, &p, dtype, err);
+}
+
+enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, const struct ctw_op_decode *op,
+                                struct ctw_err *err)
+{
+    return ctw_cuda_decode_range(cu, cu->stream, op->shard, op->row0, op->n_rows, op->dtype, op->dst, 0,
+                                 0, err);
 }

@@ -2,6 +2,7 @@
  * A short convolution. f->wide holds the product [chunk, 3 dim] and, behind it, the convolution's
  * output [chunk, dim]. The carry is a state: the last inputs of the convolution.
  */
+#include "kernels/conv.h"
 #include "worker/engine/pass/step.h"
 
 static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)

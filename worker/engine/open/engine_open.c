@@ -39,19 +39,6 @@ static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
                     name);
 }
 
-/* The GPU backend does not compute all models yet. */
-static enum ctw_status check_backend(const struct ctw_engine *e, struct ctw_err *err)
-{
-    bool experts = false;
-    for (int i = 1; i <= e->model->n_decoders; i++)
-        experts |= e->model->layers[i].n_experts > 0;
-    if (experts && !ctw_backend_has_experts(e->be))
-        return ctw_fail(
-            err, CTW_EUNSUP,
-            "the GPU backend cannot compute mixtures of experts yet: use --backend cpu");
-    return CTW_OK;
-}
-
 static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
                                             int64_t total)
 {
@@ -255,7 +242,7 @@ static enum ctw_status open_device(struct ctw_engine *e, const struct ctw_engine
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
              ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
-    return check_backend(e, err);
+    return CTW_OK;
 }
 
 /* Where the weights are is chosen. Reads them last: that may take minutes, and a wrong option must

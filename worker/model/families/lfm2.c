@@ -2,6 +2,7 @@
  * LFM 2: short convolutions, and attention in some layers, with norms on the heads of q and k.
  * Defaults: Lfm2Config, and LFM2 of the hub, whose keys are older.
  */
+#include "kernels/conv.h"
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/short_conv.h"
 
