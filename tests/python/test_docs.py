@@ -1,10 +1,11 @@
-"""What docs/ say of the Python package: generated pages are up to date, examples run, and every public name is described.
-The stage `types` checks the types of the examples."""
+"""What docs/ and README.md say: generated pages are up to date, examples and commands run, links lead somewhere, and every
+public name is described. The stage `types` checks the types of the examples."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from conftest import REAL_WORKER, ROOT, SRC
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
+import family_docs
 import python_docs
 
 
@@ -61,3 +63,34 @@ def test_examples_run(i: int, checkpoint: Path, tmp_path: Path) -> None:
     env = os.environ | {"CTWORKER_BIN": str(REAL_WORKER), "PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.mark.skipif(REAL_WORKER is None, reason="no worker was built")
+def test_families_are_the_workers(tmp_path: Path) -> None:
+    """docs/FAMILIES.md, which is read from the sources, has each model_type that the program lists."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "none", "architectures": ["None"]}))
+    done = subprocess.run([str(REAL_WORKER), "inspect", str(tmp_path)], capture_output=True, text=True, check=False)
+    listed = set(done.stderr.split("supported: ")[1].split())
+    page = family_docs.PAGE.read_text(encoding="utf-8")
+    assert {name.strip(",.\n") for name in listed} <= set(re.findall(r"`([\w-]+)`", page)), done.stderr
+    in_rows = re.findall(r"^\| \[.*?\): .*? \| ((?:`[\w-]+`(?:, )?)+) \|", page, re.MULTILINE)
+    assert {kind for row in in_rows for kind in re.findall(r"`([\w-]+)`", row)} <= {name.strip(",.\n") for name in listed}
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/README.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            file, _, anchor = target.partition("#")
+            there = (page.parent / file).resolve() if file else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
