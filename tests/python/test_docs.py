@@ -94,3 +94,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             there = (page.parent / file).resolve() if file else page
             assert there.exists(), target
             assert not anchor or anchor in anchors(there), target
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "ADDING.md"])
+def test_files_that_a_page_names_exist(page: str) -> None:
+    """Files in backticks, by their path's end: pages follow files that move."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    paths = [str(path.relative_to(ROOT)) for folder in ("base", "cmake", "ipc", "kernels", "worker", "tests", "harness_adapter")
+             for path in (ROOT / folder).rglob("*.*")]  # fmt: skip
+    for name in re.findall(r"`([a-z_0-9/]+\.(?:c|h|cu|cuh|py|cmake))`", text):
+        theirs = name.startswith(("configuration_", "modeling_", "conversion_"))  # transformers'
+        assert theirs or any(f"/{path}".endswith(f"/{name}") for path in paths), name
