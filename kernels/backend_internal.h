@@ -37,11 +37,12 @@ void ctw_inputs_free(struct ctw_backend *be);
 
 enum ctw_status ctw_inputs_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   struct ctw_err *err) CTW_MUST_CHECK;
-/* *op, whose shards have one input, reads that from the backend's memory, and has plain shards. */
+/* Changes *op, whose shards have one input: op then reads the rotated or quantised input from the
+ * backend's memory, and has plain shards. */
 enum ctw_status ctw_inputs_make(struct ctw_backend *be, struct ctw_op_linear *op,
                                 struct ctw_shard shards[CTW_MAX_SHARDS],
                                 struct ctw_err *err) CTW_MUST_CHECK;
-/* Likewise a head, with its plain shard. */
+/* The same for a head, with its plain shard. */
 enum ctw_status ctw_inputs_make_head(struct ctw_backend *be, struct ctw_op_head *op,
                                      struct ctw_shard *shard, struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -10,8 +10,8 @@
 
 #include "kernels/dtype.h"
 
-/* One of the products; steps: that a tile takes, in steps of k. No tiles: there is no such product.
- */
+/* One of the products; steps: the time of a tile, in steps of k. Without tiles, there is no
+ * product. */
 struct ctw_pair_side {
     int n_tiles, steps;
 };
@@ -126,7 +126,7 @@ static inline struct ctw_pair_shares ctw_pair_share_out(const struct ctw_pair_si
     return a;
 }
 
-/* How full the two kinds of clusters are, in steps: those with one more gathered tile, and the
+/* The load of the two kinds of clusters, in steps: clusters with one more gathered tile, and the
  * fullest of the others. */
 static inline int ctw_pair_fullest(const struct ctw_pair_shares *a, const struct ctw_pair_side *g,
                                    const struct ctw_pair_side *s)

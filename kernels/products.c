@@ -48,7 +48,8 @@ static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_e
     return CTW_OK;
 }
 
-/* Is the linear operation's y what the qkv operation splits? Each has been checked on its own. */
+/* Is the linear operation's y the array that the qkv operation splits? Each operation has been
+ * checked on its own. */
 static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op,
                                         const struct ctw_op_qkv *qkv, struct ctw_err *err)
 {

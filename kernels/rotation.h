@@ -1,4 +1,4 @@
-/* Rotations of activations: what they compute, and their arguments. See kernels/operations.h. */
+/* Rotations of activations: their definition and arguments. See kernels/operations.h. */
 #ifndef CTW_KERNELS_ROTATION_H
 #define CTW_KERNELS_ROTATION_H
 

@@ -23,8 +23,8 @@ bool ctw_inputs_split(const struct ctw_op_linear *op)
     return false;
 }
 
-/* Where a product has what is its own, in elements of each row: its input; its output before it is
- * rotated; and up, beside its gate, or the rotated output, which is added. */
+/* The layout of a product's own memory, in elements of each row: its input; its output before
+ * rotation; and up, beside its gate, or the rotated output that is added. */
 struct room {
     int64_t input, product, other;
 };

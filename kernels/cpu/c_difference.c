@@ -1,5 +1,5 @@
-/* How two residual streams differ. Rows one by one; blocks of channels of a sequence, down its
- * rows; then the sequences: every sum in double, in order. */
+/* Reference: the difference of two residual streams. Sums of single rows, then of blocks of
+ * channels down a sequence's rows, then of sequences. Every sum is in double, in order. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"

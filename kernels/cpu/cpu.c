@@ -32,7 +32,8 @@ static struct ctw_cpu *cpu_of(struct ctw_backend *be)
 }
 
 /* May this variant be selected by default? Intel's processors multiply bf16 pairs at half the
- * rate of their fp32 multiply-adds, so avx512 is 1.8 times as fast there (docs/BENCHMARKS.md). */
+ * rate of their fp32 multiply-adds, so avx512 is 1.8 times as fast there
+ * (docs/BENCHMARKS_LOG.md). */
 static bool pays_here(const struct ctw_cpu_variant *v)
 {
     return strcmp(v->name, "avx512bf16") != 0 || !ctw_cpu_is_intel();

@@ -78,7 +78,8 @@ INLINE vf largest_score(const struct attn_job *job, struct attn_local *l, int64_
     return largest;
 }
 
-/* Does the lane's query see the key of the tile? Asked only if op->seen says what it sees. */
+/* Does the lane's query see the key of the tile? Called only if op->seen lists the keys that it
+ * sees. */
 INLINE bool lane_sees(const struct attn_job *job, const struct attn_local *l, int64_t lane, int key)
 {
     int64_t query = min64(lane, l->n_lanes - 1) / job->group, p = l->key0 + key;

@@ -1,7 +1,7 @@
 /*
- * How two rows of logits differ. A task is one row. Sums are in fp32 over SPAN columns, one chain
- * per lane and vector, and in double over these spans, all in the order of the vocabulary. A term's
- * relative error is within 3e-6, and 1.2e-7 times its ln p.
+ * The divergence of two rows of logits. A task is one row. Sums are in fp32 over SPAN columns, one
+ * chain per lane and vector, and in double over these spans, all in the order of the vocabulary. A
+ * term's relative error is within 3e-6, and 1.2e-7 times its ln p.
  */
 #ifndef CTW_KERNELS_CPU_FAST_DIVERGENCE_H
 #define CTW_KERNELS_CPU_FAST_DIVERGENCE_H
@@ -11,7 +11,7 @@
 
 enum { DIVERGENCE_AT_ONCE = 2 }; /* vectors */
 
-/* Adds ids id0 .. id0+n-1 of x, of which `span` are the logits and what fills the last vector. */
+/* Adds ids id0 .. id0+n-1 of x. `span` holds their logits and the padding of the last vector. */
 static void top_add_span(struct top *top, const float *x, int32_t id0, int n, const float *span)
 {
     vf largest = vf_set1(-INFINITY);
@@ -24,8 +24,8 @@ static void top_add_span(struct top *top, const float *x, int32_t id0, int n, co
             top_add(top, x, id0 + i);
 }
 
-/* n <= SPAN logits; the rest of the last vector is so small that its probability is 0, but
- * finite. `space`: [SPAN], used if there is such a rest. */
+/* n <= SPAN logits. Padding of the last vector is finite, but so small that its probability is 0.
+ * `space`: [SPAN], used if there is padding. */
 INLINE const float *divergence_span(const float *x, int n, float *space)
 {
     if (n % VL == 0)

@@ -150,7 +150,7 @@ static void activate(enum ctw_activation act, const float *param, float *c, cons
         activate_each(act, param, c + i, up != NULL ? up + i : NULL, 1);
 }
 
-/* Joins gates c and ups of n elements, rounded up to a whole vector. NaN stays: it is the second
+/* Joins gates c and ups of n elements, rounded up to a whole vector. NaN stays NaN, as the second
  * operand of vf_min() and vf_max(). */
 static void join_gate(const struct ctw_op_linear *op, float *c, float *up, int64_t n)
 {

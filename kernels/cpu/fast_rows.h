@@ -257,7 +257,7 @@ static bool has_columns(const struct ctw_shard *s, int64_t row, int64_t n_rows)
                                            : w->format->id == CTW_FORMAT_gptq && 32 % w->bits == 0;
 }
 
-/* n columns from col0 on (a multiple of COLUMNS) of such rows; dtype is w->dtype, a constant. */
+/* n columns of the rows from col0 on (a multiple of COLUMNS); dtype is w->dtype, a constant. */
 INLINE void decode_columns(const struct ctw_shard *s, int64_t row, int64_t n_rows, int64_t col0,
                            int64_t n, const enum ctw_dtype dtype, float *dst)
 {

@@ -70,8 +70,8 @@ INLINE void tile_rows(enum mode mode, const int n_rows, int64_t n, const float *
 
 /*
  * The compiled tile heights: fewer rows save much if tokens are few. They are functions and not
- * inlined, because compilers merge inlined copies back into one with a variable number of rows,
- * whose sums are then kept in memory.
+ * inlined, because compilers merge inlined copies into one function with a variable number of rows
+ * and keep its sums in memory.
  */
 #define TILE(name, mode, n_rows)                                                                   \
     static __attribute__((noinline, aligned(64))) void name(                                       \

@@ -107,10 +107,11 @@ struct ctw_cuda {
 /* ---- device.cu ---------------------------------------------------------------------------- */
 
 /* Fills in device .. name and the variant, and makes the GPU current for the calling thread.
- * CTW_EUNSUP: no GPU is usable; the message says why. */
+ * CTW_EUNSUP: no GPU is usable; the message states the reason. */
 enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                                      struct ctw_err *err);
-/* The number of GPUs that the process sees. CTW_EUNSUP: none; the message says why. */
+/* The number of GPUs that the process sees. CTW_EUNSUP: there is none; the message states the
+ * reason. */
 enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err);
 enum ctw_status ctw_cuda_uuid(int device, char out[48], struct ctw_err *err);
 /* All streams and events; close accepts what make left. */
@@ -185,7 +186,7 @@ enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard
  * interleaved. */
 enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                  const void **w, bool *interleaved, struct ctw_err *err);
-/* The dtype of that matrix: op's, or fp32 for a router whose weights are of another one. */
+/* The dtype of that matrix: op's dtype, or fp32 for a router whose weights have another dtype. */
 enum ctw_dtype ctw_cuda_w_dtype(const struct ctw_op_linear *op);
 /* Are the gate and up rows of op's weights interleaved? */
 bool ctw_cuda_interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op);
@@ -278,7 +279,7 @@ bool ctw_cuda_scatter_hopper_can(const struct ctw_cuda *cu, const struct ctw_cud
 /* The first without x_rows. */
 enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                     const struct ctw_glu *glu, struct ctw_err *err);
-/* Computes both products in one kernel. Either may be NULL; neither reads what the other writes. */
+/* Computes both products in one kernel. Either may be NULL; neither reads the other's output. */
 enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
                                      bool gate, enum ctw_activation act, const struct ctw_glu *glu,
                                      const struct ctw_cuda_gemm *scattered, struct ctw_err *err);

@@ -1,7 +1,7 @@
 /*
- * How two residual streams differ. A warp per row; a block per sequence and block of channels; then
- * a warp per sequence. Each sum is in double, and its order depends on the width and on the
- * sequence's own length alone. Memory-bound: each element is read twice.
+ * The difference of two residual streams. A warp per row, a block per sequence and block of
+ * channels, then a warp per sequence. Each sum is in double, and its order depends on the width and
+ * on the sequence's own length alone. Memory-bound: each element is read twice.
  */
 #include "kernels/cuda/elements.h"
 
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(CHANNELS *WALKERS)
     op.channels[blockIdx.x] = r;
 }
 
-/* Lane l takes rows l, l + 32, ... of the sequence, and blocks of channels likewise. */
+/* Lane l takes rows l, l + 32, ... of the sequence, and blocks of channels in the same way. */
 __global__ void __launch_bounds__(32 * WARPS)
     seqs_kernel(const __grid_constant__ struct ctw_op_difference op, int64_t n_blocks)
 {

@@ -1,7 +1,7 @@
 /*
- * How two rows of logits differ. A block is a row, and sweeps it twice. The first sweep finds each
- * thread's largest logits: the five largest of a row are among the columns of the five threads
- * whose own largest comes first, and only these threads look for them in the second sweep. Terms
+ * The divergence of two rows of logits. A block takes one row and sweeps it twice. The first sweep
+ * finds each thread's largest logit. The five largest logits of a row are among the columns of the
+ * five threads with the largest of these, and only those threads search in the second sweep. Terms
  * are in fp32, four columns added, then in double: by thread, by lane, by warp. The order depends
  * only on the vocabulary.
  */
@@ -33,7 +33,7 @@ static __device__ __forceinline__ bool before(const struct entry &a, const struc
     return a.x > b.x || (a.x == b.x && a.id < b.id);
 }
 
-/* Of a thread without columns, or whose largest was taken already. */
+/* The entry of a thread without columns, or of a thread whose largest logit was already taken. */
 static __device__ __forceinline__ struct entry no_entry(void)
 {
     struct entry e = {-INFINITY, INT32_MAX};

@@ -111,7 +111,7 @@ enum ctw_status ctw_cuda_put_bias(struct ctw_cuda *cu, const struct ctw_op_linea
 
 /* ---- act(gate) * up ----------------------------------------------------------------------- */
 
-/* 8 columns at once if rows and blocks of columns are whole vectors; else one by one. */
+/* 8 columns at once if rows and blocks of columns are whole vectors; otherwise single columns. */
 struct gate {
     int m, n;  /* of y */
     int block; /* columns b * 2 block .. + block - 1 of p: gate, then up; n: each contiguous */

@@ -149,7 +149,7 @@ static __device__ __forceinline__ float2 group_sums(float2 v, int threads, float
     return v;
 }
 
-/* A weight's or bias's elements at .. of group g; `none` if there is no such array. */
+/* Elements at .. of group g of a weight or bias; `none` if the array does not exist. */
 template <int V>
 static __device__ __forceinline__ void group_load(const struct norm &a, const void *p,
                                                   enum ctw_dtype dtype, int64_t g, int at,

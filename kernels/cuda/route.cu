@@ -140,7 +140,7 @@ static __device__ void choose(const struct ctw_op_route &op, double *l, double *
     }
 }
 
-/* The expert with the largest logit, and its softmax among those near it. */
+/* The expert with the largest logit, and its softmax among the experts whose logits are near. */
 static __device__ void choose_near(const struct ctw_route_rule &r, double *l, int32_t *ids, double *w,
                                    int lane)
 {

@@ -1,7 +1,7 @@
 /*
- * Uploads of weights to the GPU, from any thread: stages, which are host memory that the GPU reads
- * directly; uploads from stages on a separate stream; and fences, after which their memory is free.
- * And small tables of operations.
+ * Uploads to the GPU. Weights, from any thread: stages, which are host memory that the GPU reads
+ * directly; uploads from stages on a separate stream; fences, after which a stage's memory is free.
+ * Small tables of operations.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -87,7 +87,8 @@ enum ctw_link ctw_cuda_peer_link(struct ctw_backend *be, struct ctw_backend *fro
 
 /*
  * Lets the copy engines read the other GPU's memory directly, the first time that it is asked for.
- * If the two have no such path, cudaMemcpyPeerAsync() goes through the host by itself. Under lock.
+ * If the two GPUs have no path, cudaMemcpyPeerAsync() copies through the host by itself. Under
+ * lock.
  */
 static void allow_peer(struct ctw_cuda *cu, const struct ctw_cuda *from)
 {

@@ -1,5 +1,5 @@
 /*
- * Weights with one byte per value: what float-quantized, int-quantized and mxfp8-quantized share.
+ * Weights with one byte per value, shared by float-quantized, int-quantized and mxfp8-quantized.
  * As compressed-tensors computes them, with the code's value v and the zero point z (0 if none is
  * stored):
  *     w = round((v - z) * scale), once, to the scale's dtype
@@ -32,7 +32,8 @@ CTW_HD_FORCE float ctw_byte_value(uint8_t byte, enum ctw_byte_code code, int32_t
 }
 
 #if CTW_VECTOR
-/* With AVX2, gcc spreads eight bytes over eight words well if told how: by one shuffle of bytes. */
+/* With AVX2, gcc spreads eight bytes over eight words well only through an explicit shuffle of
+ * bytes. */
 typedef uint8_t ctw_u8x8 __attribute__((vector_size(8)));
 typedef uint8_t ctw_u8x32 __attribute__((vector_size(32)));
 typedef uint64_t ctw_u64x4 __attribute__((vector_size(32)));

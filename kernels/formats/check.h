@@ -51,8 +51,8 @@ enum ctw_status ctw_check_targeted(const struct ctw_weight *w, const struct ctw_
                                    struct ctw_err *err);
 
 /*
- * check_scale.c: scales that are floats (or exponents, with FP8 values), and what belongs to them.
- * Each checks a part and fills the fields that it decides.
+ * check_scale.c: scales that are floats (or exponents, with FP8 values), zero points and indices.
+ * Each function checks a part and fills the fields that the part determines.
  */
 
 /* SCALE against args' strategy: dtype, group_rows, group_size, n_groups, scale_stride. */

@@ -14,8 +14,8 @@
 #define CTW_HD_FORCE static inline __attribute__((always_inline))
 #endif
 
-/* Before a loop: GPU code repeats it as it is. Compilers for sm_100 and later otherwise unroll
- * loops of unknown length, and take minutes for what becomes of them in each copy of a decoder. */
+/* Before a loop: GPU code does not unroll the loop. Compilers for sm_100 and later otherwise unroll
+ * loops of unknown length in each copy of a decoder, and take minutes. */
 #ifdef __CUDA_ARCH__
 #define CTW_ROLLED _Pragma("unroll 1")
 #else

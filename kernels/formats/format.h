@@ -48,7 +48,7 @@ struct ctw_part_names {
      * memory. */
     const char *stacks[CTW_N_PARTS];
     const char *values; /* VALUES, if the values themselves are stored */
-    bool needs_config;  /* the tensors alone do not show what their codes mean */
+    bool needs_config;  /* the tensors alone do not show the meaning of their codes */
 };
 
 /* NULL: the method is not supported. */
@@ -132,7 +132,7 @@ typedef void ctw_decode_fn(const struct ctw_weight *w, const struct ctw_weight_d
 struct ctw_format {
     enum ctw_format_id id; /* index in ctw_formats[] and in the backends' decoder tables */
     const char *name;      /* as in quantization_config's "format", if that can name it */
-    const char *also;      /* another such name, of several formats perhaps; NULL: none */
+    const char *also;      /* another name, perhaps of several formats; NULL: none */
     /*
      * Do these parts, by presence and dtype, belong to this format? (The stored tensors decide; the
      * configuration is checked against them afterwards.)
@@ -164,8 +164,8 @@ extern const struct ctw_format *const ctw_formats[];
 bool ctw_format_is_called(const struct ctw_format *format, const char *name) CTW_MUST_CHECK;
 
 /*
- * The format of a method's parts: the first of its formats whose owns() returns true. CTW_EUNSUP if
- * there is none; the message names the parts and what they look like.
+ * The format of a method's parts: the first format of the method whose owns() returns true.
+ * CTW_EUNSUP if there is none; the message names the parts and describes them.
  */
 enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_part_names *names,
                                 const struct ctw_part part[CTW_N_PARTS],

@@ -30,7 +30,7 @@ static const struct ctw_part_names methods[] = {
                 [CTW_PART_GLOBAL_SCALE] = "_global_scale",
                 [CTW_PART_SHAPE] = "_shape"},
      .values = "weight"},
-    /* Scales multiply, although some are called inverse. */
+    /* Scales multiply, although some names contain "inv". */
     {.method = "fp8",
      .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8),
      .codes = {[CTW_PART_SCALE] = "weight_scale_inv"},

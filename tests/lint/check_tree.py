@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the source tree: includes between rooms, circles of calls within a room, imports between rooms of the
 Python package, the rooms of each library, names that stand twice, banned calls, sizes, headers that compile alone,
-plain text. Prints "N passed, N failed" last; a check is one rule on one file. The tables below list the exceptions,
+plain text, docs/FAMILIES.md. Prints "N passed, N failed" last; a check is one rule on one file. The tables below list the exceptions,
 each with its reason."""
 
 import ast
@@ -16,6 +16,9 @@ from pathlib import Path
 import python_rooms
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/tools"))
+import family_docs  # pylint: disable=wrong-import-position
+
 C_DIRS = ("base", "kernels", "ipc", "worker")
 # Limits in lines; the aims are 400 per file and 40 per function.
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
@@ -364,6 +367,8 @@ def main():
         for name, ok, message in pool.map(check_header, headers):
             check(ok, f"{name}: the header does not compile alone: {message}")
     python_rooms.check(ROOT, check)
+    check(family_docs.PAGE.read_text(encoding="utf-8") == family_docs.page(),
+          "docs/FAMILIES.md: differs from the code; run tests/tools/family_docs.py")
     for file in [*LONG_FILES, *(file for file, _ in CALLS_ALLOWED)]:
         check(file in names, f"check_tree.py: an exception names {file}, which does not exist")
     for failure in failures:

@@ -45,6 +45,32 @@ def test_a_shell_command_has_a_version(name):
     assert (done.returncode, done.stdout) == (0, f"{Path(name).stem} of ctworker {__version__}\n")
 
 
+def readme_commands():
+    """The words of each command in README's blocks of shell code, without comments."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line.split("#")[0].split() for block in blocks for line in block.split("\n")]
+    return [line for line in lines if line]
+
+
+@pytest.mark.usefixtures("real_worker")
+@pytest.mark.parametrize("words", readme_commands(), ids=" ".join)
+def test_a_command_of_the_readme_exists(words):
+    """A file that README runs is there; the options that it gives to our programs are in their help."""
+    name, options = words[0], {word.split("=")[0] for word in words if word.startswith("--")}
+    if name in SCRIPTS:
+        module, function = SCRIPTS[name].split(":")
+        code = f"import sys; sys.argv[0] = {name!r}; from {module} import {function}; sys.exit({function}())"
+        argv = [sys.executable, "-c", code]
+    elif name == "build/release/worker/ctworker":
+        argv = [launcher.find_binary(), words[1]]
+    else:
+        assert "/" not in name or os.access(ROOT / name, os.X_OK)
+        return
+    done = subprocess.run([*argv, "--help"], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                          stdout=subprocess.PIPE, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0 and not {option for option in options if option not in done.stdout}
+
+
 def test_alice_is_whole_and_clean():
     """The text of the quickstart: 12 chapters, nothing but Carroll's."""
     sys.path.insert(0, str(ROOT / "examples"))

@@ -1,10 +1,11 @@
-"""What docs/ say of the Python package: generated pages are up to date, examples run, and every public name is described.
-The stage `types` checks the types of the examples."""
+"""What docs/ and README.md say: generated pages are up to date, examples and commands run, links lead somewhere, and every
+public name is described. The stage `types` checks the types of the examples."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from conftest import REAL_WORKER, ROOT, SRC
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
+import family_docs
 import python_docs
 
 
@@ -61,3 +63,45 @@ def test_examples_run(i: int, checkpoint: Path, tmp_path: Path) -> None:
     env = os.environ | {"CTWORKER_BIN": str(REAL_WORKER), "PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.mark.skipif(REAL_WORKER is None, reason="no worker was built")
+def test_families_are_the_workers(tmp_path: Path) -> None:
+    """docs/FAMILIES.md, which is read from the sources, has each model_type that the program lists."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "none", "architectures": ["None"]}))
+    done = subprocess.run([str(REAL_WORKER), "inspect", str(tmp_path)], capture_output=True, text=True, check=False)
+    listed = {name.strip(",.") for name in done.stderr.split("supported: ")[1].split()}
+    page = family_docs.PAGE.read_text(encoding="utf-8")
+    families = re.findall(r"^\| \[.*?\): .*? \| ((?:`[\w-]+`(?:, )?)+) \|", page, re.MULTILINE)
+    hosts = re.findall(r"^\| `([\w-]+)` \| (?!class)", page, re.MULTILINE)
+    assert listed == {kind for row in families for kind in re.findall(r"`([\w-]+)`", row)} | set(hosts)
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/README.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            file, _, anchor = target.partition("#")
+            there = (page.parent / file).resolve() if file else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "ADDING.md"])
+def test_files_that_a_page_names_exist(page: str) -> None:
+    """Files in backticks, by their path's end: pages follow files that move."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    paths = [str(path.relative_to(ROOT)) for folder in ("base", "cmake", "ipc", "kernels", "worker", "tests", "harness_adapter")
+             for path in (ROOT / folder).rglob("*.*")]  # fmt: skip
+    for name in re.findall(r"`([a-z_0-9/]+\.(?:c|h|cu|cuh|py|cmake))`", text):
+        theirs = name.startswith(("configuration_", "modeling_", "conversion_"))  # transformers'
+        assert theirs or any(f"/{path}".endswith(f"/{name}") for path in paths), name

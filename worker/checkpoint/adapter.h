@@ -1,6 +1,6 @@
 /*
  * Adapters (LoRA ...) of peft: adapter_config.json, and adapter_model.* with the weights. An
- * adapter changes what its base model computes, so it is never left out without a word.
+ * adapter changes the scores of its base model, so an adapter is never ignored silently.
  */
 #ifndef CTW_WORKER_ADAPTER_H
 #define CTW_WORKER_ADAPTER_H

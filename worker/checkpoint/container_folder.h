@@ -7,7 +7,7 @@
 /* Opens the folder for openat(). CTW_ENOTFOUND, CTW_EIO. */
 enum ctw_status ctw_container_open_folder(int *out, const char *dir, struct ctw_err *err);
 
-/* CTW_ENOTFOUND; the message says what the folder holds instead of safetensors, and the remedy. */
+/* CTW_ENOTFOUND: the message names the folder's files in place of safetensors, and the remedy. */
 enum ctw_status ctw_container_explain_missing(const char *dir, struct ctw_err *err);
 
 #endif

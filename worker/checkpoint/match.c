@@ -86,8 +86,9 @@ void ctw_patterns_close(struct ctw_patterns *patterns)
 }
 
 /*
- * Does `name` begin or end with the components of the pattern's text? Lists of a mixture are long,
- * and every expert's matrix asks, so what most entries differ in is compared first.
+ * Does `name` begin or end with the components of the pattern's text? Lists of a mixture are long
+ * and are searched for every expert's matrix, so the part in which most entries differ is compared
+ * first.
  */
 static bool has_part(const struct ctw_pattern *p, const char *name)
 {
@@ -112,7 +113,7 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Is the class called so? "Module" is what every class is derived from. */
+/* Is this a name of the class? Every class is derived from "Module". */
 static bool is_class(const char *text, const char *class_name)
 {
     static const char *const experts[] = {"Experts", "ExpertsLinear", "MoELinear"};

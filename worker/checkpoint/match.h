@@ -30,8 +30,8 @@ struct ctw_patterns {
 enum ctw_status ctw_patterns_read(struct ctw_patterns *out, const struct ctw_json_node *node,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * Likewise, as the lists of other methods: an entry is the name of a module or of what contains it,
- * or the last components of either, with or without wildcards (fnmatch(3)).
+ * The same by the rules of other methods' lists: an entry is the name of a module or of its
+ * container, or the last components of either, with or without wildcards (fnmatch(3)).
  */
 enum ctw_status ctw_patterns_read_parts(struct ctw_patterns *out, const struct ctw_json_node *node,
                                         struct ctw_err *err) CTW_MUST_CHECK;

@@ -1,5 +1,6 @@
 /*
- * QuantizationArgs objects in quantization_config's schemes, and what the quant_*.c share.
+ * QuantizationArgs objects in quantization_config's schemes, and functions that the quant_*.c
+ * share.
  */
 #ifndef CTW_WORKER_QUANT_ARGS_H
 #define CTW_WORKER_QUANT_ARGS_H

@@ -1,4 +1,4 @@
-/* AutoRound, whose weights are stored as those of some other method. */
+/* AutoRound's configuration. The weights are stored in the form of another method. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { MAX_MODULES = 65536 };
 
-/* What the values are, and so what the members of a module say. */
+/* The kind of values, which determines the meaning of a module's members. */
 enum kind { PACKED, FLOATS, FAKE };
 
 /*
@@ -96,7 +96,8 @@ static enum ctw_status check_rotation(const struct ctw_json_node *q, struct ctw_
 
 /* ---- FP8, MXFP4, MXFP8, NVFP4 ---- */
 
-/* data_type and group_size of float weights; those of *own that are absent stay as they are. */
+/* Reads data_type and group_size of float weights; members of *own whose key is absent stay
+ * unchanged. */
 struct floats {
     const char *data_type;
     int64_t bits, group; /* group: -1, a scale per output; 0, one of the matrix */
@@ -156,8 +157,8 @@ static enum ctw_status read_floats(struct floats *f, struct ctw_quant_args *args
 
 /* ---- modules ---- */
 
-/* Does a member say that the module's values are floats, where those of other modules are packed
- * integers? Blocks are FP8's alone. */
+/* Does a member show that the module's values are floats, while other modules have packed integers?
+ * Only FP8 has blocks. */
 static bool says_floats(const struct ctw_json_node *object)
 {
     const struct ctw_json_node *group = ctw_json_get(object, "group_size");
@@ -201,7 +202,7 @@ static enum ctw_status read_extra(struct ctw_quant_config *out, const struct ctw
     return st;
 }
 
-/* Writes what is said of activations, as "float8 token dynamic"; "": they are not quantised. */
+/* Writes the declared quantisation of activations, as "float8 token dynamic"; "": none. */
 static enum ctw_status read_activations(const struct ctw_json_node *q, char *text, size_t bytes,
                                         struct ctw_err *err)
 {

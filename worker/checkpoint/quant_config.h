@@ -41,10 +41,11 @@ struct ctw_quant_config {
     int64_t n_transforms;
     const struct ctw_part_names *names; /* of the method that wrote the tensors */
     bool present;                       /* config.json has a quantization_config */
-    bool tensors_decide; /* a weight that is stored dense is dense, whatever the groups say: other
-                            methods than compressed-tensors list what is not quantised loosely */
+    bool tensors_decide; /* a weight that is stored dense is dense, regardless of the groups:
+                            methods other than compressed-tensors list unquantised modules
+                            loosely */
     bool mixes;          /* the stored tensors decide a module's method, format and groups, too */
-    bool in_order;       /* of several groups whose targets match, the first decides */
+    bool in_order;       /* if the targets of several groups match, the first group decides */
     bool frozen;         /* quantization_status "frozen": the weights may be compressed or not */
     const char *format;  /* the global format; NULL: not given, or mixed-precision */
     struct ctw_quant_activations kv_scheme; /* of keys and values */

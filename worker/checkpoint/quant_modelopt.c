@@ -71,7 +71,7 @@ static enum ctw_status read_algo(const struct ctw_json_node *object, const struc
             *out = &algos[i];
     if (*out == NULL)
         return refuse_algo(ctw_json_get(object, "quant_algo"), name, err);
-    /* Scales of NVFP4 may be those of 32 columns: the stored tensors tell. */
+    /* Scales of NVFP4 may cover 32 columns: the stored tensors decide. */
     bool nvfp4 = (*out)->strategy == CTW_STRATEGY_TENSOR_GROUP && group == 32;
     if (group != 0 && (*out)->group_size != 0 && group != (*out)->group_size && !nvfp4)
         return ctw_json_fail(ctw_json_get(object, "group_size"), err, CTW_EUNSUP,

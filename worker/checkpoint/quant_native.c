@@ -46,7 +46,7 @@ static enum ctw_status check_scales_multiply(const struct ctw_json_node *q, stru
                          word);
 }
 
-/* args: those of a configuration that names no blocks. */
+/* args: the arguments of a configuration that names no blocks. */
 static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                    struct ctw_quant_args args, struct ctw_err *err)
 {

@@ -1,8 +1,8 @@
 /*
  * Quantisation configurations of other methods than compressed-tensors whose weights can be read:
  * FP8 as DeepSeek and others publish it, FBGEMM FP8, ModelOpt, gpt-oss' MXFP4, GPTQ, AWQ, and
- * AutoRound where it stores weights as these. One configuration describes all modules but those on
- * a list; of a module, the stored tensors decide.
+ * AutoRound where it stores weights as these. One configuration describes all modules that are not
+ * on its list. The stored tensors decide about each module.
  */
 #ifndef CTW_WORKER_QUANT_NATIVE_H
 #define CTW_WORKER_QUANT_NATIVE_H
@@ -16,8 +16,8 @@ const char *ctw_quant_methods_text(char *text, size_t bytes);
 /* The supported method whose name is nearest to a mistyped one; NULL: none is near enough. */
 const char *ctw_quant_method_nearest(const char *name);
 
-/* quant_method of a quantization_config, or of one without it what other keys say; NULL: nothing.
- * ModelOpt's is "modelopt" with any quant_algo. */
+/* The quant_method of a quantization_config or, if that key is absent, the method that other keys
+ * show; NULL: none. ModelOpt's is "modelopt" with any quant_algo. */
 const char *ctw_quant_method_name(const struct ctw_json_node *quantization);
 /* The method of a quantization_config; NULL: compressed-tensors, or one that is not supported. */
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization);

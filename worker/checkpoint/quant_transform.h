@@ -32,7 +32,7 @@ struct ctw_transform {
     const char *name;
     enum ctw_transform_type type;
     bool permuted;    /* `randomize`: rows and columns alike, by a stored permutation */
-    int64_t head_dim; /* size of the matrix; 0: as wide as what it is applied to */
+    int64_t head_dim; /* size of the matrix; 0: the width of the activations */
     struct ctw_transform_use *uses;
     int64_t n_uses;
 };

@@ -1,6 +1,7 @@
 /*
  * The keys of config.json that are not read, for `inspect`. A key that transformers' own class does
- * not read cannot change its numbers, so it must not change ours: it is listed and ignored.
+ * not read cannot change transformers' numbers, so it must not change ours. Such keys are listed
+ * and ignored.
  */
 #ifndef CTW_WORKER_UNREAD_H
 #define CTW_WORKER_UNREAD_H

@@ -126,8 +126,8 @@ void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
 
 /* ---- buffers ------------------------------------------------------------------------------ */
 
-/* Buffers that were too small once are likely to be slightly too small again. So this plans for
- * twice the need, unless that makes passes or chunks smaller. */
+/* Buffers that were too small once are likely to be slightly too small again. Plans for twice the
+ * need, unless that makes passes or chunks smaller. */
 static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t total,
                        struct ctw_plan *plan)
 {

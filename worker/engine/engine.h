@@ -1,10 +1,12 @@
 /*
- * A model opened on a device, or on several, ready to score: the only interface between the numeric
- * code and the commands and job queue. An engine is not thread-safe: one thread at a time uses it.
- * Several engines may be open; engines with the same table of devices share devices, and a thread.
+ * An engine is a model opened on one or several devices, ready to score. This header is the only
+ * interface between the numeric code and the commands and job queue. An engine is not thread-safe.
+ * Several engines may be open; engines with the same table of devices share the devices and are
+ * used by one thread.
  *
- * An engine with several devices deals sequences to them (deal.h); each device has a thread while
- * the engine scores. They are of one kind, so that all have the same numerics id.
+ * An engine with several devices deals sequences to the devices (deal.h), each of which has a
+ * thread while the engine scores. The devices are of one kind, so that all have the same numerics
+ * id.
  */
 #ifndef CTW_WORKER_ENGINE_H
 #define CTW_WORKER_ENGINE_H
@@ -24,7 +26,8 @@ struct ctw_engine_options {
     const char *model_dir;
     const char *name;           /* what reports call it, or NULL; outlives the engine */
     const char *config_name;    /* NULL: config.json */
-    struct ctw_model *model;    /* NULL, or that model, open: taken over, even if opening fails */
+    struct ctw_model *model;    /* an open model, which the engine takes over even if opening
+                                   fails; or NULL */
     const char *backend;        /* NULL: auto */
     const char *variant;        /* CPU backend's variant; NULL: best */
     const char *cuda_variant;   /* CUDA backend's; NULL: best */
@@ -32,9 +35,9 @@ struct ctw_engine_options {
     bool quantises_activations; /* as the checkpoint declares */
     int n_threads;              /* 0: all CPUs */
     int device;
-    const char *device_list;     /* "all", "0,1", "0-3": those, instead of `device`; NULL: none */
-    struct ctw_devices *devices; /* lends the device, and outlives the engine; NULL: the engine has
-                                    devices of its own */
+    const char *device_list;        /* "all", "0,1", "0-3", in place of `device`; or NULL */
+    struct ctw_devices *devices;    /* lends the device and outlives the engine; NULL: the engine
+                                       opens its own devices */
     struct ctw_amount device_limit; /* of each device's memory, for weights and passes together;
                                        of the machine's, on the CPU */
     uint64_t memory_limit;          /* bytes beyond the weights, on each device; 0: the default */
@@ -46,12 +49,14 @@ struct ctw_engine_options {
     int64_t chunk_tokens;   /* 0: planned. For tests and tuning; never changes a score */
     int64_t pass_tokens;    /* 0: planned. For tests and tuning; never changes a score */
     bool plan_only;         /* open for ctw_engine_get_info() only: no weights are read */
-    const struct ctw_machine *machine; /* plan_only: for that machine; else NULL. Outlives it */
-    const atomic_bool *stop; /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
+    const struct ctw_machine *machine; /* the machine to plan for, with plan_only; else NULL.
+                                          Outlives the engine */
+    const atomic_bool *stop; /* set by another thread; opening then returns CTW_ECANCELED. NULL:
+                                none */
 };
 
-/* What comparing with a reference adds to a sequence's results: out [n_tok - first] each, and all
- * but `overlap5` as in struct ctw_divergence_result. */
+/* The results that comparing with a reference adds to a sequence: [n_tok - first] each, all out,
+ * all but `overlap5` defined as in struct ctw_divergence_result. */
 struct ctw_seq_divergence {
     float *ref_logprob;
     int32_t *ref_greedy; /* the reference's most probable id, */
@@ -84,13 +89,13 @@ struct ctw_seq {
     void *hidden;    /* out [n_tok - first, hidden] of the engine's dtype, or NULL: the
                         normalised final hidden states that the targets were scored from */
     int bad_layer;   /* out: -1, or the decoder layer (n_decoders: the head) after which the
-                        sequence's numbers were not finite; its results are then invalid */
-    struct ctw_seq_divergence *divergence; /* of ctw_scoring_begin_comparing() only, which writes
-                                              it, and neither `hidden` nor `vocab` */
+                        sequence's numbers were not finite; the results are then invalid */
+    struct ctw_seq_divergence *divergence; /* out, with ctw_scoring_begin_comparing() only;
+                                              `hidden` and `vocab` are then unused */
 };
 
 struct ctw_progress {
-    int64_t tok_done, tok_total; /* tokens through all layers; part of a pass counts as such */
+    int64_t tok_done, tok_total; /* tokens through all layers; a partial pass counts in part */
     int pass, n_passes;
     int layer, n_layers;
 };
@@ -103,12 +108,13 @@ struct ctw_hooks {
      * order. */
     void (*done)(void *arg, int64_t first, int64_t n);
     /*
-     * Of comparing without layers and matrices, both or neither: the reference's final hidden
-     * states, which its head reads, kept outside the engine. `rows` has those of the targets of
-     * seqs[first .. first+n-1], sequence after sequence, [targets, embed_dim] of the reference's
-     * dtype. load_hidden() is called once a pass, before the reference's layers; true: it has
-     * filled in all rows, and these sequences only go through the reference's head. Else
-     * keep_hidden() is called when the pass's results are final, before done().
+     * For comparing without layers and matrices; set both hooks or neither. The caller keeps the
+     * reference's final hidden states, which the reference's head reads. `rows` holds the states of
+     * the targets of seqs[first .. first+n-1], sequence after sequence, [targets, embed_dim] of the
+     * reference's dtype. load_hidden() is called once a pass, before the reference's layers. If
+     * load_hidden() returns true, all rows are filled in, and these sequences go through the
+     * reference's head only. Otherwise keep_hidden() is called when the pass's results are final,
+     * before done().
      */
     bool (*load_hidden)(void *arg, int64_t first, int64_t n, void *rows);
     void (*keep_hidden)(void *arg, int64_t first, int64_t n, const void *rows);
@@ -121,13 +127,13 @@ struct ctw_engine_info {
     int64_t max_length;
     double pair_cost; /* attention of one query to one key, as a multiple of a token's other work */
     /* The longest input that fits the memory limit, at most max_length. A GPU's default limit is
-     * measured again for a pass: the fit is not known beforehand, and this equals max_length. */
+     * measured again for each pass, so fit_length then equals max_length. */
     int64_t fit_length;
     int64_t vocab;
     int64_t chunk_tokens, pass_tokens;
     int n_devices;
-    int64_t call_tokens; /* input tokens that one call should bring, for all devices to be busy to
-                            the end; one device: a pass */
+    int64_t call_tokens; /* input tokens of a call that keep all devices busy to the end; with
+                            one device, a pass */
     uint64_t memory_planned, memory_limit; /* bytes beyond the weights */
     const char *place;                     /* "mapped", "resident", "sharded", "streamed" */
     /* Bytes: in all; of memory that they take. Of all bytes, in every pass each device copies so
@@ -145,9 +151,9 @@ struct ctw_model_options ctw_engine_model_options(const struct ctw_engine_option
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
-/* Frees the memory that scoring allocated (the device's scratch memory once no engine on the device
- * needs it); the next scoring allocates it again. With several engines, only one need hold such
- * memory at a time. Not while the engine is scoring. */
+/* Frees the memory that scoring allocated; the next scoring allocates it again. The device's
+ * scratch memory is freed once no engine on the device needs it. With several engines, only the
+ * engine in use need hold such memory. Do not call this while the engine is scoring. */
 void ctw_engine_trim(struct ctw_engine *e);
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
 /* The numerics id of sequences with this `vocab`. */
@@ -157,19 +163,20 @@ void ctw_engine_numerics(const struct ctw_engine *e, int64_t vocab, char out[CTW
  * weights for a GPU are still being read; known before any sequence is final. Thread-safe. The
  * string lives as long as the engine. */
 const char *ctw_engine_identity(const struct ctw_engine *e);
-/* What is known of the identity at once: checkpoints of equal identity have equal outlines. The
- * string lives as long as the engine. */
+/* The part of the identity that is known at once: checkpoints of equal identity have equal
+ * outlines. The string lives as long as the engine. */
 const char *ctw_engine_outline(const struct ctw_engine *e);
 /* Waits until the identity is known. If reading the weights fails, returns that failure. */
 enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
-/* How the device computes matrix products, of all its engines, one line per choice (a GPU's
- * algorithms, in the order of first use); "" if the backend has no choice. Truncated to `cap`. */
+/* The device's choices of algorithms for matrix products, for all its engines, one line per choice
+ * in the order of first use. "" if the backend has no choice. Truncated to `cap`. */
 void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap);
 
 /*
- * The one rule by which sequences become passes: a pass takes sequences in their order until one
- * more does not fit; a sequence longer than pass_tokens is a pass of its own. True: a sequence of
- * n_more input tokens still fits a pass that has n_seqs sequences of n_tok input tokens.
+ * The only rule that makes passes of sequences: a pass takes sequences in their order until the
+ * next sequence does not fit. A sequence longer than pass_tokens is a pass of its own. Returns true
+ * if a sequence of n_more input tokens still fits a pass of n_seqs sequences with n_tok input
+ * tokens.
  */
 static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, int64_t pass_tokens)
 {
@@ -180,8 +187,8 @@ static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, 
  * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which) and
  * nothing was scored. CTW_ECANCELED: hooks->cancelled returned true; sequences already reported to
  * done() are final. A sequence's numbers do not depend on the other sequences, their order, or the
- * engine's devices, chunk, pass, memory or thread settings. A device of several that fails
- * (CTW_EDEVICE), or runs out of memory for now (CTW_ENOMEM), leaves its sequences to the others.
+ * engine's devices, chunk, pass, memory or thread settings. If one of several devices fails
+ * (CTW_EDEVICE) or runs out of memory for now (CTW_ENOMEM), the other devices score its sequences.
  */
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err) CTW_MUST_CHECK;
@@ -205,18 +212,18 @@ enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e
                                   const struct ctw_hooks *hooks,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * The same for two models, which go through the same passes layer by layer: every sequence has
- * `divergence`. logprob and greedy are the model's, and they and the reference's have the bits that
- * scoring each model alone gives. Both engines are on one device (CTW_EINVAL if not), share its
- * memory, and are in use until the end. Their vocabularies are equal up to padding; see
+ * The same for two models, which go through the same passes layer by layer; every sequence has
+ * `divergence`. logprob and greedy are the model's. Both models' scores have the bits that scoring
+ * each model alone gives. Both engines are on one device (CTW_EINVAL if not), share its memory, and
+ * are in use until the end. Their vocabularies are equal up to padding; see
  * ctw_engines_comparable(). Progress counts a token once it is through both models.
  */
 enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw_engine *e,
                                             struct ctw_engine *reference, struct ctw_seq *seqs,
                                             int64_t n_seqs, const struct ctw_hooks *hooks,
                                             struct ctw_err *err) CTW_MUST_CHECK;
-/* CTW_EINVAL: the two cannot be compared; the message says why. *pass_tokens (or NULL): about the
- * tokens of a pass. */
+/* CTW_EINVAL: the engines cannot be compared; the message states the reason. *pass_tokens (or
+ * NULL): about the tokens of a pass. */
 enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
                                        const struct ctw_engine *reference, int64_t *pass_tokens,
                                        struct ctw_err *err) CTW_MUST_CHECK;
@@ -232,8 +239,8 @@ enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
 enum ctw_status ctw_engines_exchangeable(const struct ctw_engine *e,
                                          const struct ctw_engine *reference, int64_t *n_matrices,
                                          struct ctw_err *err) CTW_MUST_CHECK;
-/* "model.layers.0.self_attn.q_proj"; of experts, whose matrices are exchanged together, the first
- * one's. Lives as long as the engine. */
+/* "model.layers.0.self_attn.q_proj". Experts' matrices are exchanged together under the first
+ * expert's name. The string lives as long as the engine. */
 const char *ctw_engine_matrix_name(const struct ctw_engine *e, int64_t i);
 enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done,
                                  struct ctw_err *err) CTW_MUST_CHECK;

@@ -13,9 +13,8 @@
 
 struct ctw_engine {
     /*
-     * The same model on the engine's other devices, an engine for each: they share the model and
-     * its identity, and have all else for themselves. All numbers of an engine but those of scoring
-     * are of its first device.
+     * The engines of the other devices. All share the model and its identity; everything else is
+     * each engine's own. Numbers that an engine reports, other than scores, are its first device's.
      */
     struct ctw_engine *peer[CTW_MAX_DEVICES - 1];
     int n_peers;
@@ -74,8 +73,8 @@ void ctw_engine_limit_device(struct ctw_engine *e, const struct ctw_amount *limi
 /* limits.c: bytes of the device's memory that the engine may still allocate, or map. */
 uint64_t ctw_engine_room(const struct ctw_engine *e);
 /* limits.c: the limit of an engine on the CPU, before its weights are opened. By default a quarter
- * of the memory that is free, at least 512 MiB. Any limit is lowered to what the weights leave of
- * the memory that is free, so that no pass gets the process killed. */
+ * of the free memory, at least 512 MiB. Any limit is lowered to the free memory beside the weights,
+ * so that no pass gets the process killed. */
 void ctw_engine_limit_host(struct ctw_engine *e);
 /* limits.c: the default limit on a GPU: most of what the weights leave. */
 enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e,
@@ -83,8 +82,8 @@ enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e,
 /* On a GPU, the default limit is most of the memory that is free now. */
 enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* pair.c: the same for two engines, which share the memory, and what comparing needs besides;
- * passes may have *pass_tokens. */
+/* pair.c: the same for two engines, which share the memory with the buffers of comparing. Passes
+ * may have *pass_tokens. */
 enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *reference,
                                     int64_t longest, int64_t total, struct ctw_compare **compare,
                                     int64_t *pass_tokens, struct ctw_err *err) CTW_MUST_CHECK;

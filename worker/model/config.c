@@ -218,7 +218,8 @@ static enum ctw_status describe(struct ctw_config *c, struct ctw_err *err)
     return c->status;
 }
 
-/* The object with the quantisation's keys: the root, unless only text_config has them. */
+/* The object that has the quantisation's keys: text_config if only text_config has them, otherwise
+ * the root. */
 static const struct ctw_json_node *find_quantised(const struct ctw_config *c)
 {
     static const char *const keys[] = {"quantization_config", "compression_config"};

@@ -22,7 +22,7 @@ enum ctw_want_kind {
     CTW_WANT_VECTOR,
     CTW_WANT_EXPERT, /* a matrix of one expert, or of all of them */
     CTW_WANT_TIED,
-    CTW_WANT_UNUSED /* a module whose tensors files may hold, and that is not opened */
+    CTW_WANT_UNUSED /* a module whose tensors files may hold, but which is not opened */
 };
 
 /* A matrix [n, k] or vector [n] (k 0) or [n, k] that the checkpoint must have, or a head that is
@@ -68,8 +68,8 @@ struct ctw_config {
     const struct ctw_json_node *text; /* the object with the text model's keys: the root, or
                                          text_config */
     const struct ctw_json_node *quantised; /* the one with quantization_config */
-    bool tied_by_default; /* the tensors show it: tie_word_embeddings is absent, or true in
-                             text_config and false beside it */
+    bool tied_by_default; /* the tensors decide about a tied head: tie_word_embeddings is absent,
+                             or true in text_config and false beside it */
     int spelling;         /* of names in the files, of the family's spellings */
     const char *keys[CTW_MAX_KEYS]; /* the keys that the family has read */
     int n_keys;
@@ -103,8 +103,8 @@ struct ctw_config {
 enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const char *file,
                                 const struct ctw_container *files,
                                 struct ctw_err *err) CTW_MUST_CHECK;
-/* Reads how weights are quantised from a file in `dir`, if config.json does not say it and there is
- * such a file. */
+/* Reads the quantisation of weights from a file in `dir`, if config.json does not state it and
+ * there is such a file. */
 enum ctw_status ctw_config_read_beside(struct ctw_config *c, const char *dir,
                                        struct ctw_err *err) CTW_MUST_CHECK;
 /* Reads config.json from a string, for tests. */

@@ -1,4 +1,4 @@
-/* Which family a config.json is of, and where the keys of its text model are. */
+/* Finds the family of a config.json, and the keys of its text model. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "worker/model/families/family.h"
 
-/* What a config.json says of its kind; NULL: nothing. */
+/* The kind of model that a config.json states; NULL: not stated. */
 struct kind {
     const char *type, *architecture, *text_type;
     const char *text_key; /* of the object with text_type */
@@ -17,7 +17,8 @@ static bool same(const char *a, const char *b)
     return a != NULL && b != NULL && strcmp(a, b) == 0;
 }
 
-/* The class of a supported model_type, if architectures names another; NULL: it does not. */
+/* The class of a supported model_type if `architectures` names another class; NULL: it names the
+ * same class, or the type is not supported. */
 static const char *other_class(const struct kind *kind)
 {
     for (int i = 0; kind->architecture != NULL && ctw_families[i] != NULL; i++)

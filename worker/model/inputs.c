@@ -44,8 +44,8 @@ static enum ctw_status read_codes(const struct ctw_quant_activations *a, struct 
     return CTW_OK;
 }
 
-/* compressed-tensors' rules, in which group sizes tell NVFP4 and MX apart. Older files name no
- * dtype of the scales, because these were then the only kinds. */
+/* compressed-tensors' rules, in which group sizes distinguish NVFP4 and MX. Older files name no
+ * dtype of the scales, because NVFP4 and MX were then the only kinds. */
 static bool is_nvfp4(const struct ctw_quant_activations *a)
 {
     return a->is_float && a->num_bits == 4 && a->group_size == 16 &&
@@ -306,7 +306,8 @@ static enum ctw_status open_attentions(const struct ctw_finder *finder, struct c
     return st;
 }
 
-/* Adds to *known and *live what the module without the last `up` components of its name says. */
+/* Adds the findings about the module without the last `up` components of its name to *known and
+ * *live. */
 static enum ctw_status ask_module(const struct ctw_config *c, const struct ctw_want *w, int up,
                                   const char *class_name, const struct ctw_patterns *target,
                                   bool *known, bool *live, struct ctw_err *err)

@@ -1,13 +1,15 @@
 /*
- * How a module's input, and a layer's keys and values, are quantised: from quantization_config and
- * the scales in the checkpoint to what a backend computes. Used by model.c and tensors.c only.
+ * The quantisation of a module's input and of a layer's keys and values: from quantization_config
+ * and the scales in the checkpoint to the description for a backend. Used by model.c and tensors.c
+ * only.
  */
 #ifndef CTW_WORKER_INPUTS_H
 #define CTW_WORKER_INPUTS_H
 
 #include "worker/model/tensors.h"
 
-/* Fills m->input and its tensors. CTW_EUNSUP: it cannot be simulated; the message says why. */
+/* Fills m->input and its tensors. CTW_EUNSUP: the quantisation cannot be simulated; the message
+ * states the reason. */
 enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matrix *m,
                                const struct ctw_quant_group *group,
                                struct ctw_err *err) CTW_MUST_CHECK;
@@ -20,7 +22,7 @@ enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matri
 enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Of a group without weights: does `ignore` list all that it targets? Then it says nothing. */
+/* Does `ignore` list all targets of a group without weights? Such a group has no effect. */
 enum ctw_status ctw_inputs_are_ignored(const struct ctw_config *c, const struct ctw_quant_group *g,
                                        bool *out, struct ctw_err *err) CTW_MUST_CHECK;
 

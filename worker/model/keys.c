@@ -39,7 +39,7 @@ static const struct ctw_json_node *take(struct ctw_config *c, const char *name)
     return look_up(c, name);
 }
 
-/* True: the key is null, and *out is what that means, or null is an error. */
+/* True: the key is null, and *out is the meaning of null, or null is an error. */
 static bool is_null(struct ctw_config *c, const struct ctw_json_node *node, double null,
                     double *out)
 {
@@ -248,7 +248,7 @@ bool ctw_key_tied(struct ctw_config *c, bool absent)
         return tied;
     if (outer)
         c->status = ctw_json_as_bool(ctw_json_get(root, key), &top, &c->err);
-    /* What holds if they differ depends on transformers' version and class. */
+    /* If the two differ, the effect depends on transformers' version and class. */
     c->tied_by_default = (!inner && !outer) || (outer && !top && inner && tied);
     return outer ? top || (inner && tied) : tied;
 }

@@ -55,7 +55,7 @@ size_t ctw_vector_bytes(const struct ctw_layer *l, int vector)
     return bytes;
 }
 
-/* Opens what the family's function wants, in its order. */
+/* Opens the tensors that the family's function describes, in its order. */
 static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *finder,
                                     struct ctw_err *err)
 {
@@ -104,7 +104,7 @@ static void read_numbers(struct ctw_model *m, struct ctw_layer *l, int branch)
     k->take_numbers(b, values);
 }
 
-/* What the opened tensors decide of the branches. */
+/* Checks and completes the branches with the opened tensors. */
 static enum ctw_status finish_branches(struct ctw_model *m, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
@@ -117,7 +117,7 @@ static enum ctw_status finish_branches(struct ctw_model *m, struct ctw_err *err)
     return st;
 }
 
-/* A configuration that lists what is not quantised, of a file in which nothing is. */
+/* A configuration that lists unquantised modules, for a file without quantised modules. */
 static enum ctw_status check_quantised(const struct ctw_finder *finder, struct ctw_err *err)
 {
     const struct ctw_quant_config *qc = &finder->config->quant;
@@ -226,7 +226,7 @@ static void tell_lacking(const struct ctw_finder *finder)
     }
 }
 
-/* Warns of matrices that are stored otherwise than the configuration says. */
+/* Warns of matrices whose stored form contradicts the configuration. */
 static void warn_of_contradictions(const struct ctw_finder *finder)
 {
     const struct {
@@ -326,8 +326,8 @@ static char *join(const char *dir, const char *file)
 }
 
 /* Reads config.json and opens the files; *out is the model as described, in the files' names.
- * Families ask how the files name things, so these are opened first, but what is wrong with
- * config.json is said first. */
+ * Families ask for the files' spelling of names, so the files are opened first; errors of
+ * config.json are nevertheless reported first. */
 static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config *config,
                                       const char *dir, const char *path, const char *file,
                                       struct ctw_err *err)

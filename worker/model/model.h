@@ -1,9 +1,10 @@
 /*
- * The validated description of one model: what a pass needs to know, and which tensors belong to
- * which layer. It holds no pointers to weights; a layer provider (worker/weights/provider.h) gives
- * them layer by layer. Every property that can differ between layers is stored per layer. model.c
- * builds the description from config.json, the quantisation config and the container, according to
- * the family's function (worker/model/families), and checks it against the tensors' shapes.
+ * The validated description of one model: everything that a pass needs, and the tensors of each
+ * layer. The description holds no pointers to weights; a layer provider (worker/weights/provider.h)
+ * supplies them layer by layer. Every property that can differ between layers is stored per layer.
+ * model.c builds the description from config.json, the quantisation config and the container,
+ * according to the family's function (worker/model/families), and checks it against the tensors'
+ * shapes.
  */
 #ifndef CTW_WORKER_MODEL_H
 #define CTW_WORKER_MODEL_H
@@ -29,8 +30,8 @@ struct ctw_tensor_place {
  */
 struct ctw_branch {
     enum ctw_kind kind;
-    bool beside; /* it reads the x that the branch before it reads; without an in_norm of its own,
-                    what that one reads */
+    bool beside; /* the branch reads the same x as the previous branch or, without an in_norm of
+                    its own, the same normalised input */
     float factor, scalar;
 #define CTW_MEMBER(name) struct ctw_##name name;
     union {
@@ -39,7 +40,7 @@ struct ctw_branch {
 #undef CTW_MEMBER
 };
 
-/* What a decoder layer computes: its branches, one after another, or side by side. */
+/* A decoder layer: its branches, one after another or side by side. */
 struct ctw_layer {
     int n_branches; /* the first of them may be of no kind */
     struct ctw_branch branch[CTW_MAX_BRANCHES];
@@ -52,10 +53,10 @@ struct ctw_layer {
                                                       to NULL; NULL: it is one tensor */
     struct ctw_matrix *expert; /* [n_experts][CTW_N_EXPERT_MATRICES], of the layer's mixture */
     int n_experts;
-    /* What the layer consists of, in the order of the files, and the size of its arena
-     * (worker/weights/arena.h), which begins with what operations may read at any time: all but a
-     * decoder layer's matrices, the embedding or the head. A tied head has no matrix: its parts are
-     * the embedding's. */
+    /* The layer's tensors in the order of the files, and the size of its arena
+     * (worker/weights/arena.h). The arena begins with the tensors that operations may read at any
+     * time: all but a decoder layer's matrices, the embedding or the head. A tied head has no
+     * matrix; its parts are the embedding's. */
     struct ctw_tensor_place *places;
     int64_t n_places;
     size_t held_bytes, arena_bytes;

@@ -1,4 +1,4 @@
-/* Where each of a layer's tensors lies if the layer is one block of memory
+/* The place of each of a layer's tensors if the layer is one block of memory
  * (worker/weights/arena.h). */
 #ifndef CTW_WORKER_PLACES_H
 #define CTW_WORKER_PLACES_H

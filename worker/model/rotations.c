@@ -280,7 +280,8 @@ static enum ctw_status make_turn(const struct turn *t, int *out, struct ctw_err 
         if (weight->unusable != NULL || !is_float || weight->n_dims != 2 ||
             weight->shape[0] != t->size || weight->shape[1] != t->size)
             return cannot(t, "its matrix is not F64, F32, BF16 or F16 [size, size]", err);
-        /* Of headers alone Hadamard's stands for the matrix, whose contents change no size. */
+        /* If only headers are known, Hadamard's matrix stands for the stored matrix, whose contents
+         * change no size. */
         if (!ctw_container_is_headers_alone(t->finder->container))
             s.data = ctw_container_data(t->finder->container, weight);
         s.dtype = weight->dtype;
@@ -298,7 +299,7 @@ static enum ctw_status make_turn(const struct turn *t, int *out, struct ctw_err 
     return st;
 }
 
-/* The same, from what modules share if this one has no tensor of its own. */
+/* The same, from the shared tensor if this module has no tensor of its own. */
 static enum ctw_status open_turn(const struct turn *t, int *out, struct ctw_err *err)
 {
     struct shared *s = t->shared;
@@ -353,7 +354,8 @@ static enum ctw_status turn_matrix(struct turn *t, const struct ctw_want *want, 
     t->size = t->transform->head_dim != 0 ? t->transform->head_dim : width;
     if (strcmp(want->class_name, "Linear") != 0)
         return cannot(t, "rotations of this kind of module are not supported", err);
-    /* Its class depends on transformers' version: "Linear" may mean it or not. */
+    /* The module's class depends on transformers' version: "Linear" may or may not mean the
+     * module. */
     if (ctw_want_is_in(want, ctw_kind_at(want->of)->router))
         return cannot(t, "rotations of routers are not supported", err);
     if (width % t->size != 0)

@@ -206,7 +206,7 @@ static enum ctw_status check_contents(const struct ctw_finder *finder, struct ct
     return m->weight.format->check_data(&m->weight, &data, err);
 }
 
-/* The checks whose messages the caller prefixes with the file's and the matrix's name. */
+/* Checks; the caller prefixes their messages with the names of file and matrix. */
 static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
                                     const struct ctw_quant_args *args, struct ctw_err *err)
 {
@@ -252,9 +252,10 @@ static enum ctw_status name_matrix(struct ctw_matrix *m, const char *name, struc
                : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
 }
 
-/* What a group does not mean where it is stored dense: transformers' routers; by the class "Linear"
- * a head, as AutoRound's engines see it; by expressions an embedding, which compressed-tensors
- * before mid 2026 never quantised, and which it does not list if a recipe ignores it. */
+/* Dense modules that a group's targets match by accident: transformers' routers; a head matched by
+ * the class "Linear", which AutoRound's engines do not count among linear layers; an embedding
+ * matched by expressions, because compressed-tensors before mid 2026 never quantised embeddings and
+ * does not list an embedding that a recipe ignores. */
 static bool is_not_meant(const struct ctw_want *want, const struct ctw_quant_group *group)
 {
     bool expressions = false, named = false; /* by a name, or by another class than Linear */

@@ -80,7 +80,8 @@ bool ctw_gemm_lt_takes(struct ctw_cuda *cu, const struct ctw_gemm_kind *kind, in
            result.workspaceSize <= CTW_CUDA_WORKSPACE;
 }
 
-/* Depends only on what is the same for all rows of a product, so that all rows take the same path. */
+/* Depends only on properties that all rows of a product share, so that all rows take the same
+ * path. */
 static bool library_can(const struct ctw_cuda_gemm *g)
 {
     uintptr_t at = (uintptr_t)g->x | (uintptr_t)g->w | (uintptr_t)g->y;

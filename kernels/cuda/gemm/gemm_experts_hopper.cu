@@ -46,7 +46,7 @@ static struct glu glu_of(const struct ctw_glu *glu)
     return a;
 }
 
-/* Without rows to gather, only what gemm_hopper.cu does not have. */
+/* Without rows to gather, only products that gemm_hopper.cu does not have. */
 bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
                                 enum ctw_activation act, const struct ctw_glu *glu)
 {
@@ -69,7 +69,8 @@ enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_g
     return ctw_hopper_launch(cu, g, &p, glu_kernels[g->dtype == CTW_F16], err);
 }
 
-/* Of a tile: its products, and about what its end takes longer than to begin another. */
+/* Steps of a tile: its products, and the approximate extra time of its end over the start of
+ * another tile. */
 static struct ctw_pair_side side_of(const struct product *p, bool gathered)
 {
     struct ctw_pair_side side = {p->n_tiles, p->n_steps + (gathered ? 3 : 6)};

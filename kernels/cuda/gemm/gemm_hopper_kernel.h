@@ -98,7 +98,7 @@ CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const stru
     }
 }
 
-/* A multiplying warpgroup: its rings, and where it is in them. */
+/* A multiplying warpgroup: its rings, and its position in them. */
 struct reader {
     uint64_t w, x;                    /* descriptors of the rings */
     uint32_t full_x, empty_x, empty_w; /* barriers; empty_w is the other block's for odd lanes */

@@ -1,7 +1,7 @@
 /*
- * AWQ (GEMM): codes of 4 bits, packed along the outputs. A word of qweight [K, N / 8] has those of
- * eight outputs of one input, in the order 0 2 4 6 1 3 5 7 from the lowest bits on; so has a word
- * of qzeros [groups, N / 8]; scales [groups, N]. As AutoAWQ computes it:
+ * AWQ (GEMM): codes of 4 bits, packed along the outputs. A word of qweight [K, N / 8] has the codes
+ * of eight outputs of one input, in the order 0 2 4 6 1 3 5 7 from the lowest bits on. Words of
+ * qzeros [groups, N / 8] have the same order. Scales are [groups, N]. As AutoAWQ computes it:
  *     w = round((u - z) * scale), once, to the scale's dtype
  */
 #ifndef CTW_KERNELS_FORMATS_AWQ_DECODE_H

@@ -29,7 +29,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     return st;
 }
 
-/* Indices in range; those of groups in order need no look-up. */
+/* Checks that indices are in range. Groups in order need no look-up. */
 static enum ctw_status check_index(struct ctw_weight *w, const struct ctw_weight_data *data,
                                    struct ctw_err *err)
 {

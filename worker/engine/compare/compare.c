@@ -7,8 +7,8 @@
 
 enum { MODEL, REFERENCE, SIDES };
 
-/* Of both models' logits together: products of so many rows run at full speed, and more memory
- * gains nothing. On the CPU, part of it stays in the last cache. */
+/* Bytes of both models' logits together. Products of so many rows run at full speed, and more
+ * memory gains nothing. On the CPU, a part of the logits stays in the last cache. */
 static const size_t block_bytes_host = (size_t)128 << 20, block_bytes_device = (size_t)512 << 20;
 /* A head in parts is gathered once for each block. */
 static const size_t block_bytes_in_parts = (size_t)2 << 30;
@@ -159,7 +159,8 @@ static enum ctw_status run_heads(struct ctw_compare *c, struct ctw_pass *const p
 
 /* ---- results ------------------------------------------------------------------------------ */
 
-/* A divergence is infinite where one model gives an id no probability at all: its head's fault. */
+/* A divergence is infinite if a model gives an id no probability at all. The model's head is then
+ * at fault. */
 static void check_row(struct ctw_seq *seq, const struct ctw_divergence_result *r,
                       const struct ctw_pass *model, const struct ctw_pass *reference)
 {

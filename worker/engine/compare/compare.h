@@ -1,8 +1,8 @@
 /*
  * The head of two passes of the same sequences through two models on one device: both models'
  * logits of a block of rows, then the divergence of one from the other. Only a block's logits exist
- * at a time. The final hidden states of a side come from its pass's residual stream, or from where
- * they were kept (ctw_pass_read_final()).
+ * at a time. The final hidden states of a model come from the residual stream of its pass, or from
+ * the caller, who kept them.
  */
 #ifndef CTW_WORKER_COMPARE_H
 #define CTW_WORKER_COMPARE_H
@@ -11,8 +11,9 @@
 
 struct ctw_compare;
 
-/* Device memory for passes of up to n_rows targets; in_parts: a head comes in parts. `limit`: bytes
- * that all memory beyond the weights may take, of which a block's logits take at most a quarter. */
+/* Allocates device memory for passes of up to n_rows targets. in_parts: a head comes in parts.
+ * `limit` bounds all memory beyond the weights, in bytes; a block's logits take at most a quarter
+ * of the limit. */
 struct ctw_compare_size {
     int64_t block; /* rows of a block */
     int64_t n_rows;

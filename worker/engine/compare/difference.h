@@ -17,8 +17,8 @@ enum ctw_status ctw_differences_open(struct ctw_differences **out, struct ctw_ba
                                      struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_differences_close(struct ctw_differences *d); /* NULL is fine */
 
-/* Both passes have taken the same step, which was the embedding or a decoder layer. Writes one
- * element of divergence->layers of the model's sequences that have it. */
+/* Call this after both passes have taken the same step, the embedding or a decoder layer. Writes
+ * one element of divergence->layers to each of the model's sequences that wants layers. */
 enum ctw_status ctw_differences_take(struct ctw_differences *d, const struct ctw_pass *model,
                                      const struct ctw_pass *reference,
                                      struct ctw_err *err) CTW_MUST_CHECK;

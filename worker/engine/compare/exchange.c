@@ -270,7 +270,7 @@ void ctw_exchange_close(struct ctw_exchange *x)
 
 /* ---- a pass ------------------------------------------------------------------------------- */
 
-/* Results of one run that are not kept: nine columns of the size of a float. */
+/* Results of a run that nobody reads: nine columns of the size of a float. */
 static enum ctw_status make_seqs(struct ctw_exchange *x, const struct ctw_pass *p,
                                  struct ctw_err *err)
 {
@@ -347,7 +347,7 @@ double ctw_exchange_done(const struct ctw_exchange *x)
     return (own + done) / (own + (double)x->steps);
 }
 
-/* The reference's own next layer, from the residual stream before it to that after it. */
+/* Runs the reference's own next layer on the residual stream before that layer. */
 static enum ctw_status walk(struct ctw_exchange *x, struct ctw_err *err)
 {
     bool done;
@@ -363,7 +363,7 @@ static enum ctw_status walk(struct ctw_exchange *x, struct ctw_err *err)
     return st;
 }
 
-/* Puts the matrix of the present run in its place, or (back) the reference's own back there. */
+/* Puts the present run's matrix into the reference or, if `back`, restores the reference's own. */
 static void exchange(struct ctw_exchange *x, bool back)
 {
     const struct place *p = &x->places[x->at];

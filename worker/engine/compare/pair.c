@@ -1,17 +1,17 @@
-/* Two engines that are compared: whether they can be, and how they share the device's memory. */
+/* Whether two engines can be compared, and how they share the device's memory. */
 #include "base/text.h"
 #include "worker/engine/compare/exchange.h"
 #include "worker/engine/engine_state.h"
 
 /*
- * Vocabularies may differ by rows that some tools append to fill tiles, and others cut off: up to
- * one in PADDING_PART of the larger. Such rows get next to no probability. Tokenizers are the
- * client's to check.
+ * Vocabularies may differ by padding, rows that some tools append to fill tiles and other tools cut
+ * off: up to one in PADDING_PART of the larger vocabulary. Such rows get next to no probability.
+ * Clients compare tokenizers.
  */
 enum { PADDING_PART = 32 };
 
-/* Both models' buffers are held at the same time; so many chunks in a pass keep them small, and
- * reading or decoding a layer's weights still costs under 1 % of using them. */
+/* Chunks in a pass. Both models' buffers are held at the same time. This number keeps buffers
+ * small, while reading or decoding a layer's weights costs under 1 % of computing with them. */
 enum { PASS_CHUNKS = 3 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -24,7 +24,7 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* More if weights are streamed: reading a model's takes no longer than computing with them. */
+/* Streamed weights need longer passes, so that reading a model takes no longer than computing. */
 static int64_t most_pass_tokens(const struct ctw_engine *e, const struct ctw_engine *reference)
 {
     return max64(PASS_CHUNKS * ctw_backend_traits(e->be)->chunk_tokens,
@@ -79,7 +79,7 @@ static uint64_t stricter_limit(const struct ctw_engine *e, const struct ctw_engi
     return e->memory_limit < reference->memory_limit ? e->memory_limit : reference->memory_limit;
 }
 
-/* Divides what the limit leaves beside the logits. */
+/* Divides the memory that the logits leave within the limit. */
 static enum ctw_status divide(struct ctw_engine *e, struct ctw_engine *reference,
                               const struct ctw_compare_size *size, struct ctw_err *err)
 {

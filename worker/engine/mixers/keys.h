@@ -1,6 +1,4 @@
-/*
- * What kinds of attention share: quantised heads, and attention over the carry.
- */
+/* Shared by the kinds of attention: quantised heads, and attention over the carry. */
 #ifndef CTW_WORKER_KEYS_H
 #define CTW_WORKER_KEYS_H
 

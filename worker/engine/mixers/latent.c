@@ -1,7 +1,8 @@
 /*
  * Latent attention (MLA): queries, and keys with their values, are products of two latents. A key
  * or query head is [part of its own | part that turns]; the turning part of a token's keys is the
- * same in all heads. Keys and values are expanded for the chunk's own tokens, and carried so.
+ * same in all heads. Keys and values are expanded for the chunk's own tokens, and the carry holds
+ * them expanded.
  *
  * f->wide holds the product of the latents [chunk, q_rank + kv_rank + turning], the queries and the
  * product of keys and values; then attention's output, which overwrites the last. With an indexer,
@@ -37,8 +38,8 @@ static int64_t expanded_columns(const struct ctw_latent *x)
     return ctw_max64((int64_t)x->n_head * (x->head - x->turning + x->head_v), index_columns(x));
 }
 
-/* Does the layer choose keys, or use a choice, in sequences of up to `longest` tokens? In others a
- * query sees all keys, as a choice would. */
+/* Does the layer choose keys, or use a choice, in sequences of up to `longest` tokens? Queries of
+ * shorter sequences see all keys. */
 static bool is_sparse(const struct ctw_latent *x, int64_t longest)
 {
     return x->index.chosen > 0 && longest > x->index.chosen;
@@ -155,8 +156,9 @@ static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts 
 
 /* ---- attention ---------------------------------------------------------------------------- */
 
-/* What is left to quantise once keys and values are expanded. A cache of latents has these as its
- * keys, and as its values the rotated elements that all heads of a key share. */
+/* Quantises queries, and keys and values after they are expanded. The keys of a cache of latents
+ * are the latents, quantised before; its values are the rotated elements that all heads of a key
+ * share. */
 static enum ctw_status quantise_expanded(const struct ctw_step *s, const struct parts *p,
                                          const struct ctw_keys *keys, struct ctw_err *err)
 {

@@ -1,8 +1,8 @@
 /*
- * A mixture of experts. In the chunk phase each token chooses its experts, and what they read is
- * left in f->mixed; in the pass phase one expert after another, by index, takes all its rows of the
- * pass. So an expert's weights are decoded once a pass, and every row adds its experts' outputs in
- * the order of their indices, whatever else is in the pass.
+ * A mixture of experts. In the chunk phase each token chooses its experts, and the experts' inputs
+ * are left in f->mixed. In the pass phase one expert after another, by index, takes all its rows of
+ * the pass. An expert's weights are decoded once a pass, and every row adds its experts' outputs in
+ * the order of their indices, regardless of the other rows.
  *
  * The outputs are added to the residual itself, after the shared expert's; or, if something comes
  * between, to f->sum, and at last that to the residual.
@@ -18,8 +18,8 @@ static const struct ctw_mixture *mixture_of(const struct ctw_step *s)
     return &s->branch->mixture;
 }
 
-/* Does something come between the experts' sum and the residual, so that it needs an array of its
- * own? */
+/* Does a norm or a factor come between the experts' sum and the residual, so that the sum needs its
+ * own array? */
 static bool has_sum(const struct ctw_layer *l, int branch)
 {
     return l->norm[ctw_norm_at(branch, CTW_AT_SHARED_OUT)].present ||
@@ -175,7 +175,7 @@ static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
 
 /* ---- the pass phase ----------------------------------------------------------------------- */
 
-/* The shards of one of an expert's products; returns their number. */
+/* Writes the shards of an expert's product; returns their number. */
 static int expert_shards(const struct ctw_step *s, const struct ctw_product *p, int64_t expert,
                          struct ctw_shard shards[CTW_MAX_SHARDS])
 {
@@ -232,7 +232,7 @@ struct part {
     int64_t turn; /* counts parts */
 };
 
-/* Where a part has its inner activations: the halves of f->wide in turn. */
+/* The inner activations of a part: the two halves of f->wide in turn. */
 static void *inner_of(const struct ctw_step *s, const struct part *part)
 {
     size_t half = (size_t)(s->f->plan.expert_rows * mixture_of(s)->inner);
@@ -302,7 +302,7 @@ static enum ctw_status compute(const struct ctw_step *s, const struct part *part
     return st == CTW_OK && part->n > 0 && !mixture_of(s)->gated ? activate(s, part, err) : st;
 }
 
-/* Sorts the choices of the pass, and leaves where each expert's begin in f->start, on the host. */
+/* Sorts the choices of the pass by expert, and downloads each expert's first row to f->start. */
 static enum ctw_status group(const struct ctw_step *s, int64_t n_tok, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
@@ -334,8 +334,8 @@ static int next_with_rows(const int32_t *start, int n_experts, int e)
     return e;
 }
 
-/* The number of rows in the next part, if `left` rows are left: parts are equal, in whole tiles,
- * and have at most `most` rows. */
+/* Rows of the next part, with `left` rows to go: parts are equal, in whole tiles, and have at most
+ * `most` rows. */
 static int64_t next_rows(int64_t left, int64_t most)
 {
     enum { TILE = 256 };
@@ -357,7 +357,7 @@ static enum ctw_status run_experts(const struct ctw_step *s, int64_t n_tok, ctw_
         return st;
     int ahead = next_with_rows(f->start, n, 0);
     for (int e = ahead; st == CTW_OK && e < n; e = next_with_rows(f->start, n, e + 1), i++) {
-        /* The slot of the expert before this one is still to be read. */
+        /* The slot of the previous expert is not read yet. */
         while (st == CTW_OK && ahead < n && n_ahead < i + CTW_EXPERTS_IN_FLIGHT - 1) {
             st = prepare(s, ahead, n_ahead++, err);
             ahead = next_with_rows(f->start, n, ahead + 1);

@@ -25,7 +25,7 @@ static void end(struct ctw_engine *e)
         pthread_mutex_unlock(e->devices->lock);
 }
 
-/* Asking takes a GPU's driver some microseconds: not after every short pass. */
+/* The driver's answer takes some microseconds, so this is not called after every short pass. */
 static void ask_memory(struct ctw_engine *e, bool now)
 {
     double now_s = ctw_now_s();
@@ -173,7 +173,7 @@ static void report(const struct ctw_device *d, struct ctw_device_report *out)
     memcpy(out->message, a->message, sizeof(out->message));
 }
 
-/* By number: a table has its devices in the order of their opening, the last one first. */
+/* Sorts by number: a table lists its devices in the order of their opening, the newest first. */
 int ctw_devices_report(const struct ctw_devices *all, struct ctw_device_report *out, int most)
 {
     int n = 0;

@@ -1,6 +1,6 @@
 /*
- * What devices do and have done, for those who watch: `info`'s table of them. The threads that use
- * devices say so. ctw_devices_report() may be called from any thread, and asks no GPU anything: a
+ * The activity of devices, for `info`. The threads that use the devices report it.
+ * ctw_devices_report() may be called from any thread, and calls no GPU's driver: the driver of a
  * GPU that computes may answer late.
  */
 #ifndef CTW_WORKER_ACTIVITY_H
@@ -20,9 +20,9 @@ struct ctw_device_report {
     uint64_t memory_free;    /* a GPU's: when the worker last worked on it */
     uint64_t memory_used;    /* a GPU's: allocated for weights and passes; else by this process */
     uint64_t weights;        /* of all models: allocated, or mapped */
-    uint64_t passes_planned; /* beyond the weights, for the model that it works on */
+    uint64_t passes_planned; /* beyond the weights, for the present model */
     const char *state;       /* "idle", "loading", "computing", "waiting for weights", "failed" */
-    char model[128];         /* that it works on, or did last; "": nobody named it */
+    char model[128];         /* the model of the present or last work; "": without a name */
     char message[256];       /* why it failed, or "" */
     int layer, n_layers;     /* computing: of the decoder layers and the head; on a GPU, queued */
     double weights_read;     /* share of the weights of the model that was opened last, 0..1 */
@@ -38,11 +38,11 @@ int ctw_devices_report(const struct ctw_devices *all, struct ctw_device_report *
 void ctw_activity_opening(struct ctw_engine *e);
 void ctw_activity_holds_weights(struct ctw_engine *e);
 void ctw_activity_opened(struct ctw_engine *e);
-/* Its weights are about to be freed, and then perhaps its model. */
+/* The engine's weights are about to be freed, and then perhaps its model. */
 void ctw_activity_closing(struct ctw_engine *e);
 /* Buffers of this plan were allocated, or freed. */
 void ctw_activity_buffers(struct ctw_engine *e, const struct ctw_plan *plan, bool allocated);
-/* A pass begins; has done its next layer; has ended, with so many input tokens. */
+/* A pass begins; has run its next layer; has ended, with n_tok input tokens. */
 void ctw_activity_begin_pass(struct ctw_engine *e);
 void ctw_activity_next_layer(struct ctw_engine *e);
 void ctw_activity_end_pass(struct ctw_engine *e, int64_t n_tok);

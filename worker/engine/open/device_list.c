@@ -21,7 +21,7 @@ static const char *read_number(const char *p, int *out)
     return p;
 }
 
-/* The GPU whose UUID begins as the word at *p does, up to a comma. */
+/* Finds the GPU whose UUID begins with the word at *p, which ends at a comma. */
 static enum ctw_status find(const char **p, const char *backend, int *number, struct ctw_err *err)
 {
     char uuid[48];

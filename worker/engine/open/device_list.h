@@ -1,4 +1,4 @@
-/* Which devices: "all", "0,1,5", "0-3", "GPU-6b0c,GPU-1f". */
+/* A list of devices: "all", "0,1,5", "0-3", "GPU-6b0c,GPU-1f". */
 #ifndef CTW_WORKER_DEVICE_LIST_H
 #define CTW_WORKER_DEVICE_LIST_H
 

@@ -53,7 +53,7 @@ static enum ctw_status lend_new(struct ctw_devices *all, struct ctw_device **out
     return CTW_OK;
 }
 
-/* On a machine with several nodes: whose memory and processors are near the device? */
+/* On a machine with several nodes: the node whose memory and processors are near the device. */
 static void tell_node(const struct ctw_backend *be, int number)
 {
     struct ctw_backend_info info;

@@ -1,8 +1,9 @@
 /*
  * The devices that a process has opened. A device is opened once and lent to the engines of all
- * models on it: they share its context, its scratch memory and, on the CPU, its threads. When the
- * last engine returns it, it is closed. One thread at a time uses the devices of a table and the
- * engines on them; other threads may ask what they do (activity.h), if the table has a lock.
+ * models on it: they share its context, its scratch memory and, on the CPU, its threads. The device
+ * is closed when the last engine returns it. One thread at a time uses the devices of a table and
+ * the engines on them. Other threads may read the devices' activity (activity.h) if the table has a
+ * lock.
  */
 #ifndef CTW_WORKER_DEVICES_H
 #define CTW_WORKER_DEVICES_H

@@ -89,7 +89,7 @@ static uint64_t usual_need(struct ctw_engine *e, uint64_t limit)
     return e->plan.total;
 }
 
-/* A limit for weights and passes together leaves the weights what the passes do not need. */
+/* If one limit covers weights and passes, the weights get the memory that passes do not need. */
 static enum ctw_status weights_limit(const struct ctw_engine *e,
                                      const struct ctw_engine_options *opt, uint64_t room,
                                      uint64_t *out, struct ctw_err *err)

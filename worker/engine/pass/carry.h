@@ -1,8 +1,9 @@
 /*
- * The carry: what a sequence's tokens leave behind in a layer for later tokens, as its kinds of
- * branches say (struct ctw_carry_rule): rows, so many bytes a token, which attention reads in runs;
- * or a state, so many bytes a sequence. It belongs to a node of the pass's layout (layout.h), and
- * lives as long as a rule says. Arrays are shared by all layers that want one of the same life.
+ * The carry is what a sequence's tokens leave behind in a layer for later tokens. The kinds of a
+ * layer's branches describe it (struct ctw_carry_rule): rows, a number of bytes per token, which
+ * attention reads in runs; or a state, a number of bytes per sequence. The carry belongs to a node
+ * of the pass's layout (layout.h), and its rule states how long it lives. Layers whose carries have
+ * the same life share the arrays.
  */
 #ifndef CTW_WORKER_CARRY_H
 #define CTW_WORKER_CARRY_H

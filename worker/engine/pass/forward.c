@@ -272,8 +272,8 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
 
 /* ---- decoder layers ----------------------------------------------------------------------- */
 
-/* If a layer's first norm finds numbers that are not finite, the layer before produced them (or the
- * embedding, reported as layer 0). Decoder layers count from 0 in messages. */
+/* If a layer's first norm finds numbers that are not finite, the previous layer produced them, or
+ * the embedding (reported as layer 0). Decoder layers count from 0 in messages. */
 static struct ctw_step step_of(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
                                const struct ctw_chunk *chunk, int branch)
 {

@@ -1,6 +1,6 @@
 /*
- * One model's operations on one chunk of a pass, in the layer's order: the only code that knows
- * what a decoder layer computes. It owns the device buffers of the plan.
+ * One model's operations on one chunk of a pass, in the order of the layer's branches. The forward
+ * code owns the device buffers of the plan.
  *
  * model.h says what a layer can be. mixers/ and mlps/ have the kinds of branches.
  */
@@ -18,9 +18,9 @@ struct ctw_forward {
     struct ctw_plan plan;
     /* device arrays; `pass` and `chunk` are the plan's token counts */
     void *x;      /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
-    void *norm;   /* [chunk, hidden]: what a product reads, or a branch's output */
-    void *wide;   /* what branches compute in between, as their kind says; of experts in two
-                     halves, so that the next expert may begin before one has ended */
+    void *norm;   /* [chunk, hidden]: the input of a product, or the output of a branch */
+    void *wide;   /* intermediate values, laid out by the branch's kind; experts use two halves
+                     in turn, so that the next expert may begin before the previous has ended */
     void *inputs; /* [pass, n_decoders * input_dim]: the layers' own inputs */
     void *carry[CTW_N_CARRIES]; /* see carry.h */
     /* Of mixtures of experts (NULL: the model has none); `chosen` and n_experts are the most of any
@@ -78,10 +78,10 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
                                   int64_t tok0, int64_t n_tok, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * The branches of decoder layer `layer` (1 .. n_decoders) from `from` on, on one chunk, up to and
- * including the chunk's part of the next that has a part for the whole pass: its index is
- * ctw_forward_stop(), or the layer's n_branches. from > 0 begins with the end of the branch before.
- * Chunks come in their order.
+ * Runs the branches of decoder layer `layer` (1 .. n_decoders) on one chunk, from branch `from` on,
+ * up to the next branch that has a part for the whole pass. Of that branch, the chunk's part is
+ * included. The branch's index is ctw_forward_stop(), or the layer's n_branches if there is none.
+ * from > 0 begins with the end of the previous branch. Chunks come in their order.
  */
 int ctw_forward_stop(const struct ctw_forward *f, int layer, int from);
 enum ctw_status ctw_forward_branches(struct ctw_forward *f, int layer,
@@ -99,9 +99,9 @@ enum ctw_status ctw_forward_whole(struct ctw_forward *f, int layer,
 enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids; of a
- * head in parts, after the last, if nothing else comes between them. keep (NULL: no) says where the
- * logits and norms of these rows are stored, too. */
+/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids. If the
+ * head comes in parts, the results are complete after the last part, and no other call may come
+ * between the parts. keep (or NULL) is the memory for the logits and norms of these rows. */
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, int64_t n_vocab,
                                  const struct ctw_kept_logits *keep,

@@ -60,7 +60,7 @@ static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seqs,
     }
 }
 
-/* Fills part n of the pass: what node `seq` has in the chunk. */
+/* Fills part n of the pass: the tokens of node `seq` in the chunk. */
 static void fill_part(struct ctw_layout *l, int64_t n, int64_t seq, const struct ctw_chunk *chunk,
                       int64_t ring)
 {

@@ -1,15 +1,17 @@
 /*
  * The layout of a pass: which tokens go through a layer together, where attention finds their keys
- * and values, and which rows are scored. It is computed once, before the first layer, and holds for
- * every layer. It depends on the sequences and on the size of a chunk, never on the model's widths.
+ * and values, and which rows are scored. The layout is computed once, before the first layer, and
+ * holds for every layer. It depends on the sequences and on the size of a chunk, never on the
+ * model's widths.
  *
  * The sequences are packed one after another, without padding. A token's index in the pass is its
  * row in the residual stream.
  *
- * A sequence is a node. What its tokens leave behind lies in rows (carry.h): of the pass, a token's
- * row is its index; of the layer, its index modulo a ring of rows, so large that a chunk's rows
- * replace none that a later token reads. So nothing ever moves, every chunk but the last is full,
- * and the rows of a sequence are one run, or two if they reach the ring's end.
+ * A sequence is a node. Its carry lies in rows (carry.h). In a carry for the pass, a token's row is
+ * the token's index. In a carry for a layer, it is the index modulo the size of a ring of rows. The
+ * ring is so large that a chunk's rows replace no row that a later token reads. Rows therefore
+ * never move, every chunk but the last is full, and the rows of a sequence are one run, or two runs
+ * if they reach the ring's end.
  */
 #ifndef CTW_WORKER_LAYOUT_H
 #define CTW_WORKER_LAYOUT_H

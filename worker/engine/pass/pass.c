@@ -76,7 +76,8 @@ static enum ctw_status count_rows(void *arg, int64_t n_rows, struct ctw_err *err
     return ctw_pass_advance(c->p, c->cost * (double)n_rows, c->layer, err);
 }
 
-/* The layer's part is released early, so that the next layer can come while this one computes. */
+/* The layer's part is released early, so that the next layer can be read while this layer
+ * computes. */
 static enum ctw_status prepare_layer(struct ctw_pass *p, int layer,
                                      const struct ctw_layer_data *data, struct ctw_err *err)
 {
@@ -88,8 +89,8 @@ static enum ctw_status prepare_layer(struct ctw_pass *p, int layer,
     return st;
 }
 
-/* One decoder layer: all chunks through its branches up to one that has a part for the whole pass,
- * then that part, then all chunks through the next branches. */
+/* Runs one decoder layer: all chunks through the branches up to a branch that has a part for the
+ * whole pass, then that part, then all chunks through the next branches. */
 static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
                                    struct ctw_err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * One pass takes several sequences, packed one after another without padding, through the
- * embedding, every decoder layer (layer by layer, chunk by chunk) and the head. It acquires each
- * layer once, and holds none between two steps.
+ * embedding, every decoder layer (layer by layer, chunk by chunk) and the head. A pass acquires
+ * each layer once, and holds no layer between two steps.
  */
 #ifndef CTW_WORKER_PASS_H
 #define CTW_WORKER_PASS_H
@@ -19,9 +19,9 @@ enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                                struct ctw_provider *provider, struct ctw_seq *seqs, int64_t n_seqs,
                                const struct ctw_hooks *hooks, struct ctw_progress *progress,
                                struct ctw_err *err) CTW_MUST_CHECK;
-/* Takes all sequences through the next layer. *done: it was the last, and every logprob, greedy,
- * hidden and bad_layer is written. After a failure these outputs are invalid, and the pass can only
- * be closed. */
+/* Takes all sequences through the next layer. *done: this was the last layer, and every logprob,
+ * greedy, hidden and bad_layer is written. After a failure these outputs are invalid, and the pass
+ * can only be closed. */
 enum ctw_status ctw_pass_step(struct ctw_pass *p, bool *done, struct ctw_err *err) CTW_MUST_CHECK;
 /* Is the next layer the head, the last? */
 bool ctw_pass_at_head(const struct ctw_pass *p);

@@ -64,7 +64,7 @@ int ctw_plan_shards(const struct ctw_model *model, const struct ctw_product *p,
     return p->n_shards;
 }
 
-/* Elements per row of what a product of these matrices has of its own. */
+/* Elements per row of a product's own scratch memory. */
 static int64_t input_elems(const struct ctw_model *model, const struct ctw_product *p,
                            const struct ctw_matrix *matrices, enum ctw_epilogue epilogue)
 {
@@ -147,8 +147,8 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     return r;
 }
 
-/* Rows of an expert that are computed together: on a GPU as many as `wide` holds the inner
- * activations of, twice. On the CPU a chunk, which stays in its cache. */
+/* Rows of an expert that are computed together. On a GPU `wide` holds the inner activations of
+ * twice this number. On the CPU the rows are a chunk, which stays in its cache. */
 static int64_t expert_rows(const struct ctw_plan *plan, const struct ctw_plan_request *r,
                            const struct ctw_widths *w)
 {
@@ -232,8 +232,8 @@ static int64_t smaller_chunk(int64_t chunk)
     return chunk > TILE ? chunk - chunk % TILE : chunk;
 }
 
-/* Tokens from which on a pass is long enough: twice as many if an expert then gets fewer rows than
- * a chunk has. */
+/* The number of tokens that make a pass long enough: twice as many if an expert otherwise gets
+ * fewer rows than a chunk has. */
 static int64_t enough_tokens(const struct ctw_backend_traits *traits, const struct ctw_widths *w)
 {
     if (w->n_experts == 0)

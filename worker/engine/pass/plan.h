@@ -27,7 +27,8 @@ struct ctw_plan_request {
     int64_t longest;                   /* model-input tokens of the longest sequence */
     int64_t total;                     /* model-input tokens of all sequences together */
     int64_t chunk_tokens, pass_tokens; /* 0: the planner decides */
-    int64_t hide_tokens; /* weights are streamed: a pass of so many hides that; 0: they are not */
+    int64_t hide_tokens; /* tokens of a pass that hides the reading of streamed weights; 0:
+                            weights are not streamed */
 };
 
 struct ctw_plan {
@@ -55,10 +56,10 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
 /* The longest sequence, of at most request->longest tokens, that fits alone in a pass; 0: none. */
 int64_t ctw_plan_longest(const struct ctw_plan_request *request);
 
-/* A product's shards, but for addresses; returns their number. */
+/* Writes a product's shards without addresses; returns their number. */
 int ctw_plan_shards(const struct ctw_model *model, const struct ctw_product *p,
                     const struct ctw_matrix *matrices, struct ctw_shard shards[CTW_MAX_SHARDS]);
-/* What the operations of this plan require of the backend. */
+/* The memory that the operations of this plan need from the backend. */
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan);
 
@@ -84,8 +85,8 @@ double ctw_plan_head_flops(const struct ctw_model *model);
 /* Of attention, for a query that sees so many keys. */
 double ctw_plan_attention_flops(const struct ctw_model *model, int64_t n_keys);
 
-/* What a sequence costs, in floating-point operations: of each token, of each pair of a query and a
- * key that it sees (windows are ignored), and of each target. */
+/* The cost of a sequence in floating-point operations: per token, per pair of a query and a key
+ * that the query sees (windows are ignored), and per target. */
 struct ctw_cost {
     double token, pair, target;
 };

@@ -7,7 +7,7 @@
 
 #include "worker/engine/pass/forward.h"
 
-/* Products, places and vectors below are those of the step's branch. */
+/* Products, places and vectors below belong to the step's branch. */
 struct ctw_step {
     struct ctw_forward *f;
     const struct ctw_layer *layer;
@@ -102,16 +102,16 @@ enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, cons
                                      struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * The branch's end: residual += factor * norm(product of x [n_tok, ldx]), the residual's own norm
- * and its scalar. If the branch has a norm or a factor, f->norm is overwritten. If the next branch
- * is beside this one, what that one reads is left in f->norm before.
+ * Ends the branch: residual += factor * norm(product of x [n_tok, ldx]), then the residual's own
+ * norm and its scalar. If the branch has a norm or a factor, f->norm is overwritten. If the next
+ * branch is beside this branch, f->norm then holds the next branch's input.
  */
 enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
                               struct ctw_err *err) CTW_MUST_CHECK;
 /* The second half of that. */
 enum ctw_status ctw_step_joined(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* What the layers' own inputs take from the embedding, in layer 0 (mlps/own_input.c). */
+/* Computes the layers' own inputs from the embedding, in layer 0 (mlps/own_input.c). */
 enum ctw_status ctw_layer_inputs(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
 /* The chunk's rows in f->inputs, from decoder layer `decoder`'s columns on. */
 void *ctw_layer_inputs_at(const struct ctw_step *s, int64_t decoder);

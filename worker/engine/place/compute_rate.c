@@ -8,7 +8,8 @@ static const double pass_flops_s = 60;
 
 enum { N = 1024, K = 1024, MOST_ROWS = 1024 };
 
-/* Seconds for a product of zeros, `n_tok` rows by a dense matrix; 0: it cannot be computed. */
+/* Seconds for a product of zeros, `n_tok` rows by a dense matrix; 0: the product cannot be
+ * computed. */
 static double product_s(struct ctw_backend *be, enum ctw_dtype dtype, int64_t n_tok, char *memory)
 {
     size_t es = ctw_dtype_bytes(dtype);

@@ -3,8 +3,8 @@
 #include "base/mem.h"
 #include "worker/engine/pass/plan.h"
 
-/* Does ctw_prepare() decode all of a product's weights? It leaves dense weights where they are, and
- * prepares only shards that are one product. */
+/* Does ctw_prepare() decode all of a product's weights? Dense weights stay where they are, and only
+ * shards that are one product are prepared. */
 static bool is_decoded(const struct ctw_model *m, const struct ctw_layer *l,
                        const struct ctw_product *p)
 {

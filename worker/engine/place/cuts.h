@@ -1,5 +1,5 @@
-/* Which layers may be cut into units (worker/weights/units.h): what the forward pass and the
- * backend allow. */
+/* The layers that the forward pass and the backend allow to be cut into units
+ * (worker/weights/units.h). */
 #ifndef CTW_WORKER_CUTS_H
 #define CTW_WORKER_CUTS_H
 

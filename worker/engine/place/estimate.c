@@ -1,5 +1,5 @@
-/* What a placement costs, in words: the same lines in the log, in `info` and from `inspect`, in one
- * string that has a ';' between two lines. */
+/* The cost of a placement in words: one string for the log, `info` and `inspect`, with a ';'
+ * between two lines. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -76,7 +76,7 @@ static void add_memory(struct text *t, const struct ctw_placing *p, const struct
     add(t, " for passes");
 }
 
-/* Bytes that come while the layers before compute. */
+/* Bytes that arrive while earlier layers compute. */
 static double add_coming(struct text *t, const char *what, uint64_t bytes,
                          const struct ctw_rate *rate)
 {

@@ -14,7 +14,7 @@ static const double ASSUMED_DISK = 3e9, ASSUMED_HOST = 25e9, ASSUMED_PEER = 20e9
 
 enum { USUAL_WINDOW = 2048 };
 
-/* Measuring takes longer than a pass of a smaller model, of which nobody asks how long it takes. */
+/* Smaller models are not measured: a measurement would take longer than a pass. */
 static const uint64_t SMALL = 64 << 20;
 
 double ctw_rates_token_flops(const struct ctw_model *m)
@@ -43,8 +43,8 @@ static struct ctw_rate compute_rate(const struct ctw_placing_request *r, uint64_
     return (struct ctw_rate){ctw_compute_rate(r->be, r->dtype), is_host ? "measured" : "assumed"};
 }
 
-/* Of a machine that is described: from host memory if what is read in every pass can stay there,
- * else from the disk, which devices share. */
+/* On a described machine, weights come from host memory if the bytes that every pass reads fit
+ * there, otherwise from the disk, which devices share. */
 static void described_reading(struct ctw_rates *out, const struct ctw_placing_request *r,
                               const struct ctw_placing *p)
 {
@@ -76,7 +76,7 @@ bool ctw_rates_peers_are_faster(const struct ctw_placing_request *r)
     return faster;
 }
 
-/* Are the links of devices that are here worth measuring? */
+/* Is it worth measuring the links of the machine's own devices? */
 static bool has_links(const struct ctw_placing_request *r, uint64_t weights)
 {
     return r->machine->n_devices == 0 && weights >= SMALL;

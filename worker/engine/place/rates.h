@@ -1,4 +1,4 @@
-/* The rates that an estimate of a pass stands on, and where each comes from. */
+/* The rates behind an estimate of a pass, each with its source. */
 #ifndef CTW_WORKER_RATES_H
 #define CTW_WORKER_RATES_H
 
@@ -22,13 +22,13 @@ struct ctw_rates {
     const char *read_from;   /* "the files", "the disk", "host memory" */
 };
 
-/* For a placement, whose bytes of every kind are known. Measuring takes about half a second, and
- * only what is needed is measured. */
+/* Finds the rates for a placement. A measurement takes about half a second; only the needed rates
+ * are measured. */
 void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
                     const struct ctw_placing *p);
 /* Are the links between the devices faster than those to the host? */
 bool ctw_rates_peers_are_faster(const struct ctw_placing_request *r);
-/* That so many bytes take; 0 if the rate is not known. */
+/* Seconds for these bytes; 0 if the rate is not known. */
 double ctw_rates_seconds(const struct ctw_rate *rate, uint64_t bytes);
 
 /* Floating-point operations per token of a window of the usual length, each token being scored. */

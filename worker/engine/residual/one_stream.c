@@ -1,4 +1,5 @@
-/* One residual stream, [tokens, hidden] of CTW_RESIDUAL: a branch reads it, and is added to it. */
+/* One residual stream, [tokens, hidden] of CTW_RESIDUAL: a branch reads the stream, and its output
+ * is added to the stream. */
 #include <assert.h>
 
 #include "worker/engine/pass/step.h"

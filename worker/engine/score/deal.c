@@ -90,8 +90,8 @@ static double rate_of(const struct lane *l)
     return n > 0 ? sum / n : 1;
 }
 
-/* Seconds that a lane still needs for its share. A GPU's progress says what was queued, not what
- * was computed; its rate tells more. */
+/* Seconds that a lane still needs for its share, by its rate. A GPU's progress counts queued work,
+ * not finished work. */
 static double seconds_left(const struct lane *l)
 {
     double whole_s = l->cost / rate_of(l);
@@ -102,7 +102,7 @@ static double seconds_left(const struct lane *l)
 
 /* ---- taking a share: under lock ------------------------------------------------------------ */
 
-/* Would a busy lane be through with its share and this sequence sooner? */
+/* Would a busy lane finish its share and this sequence sooner? */
 static bool is_sooner_elsewhere(const struct lane *l, double cost)
 {
     const struct deal *d = l->deal;
@@ -117,9 +117,9 @@ static bool is_sooner_elsewhere(const struct lane *l, double cost)
 }
 
 /*
- * How much the lane should take now: its part of all that is left, so that all lanes finish
- * together, in as many equal shares as it makes passes of it. A lane whose rate is not known takes
- * half of its part first.
+ * The cost that the lane should take now. The lane's part of the remaining work, so that all lanes
+ * finish together, is divided into equal shares, one per pass. A lane of unknown rate takes half of
+ * its part first.
  */
 static double fair_cost(const struct lane *l)
 {
@@ -176,7 +176,7 @@ static bool any_busy(const struct deal *d)
     return false;
 }
 
-/* Waits while other lanes may give something back. False: the lane has ended. */
+/* Waits while other lanes may return sequences. False: the lane has ended. */
 static bool take_share(struct lane *l)
 {
     struct deal *d = l->deal;
@@ -203,7 +203,7 @@ static bool all_out(const struct deal *d)
     return true;
 }
 
-/* The lane's device cannot go on, now or ever; the others score what it has not finished. */
+/* The lane's device cannot go on, now or ever. The other lanes score its unfinished sequences. */
 static void drop_out(struct lane *l, const struct ctw_err *err)
 {
     struct deal *d = l->deal;
@@ -245,7 +245,8 @@ static void end_share(struct lane *l, enum ctw_status st, bool in_reference,
 
 /* ---- hooks, of the lanes' threads ---------------------------------------------------------- */
 
-/* Of all lanes together; the layer is that of the first that computes. Under lock. */
+/* The progress of all lanes together. The layer is the layer of the first lane that computes. Under
+ * lock. */
 static struct ctw_progress whole(const struct deal *d)
 {
     struct ctw_progress p = {.tok_total = d->total, .pass = d->n_passes, .n_passes = d->n_passes};
@@ -295,7 +296,8 @@ static void on_done(void *arg, int64_t first, int64_t n)
 {
     struct lane *l = arg;
     struct deal *d = l->deal;
-    /* The lane has used every layer; another may be digesting the last block of one. */
+    /* This lane has used every layer, but another lane may still digest the last block of a
+     * layer. */
     ctw_identity_wait(l->e->model->identity);
     if (l->reference != NULL)
         ctw_identity_wait(l->reference->model->identity);

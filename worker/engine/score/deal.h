@@ -1,8 +1,8 @@
 /*
  * Scores with all devices of an engine (engine_state.h: the engine and its peers), each of which
- * has the model: sequences are dealt to them as they become free, by cost, so that they finish
- * together. What a device that fails has not finished, the others score. Which device scores a
- * sequence cannot change its numbers.
+ * has the model. A free device takes sequences by cost, so that all devices finish together. If a
+ * device fails, the others score its unfinished sequences. The device that scores a sequence cannot
+ * change its numbers.
  */
 #ifndef CTW_WORKER_DEAL_H
 #define CTW_WORKER_DEAL_H

@@ -1,5 +1,5 @@
-/* Sequences become passes; a pass is scored layer by layer, again if its files change meanwhile.
- * Two models that are compared have a pass each, of the same sequences (scoring_both.c). */
+/* Makes passes of sequences, and scores a pass layer by layer. A pass is repeated if its files
+ * change meanwhile. Comparing runs a pass of the same sequences for each model (scoring_both.c). */
 #include <time.h>
 
 #include "base/log.h"
@@ -36,8 +36,8 @@ static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_se
     return CTW_OK;
 }
 
-/* How many of the sequences from `first` on make up the next pass; at least one. All have one
- * vocabulary: the head computes over it. */
+/* The number of sequences from `first` on that make up the next pass; at least 1. All have the same
+ * vocabulary, over which the head computes. */
 static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
                          int64_t pass_tokens)
 {
@@ -59,10 +59,10 @@ static bool is_mapped(const struct ctw_engine *e)
 }
 
 /*
- * Do the files still hold the identity's bytes? *touched: they were written to since the last
- * check, and hold the same bytes now; reads through the map in the meantime may have seen other
- * bytes. `scored`: results were computed from these bytes; of mapped files that are not settled
- * yet, they are digested again.
+ * Do the files still hold the identity's bytes? *touched: the files were written to since the last
+ * check and hold the same bytes now; reads through the map in the meantime may have seen other
+ * bytes. `scored`: results were computed from these bytes; mapped files that are not settled yet
+ * are then digested again.
  */
 static enum ctw_status check_files(struct ctw_engine *e, bool scored, bool *touched,
                                    struct ctw_err *err)
@@ -103,7 +103,7 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
     return st;
 }
 
-/* All layers are done. *again: the files were written to meanwhile. */
+/* Called when all layers are done. *again: the files were written to meanwhile. */
 static enum ctw_status end_side(struct ctw_scoring_side *side, bool *again, struct ctw_err *err)
 {
     struct ctw_engine *e = side->e;
@@ -174,8 +174,8 @@ struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *s
         .e = e, .seqs = seqs, .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
 }
 
-/* Tokens of a pass if all have about the same number: a short one decodes weights for few tokens.
- */
+/* Tokens of a pass if all passes have about the same number: a short pass would decode weights for
+ * few tokens. */
 static int64_t equal_share(int64_t most, int64_t total, int64_t longest)
 {
     int64_t n = total / most + (total % most > 0), share = total / n + longest;

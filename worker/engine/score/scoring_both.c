@@ -143,9 +143,9 @@ static enum ctw_status find_hidden(struct ctw_scoring *s, struct ctw_scoring_sid
 }
 
 /*
- * The next layer of each pass; once both are at their heads, both heads. If the reference's final
- * hidden states may be known, all layers of the model come first: a GPU computes them while the
- * states are read.
+ * Runs the next layer of each pass, or both heads once both passes have reached them. If the
+ * reference's final hidden states may be known, all layers of the model come first: a GPU computes
+ * them while the states are read.
  */
 enum ctw_status ctw_scoring_step_both(struct ctw_scoring *s, bool *pass_done, struct ctw_err *err)
 {

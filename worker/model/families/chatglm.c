@@ -50,7 +50,8 @@ static void check_keys(struct ctw_config *c)
         ctw_key_fail(c, "pre_seq_len", CTW_EUNSUP, "learned prefixes are not supported");
 }
 
-/* theta's factor. In ChatGLM 2, which looks as ChatGLM 3, it divides positions instead. */
+/* The factor of theta. ChatGLM 2, whose files look like ChatGLM 3's, divides positions by the
+ * factor instead. */
 static double key_rope_ratio(struct ctw_config *c, int64_t vocab)
 {
     double ratio = ctw_key_number(c, "rope_ratio", 1, CTW_NULL_REFUSED, 1e-3, 1e9);

@@ -1,7 +1,7 @@
 /*
- * Gemma 3: Gemma 2's layers with norms on the heads of q and k; RoPE of its own in the layers with
- * a window, five of six by default. Its classes have attn_logit_softcapping, and the multimodal one
- * final_logit_softcapping, which they do not use. Defaults: Gemma3TextConfig.
+ * Gemma 3: Gemma 2's layers with norms on the heads of q and k; layers with a window, five of six
+ * by default, have a RoPE of their own. The classes do not use attn_logit_softcapping, and the
+ * multimodal class does not use final_logit_softcapping. Defaults: Gemma3TextConfig.
  */
 #include "worker/model/families/gemma.h"
 

@@ -1,9 +1,8 @@
 /*
- * Gemma 4: layers with a window and full ones, which differ in head size, key heads and RoPE; the E
- * models' inputs of each layer's own, and keys and values shared by the last layers; the mixtures'
- * experts beside the MLP, each with norms of its own. Norms multiply by the weight itself; values
- * are normalised, too; scores are not scaled.
- * Defaults: Gemma4TextConfig.
+ * Gemma 4: layers with a window differ from full layers in head size, key heads and RoPE. In the E
+ * models each layer has an input of its own, and the last layers share keys and values. Mixtures
+ * have experts beside the MLP, both with their own norms. Norms multiply by the weight itself,
+ * values are normalised, and scores are not scaled. Defaults: Gemma4TextConfig.
  */
 #include "worker/model/families/gemma.h"
 

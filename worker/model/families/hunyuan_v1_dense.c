@@ -1,7 +1,7 @@
 /*
  * HunYuan's models: Llama's layers, with norms of query and key heads after RoPE, whose theta may
- * be scaled by alpha; in the mixtures, experts beside the MLP, which each token has. Defaults:
- * HunYuanDenseV1Config and HunYuanMoEV1Config, which are equal.
+ * be scaled by alpha. In the mixtures, experts stand beside the MLP, which every token takes.
+ * Defaults: HunYuanDenseV1Config and HunYuanMoEV1Config, which are equal.
  */
 #include "worker/model/families/family.h"
 

@@ -1,7 +1,7 @@
 /*
- * Laguna: layers with a window and full ones, which differ in heads and RoPE; attention's output
- * times a softplus of the input; mixtures with a sigmoid router and a shared expert. Defaults:
- * LagunaConfig.
+ * Laguna: layers with a window differ from full layers in heads and RoPE. Attention's output is
+ * multiplied by a softplus of the input. Mixtures have a sigmoid router and a shared expert.
+ * Defaults: LagunaConfig.
  */
 #include <string.h>
 

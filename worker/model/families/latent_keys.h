@@ -1,4 +1,4 @@
-/* What families with latent attention (MLA) share: its keys, and those of its mixtures. */
+/* Shared by families with latent attention (MLA): the keys of the attention and of the mixtures. */
 #ifndef CTW_WORKER_LATENT_H
 #define CTW_WORKER_LATENT_H
 

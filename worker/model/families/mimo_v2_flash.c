@@ -1,13 +1,13 @@
 /*
- * MiMo V2 Flash: layers with a window, which have sinks and twice the key heads, and full ones;
- * value heads of their own size, values with a factor; a dense first layer, then mixtures without a
- * shared expert; layers for drafts. Defaults: MiMoV2FlashConfig.
+ * MiMo V2 Flash: layers with a window have sinks and twice the key heads of full layers. Value
+ * heads have their own size, and values a factor. The first layer is dense, the others are mixtures
+ * without a shared expert. Layers for drafts are not read. Defaults: MiMoV2FlashConfig.
  */
 #include "worker/model/families/routed.h"
 
 extern const struct ctw_family ctw_family_mimo_v2_flash;
 
-/* sliding_window_size counts the keys before a query; the class has it win. */
+/* sliding_window_size counts the keys before a query; it takes precedence in the class. */
 static int64_t key_window(struct ctw_config *c)
 {
     int64_t before = ctw_key_int(c, "sliding_window_size", 0, 0, 1, 1 << 30);

@@ -1,6 +1,6 @@
 /*
- * MiniCPM 1, 2 and 4: Llama's layers, with factors of the embedding, of what layers add, and of the
- * logits. Defaults: its own configuration_minicpm.py.
+ * MiniCPM 1, 2 and 4: Llama's layers, with factors of the embedding, of the branches' outputs, and
+ * of the logits. Defaults: its own configuration_minicpm.py.
  */
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /*
- * MiniMax M2: norms over all heads of q and of k together, RoPE on a part of each head, a mixture
- * in all layers. Defaults: MiniMaxM2Config.
+ * MiniMax M2: one norm over all heads of q, another over all heads of k, RoPE on a part of each
+ * head, a mixture in all layers. Defaults: MiniMaxM2Config.
  */
 #include "worker/model/families/family.h"
 

@@ -1,8 +1,8 @@
 /*
  * Mistral: Llama's layers, and one sliding window for all layers. Defaults: MistralConfig.
- * transformers' AutoConfig loads a file with layer_types as Ministral, whose layers differ only in
- * whether layer_types gives them the window, and whose defaults are the same. Also the text model
- * of Mistral 3's wrapper.
+ * transformers' AutoConfig loads a file with layer_types as Ministral, which has the same defaults
+ * and gives the window to the layers that layer_types names. Also the text model of Mistral 3's
+ * wrapper.
  */
 #include "worker/model/families/family.h"
 

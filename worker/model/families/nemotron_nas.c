@@ -1,6 +1,6 @@
 /*
- * Nemotron found by architecture search (Llama-Nemotron Super, Ultra): Llama's layers, of which
- * each has its own number of key heads and size of MLP, or lacks one of the two. Defaults: its own
+ * Nemotron from an architecture search (Llama-Nemotron Super, Ultra): Llama's layers, each with its
+ * own number of key heads and size of MLP, or without attention or MLP. Defaults: its own
  * configuration_decilm.py.
  */
 #include "base/json.h"
@@ -14,7 +14,7 @@ struct block {
     int64_t inner; /* 0: no MLP */
 };
 
-/* Refuses members of one half of a block that ask for something else. */
+/* Refuses members of a half of a block that request anything else. */
 static void check_half(struct ctw_config *c, const struct ctw_json_node *half, bool *no_op)
 {
     static const char *const others[] = {"window_length", "num_sink_tokens", "sparsify",

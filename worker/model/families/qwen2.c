@@ -1,7 +1,7 @@
 /*
- * Qwen 2 and 2.5: biases on q, k and v always; windows by layer. Defaults: Qwen2Config. MiMo is the
- * same beside layers for drafts, "model.mtp_layers". And the text models of Qwen 2 VL and
- * 2.5 VL, with the defaults of Qwen2VLTextConfig and Qwen2_5_VLTextConfig, which are equal.
+ * Qwen 2 and 2.5: biases on q, k and v always; windows by layer. Defaults: Qwen2Config. MiMo has
+ * layers for drafts in addition, "model.mtp_layers". The text models of Qwen 2 VL and 2.5 VL have
+ * the defaults of Qwen2VLTextConfig and Qwen2_5_VLTextConfig, which are equal.
  */
 #include "worker/model/families/qwen.h"
 

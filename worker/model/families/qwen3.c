@@ -1,6 +1,6 @@
 /*
  * Qwen 3 (dense): norms on the heads of q and k, an independent head_dim. Defaults: Qwen3Config.
- * And the text model of Qwen 3 VL, which has no windows: Qwen3VLTextConfig.
+ * The text model of Qwen 3 VL has no windows: Qwen3VLTextConfig.
  */
 #include "worker/model/families/qwen.h"
 

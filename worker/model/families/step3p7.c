@@ -1,8 +1,8 @@
 /*
- * Step 3.5 and 3.7, the text model: norms that multiply by 1 + weight, layers with a window and
- * full ones, which differ in heads and RoPE, heads times a sigmoid of the input, clamped MLPs,
- * mixtures with a sigmoid router and a shared expert. Numbers by layer are lists in the makers'
- * files, and objects by layer type in transformers'. Defaults: Step3p7TextConfig.
+ * Step 3.5 and 3.7, the text model: norms multiply by 1 + weight, and layers with a window differ
+ * from full layers in heads and RoPE. Heads are multiplied by a sigmoid of the input. MLPs are
+ * clamped; mixtures have a sigmoid router and a shared expert. Numbers by layer are lists in the
+ * makers' files, and objects by layer type in transformers'. Defaults: Step3p7TextConfig.
  */
 #include <math.h>
 #include <stdlib.h>

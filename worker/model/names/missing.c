@@ -52,8 +52,8 @@ const char *ctw_missing_remedy(const struct ctw_container *files, const struct c
     return "";
 }
 
-/* Is it "ORG/NAME": two words of letters, digits, '.', '_' and '-', which begin with a letter or a
- * digit? */
+/* Is the text "ORG/NAME": two words of letters, digits, '.', '_' and '-', which begin with a letter
+ * or a digit? */
 static bool is_hub_name(const char *dir)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -5,10 +5,11 @@
 #include "worker/checkpoint/container.h"
 #include "worker/model/config.h"
 
-/* "; the likely cause and the remedy", for what is wanted and not found; "" if nothing is known. */
+/* Writes "; the likely cause and the remedy" for a tensor that is missing; "" if no cause is
+ * known. */
 const char *ctw_missing_remedy(const struct ctw_container *files, const struct ctw_want *want);
 
-/* Fails because dir has no configuration `file`: says what dir is, and what to give. */
+/* Fails because dir has no configuration `file`. The message describes dir and names the remedy. */
 enum ctw_status ctw_missing_config(const char *dir, const char *file,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -49,7 +49,7 @@ static void spell(const struct ctw_config *c, const char *described, int n, char
 }
 
 /*
- * Writes the name in memory of a decoder layer's module or tensor, by the next matching entry of
+ * Writes the in-memory name of a decoder layer's module or tensor, by the next matching entry of
  * family->in_memory from *at on. Returns false if no entry matches.
  */
 static bool name_in_memory(const struct ctw_config *c, const struct ctw_want *want,
@@ -71,7 +71,7 @@ static bool name_in_memory(const struct ctw_config *c, const struct ctw_want *wa
     return false;
 }
 
-/* Has the container values of a matrix of this name? */
+/* Does the container have the values of a matrix of this name? */
 static bool has_matrix(const struct ctw_config *c, const struct ctw_container *container,
                        const char *module)
 {
@@ -92,8 +92,8 @@ static bool has_matrix(const struct ctw_config *c, const struct ctw_container *c
     return false;
 }
 
-/* Has the container the head, or the embedding, in the n-th spelling? (If it is wanted: a tied head
- * is not.) */
+/* Does the container have the head, or the embedding, in the n-th spelling? (A tied head is not
+ * wanted.) */
 static bool has_end(const struct ctw_config *c, const struct ctw_container *container, bool head,
                     int n)
 {
@@ -106,8 +106,8 @@ static bool has_end(const struct ctw_config *c, const struct ctw_container *cont
     return true;
 }
 
-/* The first spelling in which the container has the embedding and the head, or else the embedding;
- * 0: it has none. */
+/* The first spelling in which the container has the embedding and the head, or at least the
+ * embedding; 0: there is none. */
 static int find_spelling(const struct ctw_config *c, const struct ctw_container *container)
 {
     int found = -1;
@@ -128,8 +128,9 @@ static bool has_name(const struct ctw_config *c, const struct ctw_container *con
     return has_matrix(c, container, name) || ctw_container_find(container, name) != NULL;
 }
 
-/* The name of a tensor or matrix in the container: as described, or else as in memory. If there is
- * neither, the latter if others were found so (*in_memory), for the message. */
+/* The name of a tensor or matrix in the container: as described, otherwise as in memory. If the
+ * container has neither, returns the name for the message: the in-memory name if other tensors were
+ * found by such names (*in_memory). */
 static void find_name(const struct ctw_config *c, const struct ctw_container *container,
                       const struct ctw_want *want, bool *in_memory, char buf[MAX_NAME])
 {

@@ -1,6 +1,6 @@
 /*
- * The names of modules and tensors. A family's function describes them in one spelling; files have
- * others, with another prefix. Used by model.c and tensors.c only.
+ * The names of modules and tensors. A family's function describes names in one spelling; files have
+ * other spellings, with another prefix. Used by model.c and tensors.c only.
  */
 #ifndef CTW_WORKER_NAMES_H
 #define CTW_WORKER_NAMES_H
@@ -8,10 +8,10 @@
 #include "worker/model/config.h"
 
 /*
- * Chooses the spelling in which the model's container has the embedding and the head (if it has
- * neither: the first), and renames what the configuration wants, each as the makers' files or as
- * transformers 5's class has it. A head that transformers ties only by default is the embedding
- * only if the container has no other.
+ * Chooses the spelling in which the model's container has the embedding and the head (the first
+ * spelling if it has neither), and renames the described tensors to the names of the makers' files
+ * or of transformers 5's class. A head that transformers ties only by default is the embedding only
+ * if the container has no head.
  */
 enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m,
                                  struct ctw_err *err) CTW_MUST_CHECK;

@@ -10,8 +10,8 @@
 
 enum { MAX_NAME = 512 };
 
-/* A matrix, or the module of attention of which a projection, or the K/V cache, is quantised: the
- * first `bytes` of a matrix's name. */
+/* A quantised matrix, or an attention module with a quantised projection or K/V cache: the first
+ * `bytes` of a matrix's name. */
 struct ctw_scale_owner {
     const char *name;
     size_t bytes;

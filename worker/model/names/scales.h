@@ -15,10 +15,10 @@ struct ctw_scale_owners {
 };
 
 /*
- * Does the tensor hold scales (or zero points, or ranges) of what the configuration quantises: of a
- * quantised matrix, or of the attention around one? One number, or one for each head. quantises_kv:
- * the K/V cache is quantised, whatever the weights are. The caller closes *owners, which the first
- * call makes.
+ * Does the tensor hold scales, zero points or ranges of a quantised matrix or of the attention
+ * around a quantised matrix? A tensor holds one number, or one number per head. quantises_kv: the
+ * K/V cache is quantised, regardless of the weights. The first call makes *owners, which the caller
+ * closes.
  */
 enum ctw_status ctw_scale_belongs(struct ctw_scale_owners *owners, const struct ctw_model *m,
                                   bool quantises_kv, const struct ctw_tensor *t, bool *out,

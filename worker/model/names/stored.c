@@ -47,7 +47,8 @@ static bool show_scales(const struct ctw_weight *w, struct ctw_quant_args *args)
     return (apart || scale->n_dims == 2) && args->block_rows > 0 && args->block_cols > 0;
 }
 
-/* GPTQ and AWQ: bits and groups; the rest is as the configuration says of its other modules. */
+/* GPTQ and AWQ: the parts show bits and groups; the rest follows the configuration of other
+ * modules. */
 static bool show_packed(const struct ctw_weight *w, struct ctw_quant_args *args)
 {
     const struct ctw_part *values = &w->part[CTW_PART_VALUES], *scale = &w->part[CTW_PART_SCALE];
@@ -59,7 +60,7 @@ static bool show_packed(const struct ctw_weight *w, struct ctw_quant_args *args)
     return groups > 0 && w->k % groups == 0;
 }
 
-/* The arguments that the parts show, in *args, which holds those of other modules. */
+/* Writes the arguments that the parts show to *args, which holds the arguments of other modules. */
 static bool show(const struct ctw_weight *w, struct ctw_quant_args *args)
 {
     const struct ctw_part *values = &w->part[CTW_PART_VALUES], *scale = &w->part[CTW_PART_SCALE];
@@ -109,8 +110,8 @@ static bool show(const struct ctw_weight *w, struct ctw_quant_args *args)
     return true;
 }
 
-/* Does the configuration describe another kind of values, or other groups of MX's and NVFP4's?
- * (Scales of another shape than it says are a contradiction, which the format's check refuses.) */
+/* Does the configuration describe another kind of values, or other groups than MX's and NVFP4's?
+ * (The format's check refuses scales whose shape contradicts the configuration.) */
 static bool differs(const struct ctw_quant_args *args, const struct ctw_quant_args *shown)
 {
     bool fixed = shown->is_float && shown->group_size > 0;
@@ -137,7 +138,7 @@ enum ctw_status ctw_stored_args(struct ctw_finder *finder, struct ctw_matrix *m,
     if (!qc->mixes || ctw_format_find(&w->format, w->names, w->part, NULL) != CTW_OK)
         return CTW_OK;
     if (ctw_weight_is_dense(w)) {
-        /* Embeddings, heads and routers are not meant where every module is. */
+        /* A target for every module does not mean embeddings, heads and routers. */
         bool meant = !ctw_want_is_in(want, ctw_kind_at(want->of)->not_meant);
         if (args->present && meant)
             count(&finder->plain, m);

@@ -1,4 +1,4 @@
-/* Which tensors a model consists of, and whether the checkpoint has others. */
+/* Finds the tensors of a checkpoint that belong to no layer of the model. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static bool ends_with(const char *s, const char *end)
 
 enum leftover { LEFT_UNKNOWN, LEFT_HARMLESS, LEFT_SCALE, LEFT_KV_SCALE };
 
-/* Does the family's function say that this tensor has no use? */
+/* Does the family's function list this tensor as unused? */
 static bool is_unused(const struct ctw_config *c, const char *name)
 {
     for (const char *const *end = c->buffers; end != NULL && *end != NULL; end++)

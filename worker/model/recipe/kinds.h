@@ -1,4 +1,5 @@
-/* What the code around the branches asks of a kind: one row a kind, from recipe/KIND.c. */
+/* The properties of a kind for the code around the branches: one row per kind, from
+ * recipe/KIND.c. */
 #ifndef CTW_WORKER_RECIPE_KINDS_H
 #define CTW_WORKER_RECIPE_KINDS_H
 
@@ -20,23 +21,23 @@ struct ctw_kind_row {
     const char *name;
     struct ctw_facts (*facts)(const struct ctw_branch *b);
     /* Sets of matrices, 1 << role: */
-    uint32_t in_attention; /* modules of an attention module, of which a file may have scales */
-    uint32_t module;       /* of these, one by which the attention module is known */
-    uint32_t not_meant;    /* what a quantisation group of all modules does not mean */
+    uint32_t in_attention; /* modules of an attention module for which a file may have scales */
+    uint32_t module;       /* a module of in_attention that identifies the attention module */
+    uint32_t not_meant;    /* modules that a quantisation group of all modules does not mean */
     uint32_t router;
-    /* What a file does to heads; NULL: there are none. */
+    /* The quantisation and rotation of heads; NULL: there are none. */
     struct ctw_head_inputs *(*inputs)(struct ctw_branch *b);
     struct ctw_heads_shape (*heads)(const struct ctw_branch *b, enum ctw_heads which);
     bool (*quantises_heads)(const struct ctw_branch *b); /* are they supported? NULL: yes */
     bool rotates_heads;
     /* Why the output of a product cannot be rotated; NULL: it can, as with NULL for all. */
     const char *(*rotated_output)(const struct ctw_branch *b, int product);
-    /* Can what experts read be rotated or quantised? NULL: there are none. */
+    /* Can experts' inputs be rotated or quantised? NULL: there are no experts. */
     bool (*changes_inputs)(const struct ctw_branch *b);
     /* Vectors of one number each that are read when they are open, n_numbers from `numbers` on. */
     int numbers, n_numbers;
     void (*take_numbers)(struct ctw_branch *b, const double *values);
-    /* What only opened tensors show. NULL: nothing. */
+    /* Checks that need the opened tensors. NULL: none. */
     enum ctw_status (*check)(const struct ctw_layer *l, int branch, struct ctw_err *err);
 };
 
@@ -47,10 +48,10 @@ const struct ctw_kind_row *ctw_kind_at(enum ctw_kind kind);
 /* A layer's facts: the largest of its branches'. */
 struct ctw_facts ctw_layer_facts(const struct ctw_layer *l);
 
-/* Can what the layer's experts read be rotated or quantised? True without experts. */
+/* Can the inputs of the layer's experts be rotated or quantised? True without experts. */
 bool ctw_layer_changes_inputs(const struct ctw_layer *l);
 
-/* What a file does to the heads of branch b; NULL: there are none. */
+/* The quantisation and rotation of branch b's heads; NULL: there are none. */
 static inline struct ctw_head_inputs *ctw_branch_inputs(struct ctw_branch *b)
 {
     const struct ctw_kind_row *k = ctw_kind_of(b);

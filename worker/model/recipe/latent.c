@@ -4,7 +4,8 @@
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/kinds.h"
 
-/* The indexer's modules: a product of the queries' latent, and two of what the mixer reads. */
+/* The indexer's modules: a product of the queries' latent, and two products of the mixer's
+ * input. */
 static void describe_indexer(struct ctw_config *c, int64_t i, const struct ctw_latent_attention *a)
 {
     static const struct ctw_norm_form norm = {.kind = CTW_NORM_LAYER, .eps = 1e-6, .bias = true};

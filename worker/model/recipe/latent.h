@@ -12,13 +12,13 @@ enum {
     CTW_M_Q_A,      /* to the queries' latent, */
     CTW_M_Q_B,      /* from it to the queries */
     CTW_M_KV_A,     /* to the keys' and values' latent, and the part of keys that turns */
-    CTW_M_KV_B,     /* from it to the keys' own parts and the values */
+    CTW_M_KV_B,     /* from the latent to the keys' own parts and the values */
     CTW_M_LATENT_O,
     CTW_M_INDEX_Q,      /* the indexer: from the queries' latent to its queries, */
     CTW_M_INDEX_K,      /* to its keys, */
     CTW_M_INDEX_WEIGHTS /* to the weights of its heads */
 };
-/* CTW_P_LATENTS: all that reads what the branch reads, but queries without a latent */
+/* CTW_P_LATENTS: all products of the branch's input, without queries that have no latent */
 enum { CTW_P_LATENTS, CTW_P_LATENT_O, CTW_P_Q_B, CTW_P_KV_B, CTW_P_INDEX_Q };
 enum { CTW_AT_Q_A = CTW_AT_OWN, CTW_AT_KV_A, CTW_AT_INDEX_K };
 enum { CTW_V_Q_A_BIAS = CTW_V_OWN, CTW_V_KV_A_BIAS, CTW_V_LATENT_O_BIAS };
@@ -26,7 +26,8 @@ enum { CTW_V_Q_A_BIAS = CTW_V_OWN, CTW_V_KV_A_BIAS, CTW_V_LATENT_O_BIAS };
 /* Sparse attention: a query sees the best `chosen` keys alone (struct ctw_op_index). */
 struct ctw_indexer {
     int64_t chosen;   /* 0: all keys */
-    bool shared;      /* the choice is that of the last layer that made one; the rest is not set */
+    bool shared;      /* the layer uses the choice of the last layer that made a choice; the rest
+                         is not set */
     int n_head, head; /* of the indexer's queries; it has one key per token */
     int rope;         /* index into the model's rope[], of the heads' first elements */
 };

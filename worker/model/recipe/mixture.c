@@ -159,8 +159,9 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
 }
 
 /*
- * Tools quantise experts as modules of these names, and save them so, or save what transformers 5's
- * class has in memory: one tensor for all. (What it calls their block: struct ctw_renamed.)
+ * Tools quantise experts as modules of these names. They save these modules, or the one tensor for
+ * all experts that transformers 5's class has in memory. (struct ctw_renamed has the class's name
+ * of the experts' block.)
  */
 static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_experts *x)
 {

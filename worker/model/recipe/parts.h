@@ -1,8 +1,8 @@
 /*
- * What the kinds of branches are made of (list.h): matrices, products, norms and vectors. A layer
- * has them in arrays in which every branch has a stretch: the branch's role r is at
- * ctw_matrix_at(branch, r), and likewise for the others. Roles below are those of every kind; the
- * roles from CTW_.._OWN on are those of the branch's kind, in recipe/KIND.h.
+ * The parts of the kinds of branches (list.h): matrices, products, norms and vectors. A layer has
+ * arrays of them in which every branch has a stretch: the branch's role r is at
+ * ctw_matrix_at(branch, r), and likewise for the others. The roles below belong to every kind;
+ * roles from CTW_.._OWN on belong to the branch's kind, in recipe/KIND.h.
  */
 #ifndef CTW_WORKER_RECIPE_PARTS_H
 #define CTW_WORKER_RECIPE_PARTS_H
@@ -21,8 +21,8 @@ enum {
     CTW_N_VECTORS = CTW_MAX_BRANCHES * CTW_BRANCH_VECTORS
 };
 
-/* The branches of most layers. An MLP is branch CTW_MLP also in a layer without a mixer, whose
- * branch is then of no kind. */
+/* The branches of most layers. An MLP is branch CTW_MLP even in a layer without a mixer; branch
+ * CTW_MIXER then has no kind. */
 enum { CTW_MIXER, CTW_MLP, CTW_OWN_INPUT };
 
 /* Where a branch normalises. */
@@ -109,12 +109,13 @@ struct ctw_matrix {
     char *name; /* "model.layers.0.self_attn.q_proj"; NULL: the layer has none */
     struct ctw_weight weight;
     const struct ctw_tensor *part[CTW_N_PARTS]; /* NULL: absent */
-    struct ctw_quantise input; /* how what the matrix multiplies is quantised; codes NONE: not */
+    struct ctw_quantise input; /* the quantisation of the matrix's input; codes NONE: not
+                                  quantised */
     const struct ctw_tensor *input_part[2]; /* the tensors that `input` was read from, or NULL */
-    int rotate_in, rotate_out; /* what it multiplies, before that; its result: 1 + an index of the
-                                  model's rotations; 0: not rotated */
-    /* The tensors are stacks of n_stacked such matrices, of which this is number `at`: `weight`
-     * describes its part of them. 0: they are this matrix alone. */
+    int rotate_in, rotate_out; /* rotations of the matrix's input, before quantisation, and of
+                                  its output: 1 + an index of the model's rotations; 0: none */
+    /* The tensors are stacks of n_stacked matrices, and this is matrix number `at`: `weight`
+     * describes its part. 0: the tensors hold this matrix alone. */
     int64_t n_stacked, at;
 };
 

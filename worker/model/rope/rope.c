@@ -8,7 +8,7 @@
 
 /* ---- the type ---- */
 
-/* The RoPE type that a name means in this family's class. *out is CTW_ROPE_N_TYPES if the name is
+/* The meaning of a RoPE type's name in this family's class. *out is CTW_ROPE_N_TYPES if the name is
  * unknown. */
 static void find_type(enum ctw_rope_type *out, const struct ctw_rope_rules *rules,
                       const struct ctw_json_node *node, const char *name)

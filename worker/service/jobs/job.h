@@ -3,8 +3,8 @@
  * Nothing here locks: the caller holds the queue's lock unless a comment says otherwise.
  *
  * Life: parts are added while the job is OPEN. Sealing makes it QUEUED. ctw_job_plan() makes its
- * sequences (one per sequence) and allocates its results. Units are scored in any order. An item is
- * final when its last sequence is scored; the job is DONE when its last item is final.
+ * sequences and allocates its results. Sequences are scored in any order. An item is final when its
+ * last sequence is scored; the job is DONE when its last item is final.
  */
 #ifndef CTW_WORKER_JOB_H
 #define CTW_WORKER_JOB_H
@@ -97,7 +97,7 @@ struct ctw_sequence {
     bool scored;    /* its results are known */
 };
 
-/* What the client sent. job.c alone changes it. */
+/* The client's input. Only job.c changes it. */
 struct ctw_job_input {
     struct ctw_job_part **parts;
     int64_t n_parts, cap_parts;
@@ -107,7 +107,7 @@ struct ctw_job_input {
     size_t bytes;     /* memory of the job, its plan and its results */
 };
 
-/* What is to be scored. job.c alone changes it. */
+/* The sequences to score. Only job.c changes the plan. */
 struct ctw_job_plan {
     bool made;
     struct ctw_item *items; /* [n_items] */
@@ -129,7 +129,7 @@ struct ctw_job_divergence {
     double *matrices; /* [n_sequences, n_matrices], likewise */
 };
 
-/* The scores so far. job.c alone changes them. */
+/* The scores so far. Only job.c changes them; scorer_hidden.c counts n_ref_read. */
 struct ctw_job_results {
     char *numerics;        /* of the model */
     char identity[65];     /* of the model; "" until the first item is final */
@@ -148,13 +148,14 @@ struct ctw_job_results {
     bool news; /* results have come that polls have not reported yet */
 };
 
-/* What passes have taken of the job, and its share of the running pass. job_share.c alone changes
- * it. */
+/* The sequences that passes have taken, and the job's share of the running pass. Only job_share.c
+ * changes it. */
 struct ctw_job_share {
     int64_t next_sequence; /* the first sequence that no pass has taken */
     double served;         /* tokens times n_sharing, for fair shares */
     int n_sharing;         /* jobs of its client with work, itself included, that share a share */
-    bool alone;            /* its next pass takes no other job: a pass of several found no memory */
+    bool alone;            /* its next pass takes no other job, because a pass of several jobs
+                              found no memory */
     int n_passes;          /* passes that took sequences, the running pass included */
     int64_t tok, tok_done; /* in the running pass, in input tokens; tok 0: not in it */
     double cost, cost_done;
@@ -169,7 +170,7 @@ struct ctw_job_contact {
     int64_t gone_ms;               /* when its connection was lost; 0: it was not */
 };
 
-/* Why the job FAILED or was CANCELED. job_life.c alone changes it. */
+/* The reason if the job FAILED or was CANCELED. Only job_life.c changes it. */
 struct ctw_job_error {
     struct ctw_err err;
     int64_t item; /* -1: none */
@@ -251,13 +252,13 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
                                   const struct ctw_model_limits *model,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Tells equal parts from different ones. Not resistant to deliberate collisions. */
+/* A digest that distinguishes parts. Not resistant to deliberate collisions. */
 uint64_t ctw_job_part_digest(const struct ctw_submit *submit);
 
 /*
- * Checks and copies the items of one submit. first_item is the number of items that the job
- * has already, for messages; *bad_item is the item that an error is about, or -1. CTW_ENOMEM with
- * an item: its input is too long for the memory limit.
+ * Checks and copies the items of one submit. first_item is the number of items that the job already
+ * has, for messages. *bad_item is the item of an error, or -1. CTW_ENOMEM with an item: the item's
+ * input is too long for the memory limit.
  */
 enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_items_map *items,
                                     const struct ctw_job_head *head, int64_t first_item,
@@ -293,19 +294,19 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Makes items and sequences, and allocates results. Needs no lock while the job is pinned and
- * sealed, nor does ctw_job_find_stored(). Then the caller takes the lock and calls
- * ctw_job_planned() with *n_done: the number of items without targets, which are final at once.
+ * Makes items and sequences, and allocates results. While the job is pinned and sealed, neither
+ * this function nor ctw_job_find_stored() needs the lock. The caller then takes the lock and calls
+ * ctw_job_planned() with *n_done, the number of items without targets, which are final at once.
  */
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
                              struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_planned(struct ctw_job *j, int64_t n_done);
-/* Makes the sequences' keys, and fills the results of those that are stored, so that no pass takes
- * them; store NULL: none is. *stop ends it. */
+/* Makes the sequences' keys and fills in the results of stored sequences, so that no pass takes
+ * them. store NULL: nothing is stored. *stop ends the search. */
 enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
                                     const struct ctw_store_source *source, const atomic_bool *stop,
                                     struct ctw_err *err) CTW_MUST_CHECK;
-/* Has the store all that the job's sequences result in? It keeps no `matrices`. */
+/* Can the store hold all results of the job's sequences? The store keeps no `matrices`. */
 static inline bool ctw_job_is_storable(const struct ctw_job *j)
 {
     return j->head.n_matrices == 0;
@@ -314,7 +315,7 @@ static inline bool ctw_job_is_storable(const struct ctw_job *j)
 struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t sequence);
 /* The sequence as a sequence for the engine; results go into the job. */
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t sequence);
-/* What comparing adds to it, for kind divergence; results go into the job. */
+/* The comparison of the sequence, for kind divergence; results go into the job. */
 struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t sequence);
 int64_t ctw_sequence_input(const struct ctw_sequence *u); /* tokens that the model reads */
 /*
@@ -323,16 +324,16 @@ int64_t ctw_sequence_input(const struct ctw_sequence *u); /* tokens that the mod
  * to estimate the time left; ignores sliding windows.
  */
 double ctw_sequence_cost(const struct ctw_job *j, const struct ctw_sequence *u);
-/* Names the checkpoints that the results come from, before the first item is final: the engines
- * know them by then. ref_identity NULL: there is no reference. A second call is a no-op. */
+/* Names the checkpoints of the results. Call this before the first item is final; the engines know
+ * the identities by then. ref_identity NULL: there is no reference. A second call is a no-op. */
 void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *ref_identity);
 /* Counts a sequence whose results are known; they are not final yet. */
 void ctw_job_scored(struct ctw_job *j, struct ctw_sequence *u);
 /* Are its log-probabilities finite? */
 bool ctw_job_is_finite(const struct ctw_job *j, int64_t sequence);
 /*
- * Takes in a scored sequence. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer
- * are set, and the item never becomes final. n_decoders is of the model that bad_layer is of.
+ * Adds a scored sequence. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer are
+ * set, and the item never becomes final. n_decoders belongs to the model of bad_layer.
  */
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t sequence, int bad_layer, int n_decoders,
                              struct ctw_err *err) CTW_MUST_CHECK;
@@ -358,7 +359,7 @@ enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t 
 /* ---- job_life.c: state, contact, error ---- */
 
 bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact); /* its owner asks */
-/* Are both of the same token, with last contact over the same connection? */
+/* Do both jobs belong to the same token, with last contact over the same connection? */
 bool ctw_job_same_client(const struct ctw_job *a, const struct ctw_job *b);
 /* "process 17", "10.0.0.7:41234 (token NAME)": the job's last contact, for the log. */
 void ctw_job_client(const struct ctw_job *j, char out[CTW_CLIENT_MAX]);

@@ -1,4 +1,4 @@
-/* How the kind of a job cuts an item into windows, each of which is one sequence of the engine. */
+/* Cuts an item into windows by the job's kind; each window is one sequence of the engine. */
 #include "worker/service/jobs/job.h"
 
 static int64_t count(const struct ctw_item *it, const struct ctw_job_head *head)

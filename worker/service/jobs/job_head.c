@@ -1,4 +1,4 @@
-/* Reads the head of a job: its kind, and what the kind needs; and digests parts. */
+/* Reads the head of a job, its kind and the kind's options, and digests parts. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* A job's state, its client, and when its time without contact is over. */
+/* A job's state, its client, and the end of its time without contact. */
 #include <stdio.h>
 #include <string.h>
 

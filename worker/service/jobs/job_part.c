@@ -1,4 +1,4 @@
-/* Checks the items that a client sends, and makes the items of a job of them. */
+/* Checks the items of a client's part, and adds them to a job. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -114,7 +114,8 @@ static enum ctw_status check_cut(int64_t item, const struct ctw_item *it, const 
     return CTW_OK;
 }
 
-/* Sets p's item i, which is the job's item number `item`, and counts what it has. */
+/* Sets p's item i, which is the job's item number `item`, and counts its tokens, windows and
+ * targets. */
 static enum ctw_status set_item(struct ctw_job_part *p, int64_t i, int64_t item,
                                 const int32_t *tokens, int64_t n_tok, int64_t n_targets,
                                 const struct ctw_job_head *head, struct ctw_err *err)

@@ -1,4 +1,4 @@
-/* How far a job is and when it will end, from what the running pass has done. Reads only. */
+/* A job's progress and its estimated end, from the progress of the running pass. Reads only. */
 #include "worker/service/jobs/queue.h"
 
 /* Work done of a job: in earlier passes, and in the running pass the larger of its final sequences

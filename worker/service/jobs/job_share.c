@@ -1,4 +1,4 @@
-/* What passes have taken of a job, and its share of the running pass. */
+/* The sequences of a job that passes have taken, and its share of the running pass. */
 #include "worker/service/jobs/job.h"
 
 void ctw_job_share_enter(struct ctw_job *j, double served)

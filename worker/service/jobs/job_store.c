@@ -1,10 +1,11 @@
-/* Which of a job's sequences the store has, and what it is to keep of a pass. */
+/* Looks up a job's sequences in the store, and selects the results that the store keeps. */
 #include "base/mem.h"
 #include "worker/service/jobs/job.h"
 
 enum { BLOCK = 1024 }; /* sequences of one look-up */
 
-/* All results of the sequence that a client can fetch, and the key says which these are. */
+/* All results of the sequence that a client can fetch; the key determines which results these
+ * are. */
 struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t sequence)
 {
     struct ctw_seq seq = ctw_job_seq(j, sequence);
@@ -45,7 +46,8 @@ static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
     return n_found;
 }
 
-/* Found sequences go behind the others; both keep their order. `scratch` has room for the found. */
+/* Moves found sequences behind the others; both keep their order. `scratch` has room for the found
+ * sequences. */
 static void part_sequences(struct ctw_job *j, const bool *found, struct ctw_sequence *scratch)
 {
     struct ctw_job_plan *p = &j->plan;

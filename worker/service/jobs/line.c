@@ -9,7 +9,8 @@ enum {
     LATE_MS = 250,         /* that a client may be late, in addition to half of its wait */
     AWAY_MS = 30000,       /* a late client's place is kept for so long */
     N_MEAN = 16,           /* slots that the mean goes back */
-    /* With so many free slots, a lack of jobs may be why none becomes free: no time counts. */
+    /* With this many free slots, none may become free for a lack of jobs. The time then does not
+     * count. */
     MANY_FREE = CTW_IPC_JOBS / 2
 };
 
@@ -54,12 +55,13 @@ struct ctw_ahead ctw_line_ahead(const struct ctw_line *l, const struct ctw_line_
     return a;
 }
 
-/* Half of the time until a slot is free for the client behind n_ahead others, so that a wrong
- * estimate costs little. */
+/* Half of the estimated time until a slot is free for a client behind n_ahead others, so that a
+ * wrong estimate costs little. */
 static int ask_again_ms(const struct ctw_line *l, int n_ahead, int n_free, int64_t now_ms)
 {
     double slot_ms = l->slot_ms;
-    if (n_ahead < n_free) /* a slot is held for it: other clients take it if this one is late */
+    if (n_ahead < n_free) /* a slot is held for the client; other clients take the slot if the
+                             client is late */
         return ASK_FIRST_MS;
     if (!l->is_known)
         return ASK_UNKNOWN_MS;

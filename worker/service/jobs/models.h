@@ -1,6 +1,6 @@
 /*
- * The worker's table of models. models.c alone changes it. Nothing here locks: the caller holds the
- * queue's lock.
+ * The worker's table of models, which only models.c changes. Nothing here locks: the caller holds
+ * the queue's lock.
  */
 #ifndef CTW_WORKER_MODELS_H
 #define CTW_WORKER_MODELS_H
@@ -29,7 +29,7 @@ struct ctw_model_slot {
     struct ctw_engine *engine;   /* READY, CLOSING */
     struct ctw_engine_info info; /* READY */
     uint64_t opened;             /* READY: the number of this opening among all of this worker */
-    char products[2048];         /* how the engine computes its products, as far as it has chosen */
+    char products[2048];         /* the engine's choices of algorithms for products so far */
     bool initial;                /* from the command line: if it fails to load, the worker fails */
 };
 
@@ -40,7 +40,8 @@ struct ctw_models {
 };
 
 const char *ctw_model_state_name(enum ctw_model_state state);
-/* `name`, or the last part of the path if `name` is NULL or "". CTW_EINVAL: it is no valid name. */
+/* Writes `name`, or the last part of the path if `name` is NULL or "". CTW_EINVAL: the name is not
+ * valid. */
 enum ctw_status ctw_model_choose_name(const char *path, const char *name,
                                       char out[CTW_MODEL_NAME_MAX],
                                       struct ctw_err *err) CTW_MUST_CHECK;
@@ -73,7 +74,7 @@ void ctw_model_start_closing(struct ctw_model_slot *m); /* -> CLOSING */
 /* Tokens of a pass of this ready model, and of this reference (NULL: none). */
 int64_t ctw_models_pass_tokens(const struct ctw_model_slot *m,
                                const struct ctw_model_slot *reference);
-/* Asks the engine how it computes its products. */
+/* Copies the engine's choices of algorithms for products. */
 void ctw_model_describe(struct ctw_model_slot *m);
 void ctw_model_destroy(struct ctw_model_slot *m); /* closes its engine */
 

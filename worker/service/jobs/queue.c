@@ -165,7 +165,7 @@ void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
     pthread_mutex_unlock(&q->lock);
 }
 
-/* Time in which the worker did not run does not count as silence. */
+/* Excludes time in which the worker did not run from clients' silence. */
 static void forgive(struct ctw_queue *q, int64_t now_ms)
 {
     enum { LATE_MS = 3 * CTW_QUEUE_TICK_MS }; /* a loaded machine delays a tick by less */

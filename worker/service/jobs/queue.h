@@ -1,5 +1,5 @@
 /*
- * The state that the threads of a worker share, under one lock: the models, the jobs, and the
+ * The state that the threads of a worker share under one lock: the models, the jobs, and the
  * running pass. The server's threads run the handlers (worker/service/requests/handlers.h), the
  * scoring thread runs ctw_scorer_run() (worker/service/scorer/scorer.h), the main thread ticks.
  *
@@ -32,7 +32,7 @@ struct ctw_life {
     int64_t tick_ms;      /* the last tick; 0: none yet */
 };
 
-/* Each member has one file that alone changes it; all others read it or call its functions. */
+/* One file changes each member; all other files read the member or call that file's functions. */
 struct ctw_queue {
     pthread_mutex_t lock;
     pthread_cond_t work; /* for the scoring thread */
@@ -51,7 +51,7 @@ struct ctw_queue {
 enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
-/* From now on `wake` is called for news of jobs; NULL: no call. */
+/* Sets the function that is called for news of jobs; NULL: none. */
 void ctw_queue_wake_through(struct ctw_queue *q, void (*wake)(void *arg, uint64_t key), void *arg);
 
 /* ---- models ---- */
@@ -69,14 +69,15 @@ enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *ret
 
 /* ---- life ---- */
 
-/* A connection is lost: jobs whose last contact came over it have only a short time left. pipe > 0.
- */
+/* A connection is lost. Jobs with their last contact over this connection have only a short time
+ * left. pipe > 0. */
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
-/* Cancels and forgets jobs whose time is over. If a tick comes much later than CTW_QUEUE_TICK_MS
- * after the last, the worker did not run (a stopped process, a paused machine): that time does not
- * count. */
+/* Cancels and removes jobs that ran out of time. If a tick comes much later than CTW_QUEUE_TICK_MS
+ * after the last, the worker did not run (a stopped process, a paused machine), and that time does
+ * not count. */
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
-/* No new jobs; open ones are cancelled, and with `cancel` all others. Returns unfinished jobs. */
+/* Admits no new jobs, and cancels open jobs or, with `cancel`, all jobs. Returns the number of
+ * unfinished jobs. */
 int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);
 /*
  * A shutdown was requested and the worker may end: no job is unfinished, every job is released or
@@ -88,12 +89,12 @@ void ctw_queue_stop(struct ctw_queue *q);
 
 /* ---- with the lock held ---- */
 
-/* Not CTW_OK: no new jobs or models, because the worker has failed or is draining. */
+/* Fails if the worker takes no new jobs or models, because it has failed or is draining. */
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
 /* Ends the job; a no-op if it is final. err NULL: DONE. */
 void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
                    const struct ctw_err *err);
-/* The engine can no longer be used: ends all jobs, and takes no more. */
+/* Ends all jobs and admits no more, because the engine can no longer be used. */
 void ctw_queue_fail(struct ctw_queue *q, const struct ctw_err *err);
 /* Wakes the polls of all jobs that have news. */
 void ctw_queue_tell(struct ctw_queue *q);

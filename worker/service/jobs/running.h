@@ -1,6 +1,6 @@
 /*
- * The running pass as all threads see it: its progress, and the throughput so far. running.c alone
- * changes it, with the queue's lock held; only `n_live` is also read without the lock.
+ * The running pass as all threads see it: its progress, and the throughput so far. Only running.c
+ * changes it, with the queue's lock held. `n_live` alone is also read without the lock.
  */
 #ifndef CTW_WORKER_RUNNING_H
 #define CTW_WORKER_RUNNING_H
@@ -37,7 +37,7 @@ struct ctw_running {
     struct ctw_throughput rate;
 };
 
-/* A new pass is put together: no job has joined it yet. */
+/* Starts a new pass, which no job has joined yet. */
 void ctw_running_clear(struct ctw_running *r);
 void ctw_running_join(struct ctw_running *r);            /* one more job takes part */
 void ctw_running_leave(struct ctw_running *r);           /* a job wants no more results */

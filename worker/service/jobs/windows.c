@@ -19,7 +19,7 @@ struct ctw_window ctw_window_at(int64_t n, int64_t max_length, int64_t context_l
     int64_t step = max_length - context_length + 1;
     int64_t predicted = max_length + (i - 1) * step;
     int64_t k = n - predicted < step ? n - predicted : step;
-    /* Its last target is the text's token predicted + k - 1; max_length + 1 tokens end there. */
+    /* The last target is the text's token predicted + k - 1; max_length + 1 tokens end there. */
     return (struct ctw_window){
         .start = predicted + k - max_length, .n_tok = max_length + 1, .first = max_length + 1 - k};
 }

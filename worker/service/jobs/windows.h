@@ -1,6 +1,6 @@
 /*
- * How texts are cut into windows: the windows of a rolling log-likelihood, and those of a rule that
- * the client states. docs/PROTOCOL.md defines both, for clients.
+ * Cuts texts into windows: the windows of a rolling log-likelihood, or the windows of a rule that
+ * the client states. docs/PROTOCOL.md defines both for clients.
  */
 #ifndef CTW_WORKER_WINDOWS_H
 #define CTW_WORKER_WINDOWS_H

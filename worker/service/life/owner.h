@@ -1,4 +1,4 @@
-/* The process that owns a worker (--owner-pid): the worker ends when it does. */
+/* The process that owns a worker (--owner-pid). The worker ends when its owner ends. */
 #ifndef CTW_WORKER_OWNER_H
 #define CTW_WORKER_OWNER_H
 

@@ -1,6 +1,6 @@
 /*
- * A worker's life: listen, load, answer until told to stop, clean up. cmd_serve.c turns a command
- * line into the options here.
+ * A worker's life: listen, load, answer requests until a stop, clean up. cmd_serve.c turns a
+ * command line into the options here.
  */
 #ifndef CTW_WORKER_SERVE_H
 #define CTW_WORKER_SERVE_H

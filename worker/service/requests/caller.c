@@ -1,4 +1,4 @@
-/* A caller's name for the log, and texts without the paths that a tcp client must not see. */
+/* A caller's name for the log, and texts without paths for tcp clients, which must not see them. */
 #include <stdio.h>
 #include <string.h>
 

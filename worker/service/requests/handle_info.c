@@ -1,4 +1,4 @@
-/* What a worker, its models, devices and jobs are and do. */
+/* Answers `info`: the worker, its models, devices and jobs. */
 #include <string.h>
 #include <unistd.h>
 
@@ -83,7 +83,7 @@ static bool fill_models(struct ctw_handler_call *c, const struct ctw_queue *q)
     return true;
 }
 
-/* What it says of the machine's paths is for local clients only. */
+/* Only local clients see the machine's paths. */
 static bool fill_device(struct ctw_handler_call *c, const struct ctw_device_report *d,
                         struct ctw_device_map *out)
 {

@@ -12,8 +12,9 @@ static struct ctw_span state_of(const struct ctw_job *j)
 /* ---- poll ---- */
 
 /*
- * True: there is no news yet, and *wait is set to what the poll waits for. False: reply now, either
- * with news or because no further poll may wait; *again_ms is when the client may ask again.
+ * True: there is no news yet, and *wait is set to the key and time that the poll waits for. False:
+ * reply now, either with news or because no further poll may wait; *again_ms is the time to the
+ * client's next poll.
  */
 static bool put_off(const struct ctw_queue *q, struct ctw_job *j, const struct ctw_poll *poll,
                     struct ctw_wait *wait, int64_t now_ms, bool own, uint64_t *again_ms)

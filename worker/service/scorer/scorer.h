@@ -19,12 +19,12 @@
 struct ctw_pass_entry {
     struct ctw_job *job;
     int64_t sequence;
-    bool taken;   /* its results are on their way to the client */
+    bool taken;   /* its results are going to the client */
     bool stored;  /* found in the store when the pass was about to begin */
     int64_t twin; /* an earlier sequence of the pass with the same key; -1: none */
 };
 
-/* What a pass found of a sequence, and the models that it is of. */
+/* A pass's findings about a sequence, and the identities of its models. */
 struct ctw_scored {
     int64_t sequence;
     int bad_layer;
@@ -60,7 +60,8 @@ struct ctw_scorer {
     struct ctw_pass_entry *entries;
     struct ctw_seq_divergence *divergences; /* of the sequences, if the pass has a reference */
     int64_t n, cap;
-    int64_t n_score; /* of these, the first are scored; the results of the others are known */
+    int64_t n_score; /* the first n_score sequences are scored; the results of the others are
+                        known */
     double pass_cost;
     struct ctw_settling settling;
     int n_decoders, ref_decoders;
@@ -89,13 +90,13 @@ void ctw_scorer_write_notes(struct ctw_scorer *s); /* lock not held; any thread 
 
 /* scorer_models.c: opens or closes one model; false: nothing to do. Lock released meanwhile. */
 bool ctw_scorer_tend_models(struct ctw_scorer *s);
-/* Several engines may each plan for all memory: only the engine in use holds buffers, and the one
- * that it is compared with. NULL: none. */
+/* Several engines may each plan for all memory, so only the engine in use holds buffers, and the
+ * engine that it is compared with (NULL: none). */
 void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use,
                             const struct ctw_engine *also);
 /*
- * The model's files are no longer the files that were opened, so none of its jobs can succeed. The
- * model stays in the table with the reason; `load` under its name opens it again. Lock
+ * Fails a model whose files are no longer the files that were opened, so that none of its jobs can
+ * succeed. The model stays in the table with the reason; `load` under its name opens it again. Lock
  * released meanwhile.
  */
 void ctw_scorer_fail_model(struct ctw_scorer *s, struct ctw_model_slot *m,
@@ -112,28 +113,28 @@ struct ctw_pass_models {
 struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s);
 
 /*
- * scorer_store.c, lock not held: what is stored of a planned job takes part in no pass. Waits for
- * the checkpoint's identity if the store may have something of it.
+ * scorer_store.c, lock not held: excludes the stored sequences of a planned job from passes. Waits
+ * for the checkpoint's identity if the store may have results of the checkpoint.
  */
 enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
                                        struct ctw_engine *engine, struct ctw_engine *reference,
                                        struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * What has been stored since, and sequences that the pass has twice, go behind the first n_score of
- * the pass. Lock not held.
+ * Moves sequences that were stored since, and duplicates within the pass, behind the first n_score
+ * sequences of the pass. Lock not held.
  */
 void ctw_scorer_skip_known(struct ctw_scorer *s);
-/* The results of sequences behind the first n_score that are other sequences' results. */
+/* Copies results to the duplicates behind the first n_score sequences. */
 void ctw_scorer_copy_twins(struct ctw_scorer *s);
 
 /* scorer_settle.c. Without a store, start and stop do nothing. Lock not held. */
 void ctw_settle_start(struct ctw_scorer *s);
 void ctw_settle_stop(struct ctw_scorer *s); /* after all passes are settled */
-/* The results of seqs[first .. first+n-1] go to their jobs: at once, or when they are stored. Lock
- * held; released meanwhile if too many passes wait. */
+/* Passes the results of seqs[first .. first+n-1] to their jobs, at once or when they are stored.
+ * Lock held; released meanwhile if too many passes wait. */
 void ctw_settle_results(struct ctw_scorer *s, int64_t first, int64_t n);
-/* If the results of a wanted key are on their way to the store, waits until all are. Lock not held.
- */
+/* If the results of a wanted key are going to the store, waits until all results are stored. Lock
+ * not held. */
 void ctw_settle_wait_for(struct ctw_scorer *s,
                          bool (*is_wanted)(const void *arg, const struct ctw_store_key *key),
                          const void *arg);
@@ -145,11 +146,11 @@ void ctw_settle_wait_for(struct ctw_scorer *s,
 bool ctw_scorer_load_hidden(void *scorer, int64_t first, int64_t n, void *rows);
 void ctw_scorer_keep_hidden(void *scorer, int64_t first, int64_t n, const void *rows);
 
-/* scorer_results.c. A line for the log: the job is done. */
+/* scorer_results.c. Logs that the job is done. */
 void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j);
-/* What the pass found of its i-th sequence. The strings live as long as the engines. */
+/* The pass's findings about its i-th sequence. The strings live as long as the engines. */
 struct ctw_scored ctw_scorer_scored(const struct ctw_scorer *s, int64_t i);
-/* Takes in a scored sequence. */
+/* Adds a scored sequence to its job. */
 void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_scored *u);
 /* scorer_run.c. Scores the pass, and passes its results or its failure on. Lock released meanwhile.
  */

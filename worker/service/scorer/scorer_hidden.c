@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "worker/service/scorer/scorer.h"
 
-/* What is read or written of seqs[first .. first+n-1]; NULL: no memory. */
+/* The files' keys and rows of seqs[first .. first+n-1]; NULL: no memory. */
 static struct ctw_hidden_rows *records_of(const struct ctw_scorer *s, int64_t first, int64_t n,
                                           char *rows)
 {

@@ -100,8 +100,8 @@ static void divide_shares(const struct ctw_queue *q)
 }
 
 /*
- * The least served job that may share the pass with `first`, the oldest among equals. Of all jobs,
- * if it is NULL: for the pass's first sequence.
+ * The least served job that may share the pass with `first`, the oldest among equals. first NULL:
+ * any job, for the pass's first sequence.
  */
 static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_pass_models *m,
                                 const struct ctw_job *first)

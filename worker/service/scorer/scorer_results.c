@@ -1,4 +1,4 @@
-/* What a pass has found goes to its jobs: see worker/service/scorer/scorer.h. */
+/* Adds a pass's findings to its jobs: see worker/service/scorer/scorer.h. */
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -77,7 +77,7 @@ static bool is_shared(const struct ctw_scorer *s)
     return false;
 }
 
-/* There was no memory for a pass of several jobs: each job gets a pass of its own. */
+/* Gives each job a pass of its own, because there was no memory for a pass of several jobs. */
 static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
 {
     ctw_scorer_note(s, CTW_LOG_WARN,
@@ -91,7 +91,7 @@ static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
     }
 }
 
-/* Memory is planned for the longest input: fails its job, and names its item. */
+/* Fails the job of the longest input, for which memory is planned, and names its item. */
 static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
 {
     const struct ctw_pass_entry *longest = NULL;
@@ -115,7 +115,8 @@ static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
     ctw_queue_end(s->queue, longest->job, CTW_JOB_FAILED, &named);
 }
 
-/* The engine failed: the jobs of the pass cannot go on, and perhaps the worker cannot either. */
+/* Handles a failed engine: the jobs of the pass cannot go on, and perhaps the worker cannot
+ * either. */
 static void fail_pass(struct ctw_scorer *s, struct ctw_model_slot *m, const struct ctw_err *err)
 {
     struct ctw_queue *q = s->queue;
@@ -155,8 +156,7 @@ static void end_pass(struct ctw_scorer *s, bool completed)
     s->n = 0;
 }
 
-/* Scores the pass, or compares its models. Lock not held. *failed: the model that a failure is of.
- */
+/* Scores the pass, or compares its models. Lock not held. *failed: the model of a failure. */
 static enum ctw_status run_engines(struct ctw_scorer *s, struct ctw_pass_models m,
                                    struct ctw_model_slot **failed, struct ctw_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * The results of a pass go to their jobs: with a result store, through a thread of their own: it
- * writes a pass to the store, and only then counts its items as final, while the scoring thread
- * runs the next pass. The queue's lock guards the list of passes.
+ * Passes results to their jobs. With a result store, a thread of its own writes a pass to the store
+ * and only then counts the pass's items as final, while the scoring thread runs the next pass. The
+ * queue's lock guards the list of passes.
  */
 #include <stdio.h>
 
@@ -13,7 +13,7 @@ enum { MOST_BATCHES = 4 }; /* then the scoring thread waits */
 struct settled {
     struct ctw_job *job; /* pinned for each of its sequences */
     struct ctw_scored scored;
-    bool stored; /* it came from the store, or another sequence has the same results */
+    bool stored; /* the sequence came from the store or is a duplicate */
 };
 
 /* What a pass has scored. */

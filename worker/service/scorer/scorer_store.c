@@ -1,4 +1,5 @@
-/* What the scoring thread finds in the result store: see worker/service/scorer/scorer.h. */
+/* Looks up the scoring thread's sequences in the result store: see
+ * worker/service/scorer/scorer.h. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -113,8 +114,8 @@ static bool is_scored(const struct ctw_pass_entry *u)
     return !u->stored && u->twin < 0;
 }
 
-/* Units that are scored go first; all keep their order. `place` becomes each sequence's new index.
- */
+/* Moves the sequences to score to the front; all keep their order. `place` becomes each sequence's
+ * new index. */
 static void order_pass(struct ctw_scorer *s, struct ctw_pass_entry *entries, int64_t *place)
 {
     int64_t n = 0;
