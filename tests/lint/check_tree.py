@@ -85,7 +85,6 @@ LARGE_ROOMS = {
     "worker/model": "to go: opening a model and reading its keys share a file",
     "worker/model/rope": "to go: the readers of keys are in the file that chooses the type",
     "worker/model/families": "one file a family",
-    "worker/weights": "to go: one loader",
     "kernels/cpu": "one file a variant of each operation",
 }
 # Room -> reason for files that use each other in a circle.

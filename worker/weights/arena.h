@@ -1,7 +1,7 @@
 /*
  * A layer's arena: its stored tensors as one block of memory, those that are held and then the
- * others, in the order of the files, each aligned. Providers that copy weights (resident, streamed)
- * place layers by these functions.
+ * others, in the order of the files, each aligned. The streamed provider places
+ * layers by these functions.
  *
  * The arena of a tied head holds no matrix: its parts are the embedding's.
  */
