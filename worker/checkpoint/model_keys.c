@@ -1,10 +1,8 @@
 #include "worker/checkpoint/model_keys.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/mem.h"
 #include "worker/checkpoint/adapter.h"
 #include "worker/checkpoint/foreign.h"
 
@@ -57,12 +55,6 @@ static enum ctw_status explain_missing(const char *dir, const char *file, struct
 enum ctw_status ctw_model_keys_read(struct ctw_json **out, const char *dir, const char *file,
                                     struct ctw_err *err)
 {
-    size_t bytes = strlen(dir) + strlen(file) + 2;
-    char *path = ctw_calloc(bytes, 1);
-    if (path == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
-    (void)snprintf(path, bytes, "%s/%s", dir, file);
-    enum ctw_status st = ctw_json_parse_file(out, file, path, CTW_MODEL_KEYS_MAX_BYTES, err);
-    ctw_free(path);
+    enum ctw_status st = ctw_json_parse_file(out, dir, file, CTW_MODEL_KEYS_MAX_BYTES, err);
     return st == CTW_ENOTFOUND ? explain_missing(dir, file, err) : st;
 }
