@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -188,36 +189,52 @@ static enum ctw_status read_all(int fd, char *buf, size_t bytes, const char *wha
     return CTW_OK;
 }
 
-enum ctw_status ctw_json_parse_file(struct ctw_json **out, const char *what, const char *path,
+/* Opens dir/file; dir NULL: file. CTW_ENOTFOUND, CTW_EIO, CTW_ENOMEM. */
+static enum ctw_status open_in(int *fd, const char *dir, const char *file, struct ctw_err *err)
+{
+    size_t bytes = (dir != NULL ? strlen(dir) : 0) + strlen(file) + 2;
+    char *path = ctw_calloc(bytes, 1);
+    if (path == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory", file);
+    (void)snprintf(path, bytes, "%s%s%s", dir != NULL ? dir : "", dir != NULL ? "/" : "", file);
+    /* O_NONBLOCK: open() must not block on a FIFO. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int why = errno;
+    ctw_free(path);
+    if (*fd >= 0)
+        return CTW_OK;
+    return ctw_fail(err, why == ENOENT || why == ENOTDIR ? CTW_ENOTFOUND : CTW_EIO,
+                    "%s: cannot be opened: %s", file, strerror(why));
+}
+
+enum ctw_status ctw_json_parse_file(struct ctw_json **out, const char *dir, const char *file,
                                     size_t max_bytes, struct ctw_err *err)
 {
-    enum ctw_status st;
     char *text = NULL;
     struct stat info;
+    int fd = -1;
     *out = NULL;
-    /* O_NONBLOCK: open() must not block on a FIFO. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return ctw_fail(err, errno == ENOENT || errno == ENOTDIR ? CTW_ENOTFOUND : CTW_EIO,
-                        "%s: cannot be opened: %s", what, strerror(errno));
+    enum ctw_status st = open_in(&fd, dir, file, err);
+    if (st != CTW_OK)
+        return st;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        st = ctw_fail(err, CTW_EIO, "%s: not a regular file", what);
+        st = ctw_fail(err, CTW_EIO, "%s: not a regular file", file);
         goto done;
     }
     if ((uint64_t)info.st_size > max_bytes) {
-        st = ctw_fail(err, CTW_EFORMAT, "%s: %lld bytes of JSON; at most %zu are accepted", what,
+        st = ctw_fail(err, CTW_EFORMAT, "%s: %lld bytes of JSON; at most %zu are accepted", file,
                       (long long)info.st_size, max_bytes);
         goto done;
     }
     text = ctw_calloc((size_t)info.st_size, 1);
     if (text == NULL) {
-        st = ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %lld bytes", what,
+        st = ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %lld bytes", file,
                       (long long)info.st_size);
         goto done;
     }
-    st = read_all(fd, text, (size_t)info.st_size, what, err);
+    st = read_all(fd, text, (size_t)info.st_size, file, err);
     if (st == CTW_OK)
-        st = ctw_json_parse(out, what, text, (size_t)info.st_size, max_bytes, err);
+        st = ctw_json_parse(out, file, text, (size_t)info.st_size, max_bytes, err);
 done:
     ctw_free(text);
     (void)close(fd);

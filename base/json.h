@@ -43,9 +43,9 @@ enum ctw_json_type {
  */
 enum ctw_status ctw_json_parse(struct ctw_json **out, const char *what, const char *text,
                                size_t bytes, size_t max_bytes, struct ctw_err *err) CTW_MUST_CHECK;
-/* Reads and parses the regular file at `path`. CTW_ENOTFOUND, CTW_EIO, or an error of
- * ctw_json_parse(). */
-enum ctw_status ctw_json_parse_file(struct ctw_json **out, const char *what, const char *path,
+/* Reads and parses a regular file of a folder (NULL: of the path `file`). CTW_ENOTFOUND, CTW_EIO,
+ * or an error of ctw_json_parse(). */
+enum ctw_status ctw_json_parse_file(struct ctw_json **out, const char *dir, const char *file,
                                     size_t max_bytes, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_json_close(struct ctw_json *doc); /* NULL is fine */
 const struct ctw_json_node *ctw_json_root(const struct ctw_json *doc);

@@ -159,7 +159,7 @@ CTW_HD float ctw_round_float(float f, enum ctw_dtype dtype)
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* "F32", "BF16", ...: safetensors' names; never NULL. */
+/* "F32", "BF16", ...: as files name them; never NULL. */
 const char *ctw_dtype_name(enum ctw_dtype dtype);
 /* "bfloat16", "float16", "float32": the spelling of --dtype, config.json and `info`. */
 const char *ctw_dtype_long_name(enum ctw_dtype dtype);

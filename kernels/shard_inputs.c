@@ -1,4 +1,8 @@
-/* Products whose shards rotate or quantise their input, or rotate their output. */
+/*
+ * Products whose shards rotate or quantise their input, or rotate their output. products.c calls
+ * this file after its checks. It calls the table and the checked operations of backend.c, and none
+ * of products.c: no checked operation calls itself again.
+ */
 #include "kernels/backend_internal.h"
 
 static bool same_input(const struct ctw_shard *a, const struct ctw_shard *b)

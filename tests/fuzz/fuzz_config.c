@@ -55,7 +55,8 @@ static void check_config(const struct ctw_config *c)
     fuzz_check(c->quant.names != NULL);
     for (size_t i = 0; i < CTW_COUNT(names); i++) {
         const struct ctw_quant_group *g = NULL;
-        enum ctw_status st = ctw_quant_config_find(&c->quant, names[i], "Linear", &g, NULL);
+        const struct ctw_module module = {.names = &names[i], .n_names = 1, .class_name = "Linear"};
+        enum ctw_status st = ctw_quant_config_find(&c->quant, &module, &g, NULL);
         fuzz_check(st == CTW_OK || st == CTW_ENOMEM);
         fuzz_check(g == NULL || (g->quantised && g->args.present));
     }

@@ -8,7 +8,7 @@
 #include "fuzz.h"
 #include "worker/checkpoint/safetensors.h"
 
-static void check_tensors(const struct ctw_safetensors *s, uint64_t data_start, uint64_t file_bytes)
+static void check_tensors(const struct ctw_records *s, uint64_t data_start, uint64_t file_bytes)
 {
     uint64_t at = data_start;
     for (int64_t i = 0; i < s->n_tensors; i++) {
@@ -33,7 +33,7 @@ static void check_tensors(const struct ctw_safetensors *s, uint64_t data_start, 
 
 static void run_header(const char *header, size_t bytes, uint64_t data_bytes)
 {
-    struct ctw_safetensors s;
+    struct ctw_records s;
     struct ctw_err err = {0};
     uint64_t file_bytes = 8 + bytes + data_bytes;
     enum ctw_status st = ctw_safetensors_parse(&s, "fuzz", header, bytes, file_bytes, &err);
@@ -42,12 +42,12 @@ static void run_header(const char *header, size_t bytes, uint64_t data_bytes)
     else
         fuzz_check(s.tensors == NULL && (st == CTW_EFORMAT || st == CTW_ENOMEM) &&
                    strncmp(err.msg, "fuzz: ", 6) == 0);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
 }
 
 static void run_file(const char *file, size_t bytes)
 {
-    struct ctw_safetensors s;
+    struct ctw_records s;
     struct ctw_err err;
     size_t header_bytes;
     size_t n = bytes < CTW_SAFETENSORS_PRELUDE ? bytes : CTW_SAFETENSORS_PRELUDE;
@@ -56,7 +56,7 @@ static void run_file(const char *file, size_t bytes)
     fuzz_check(header_bytes <= bytes - 8);
     if (ctw_safetensors_parse(&s, "fuzz", file + 8, header_bytes, bytes, &err) == CTW_OK)
         check_tensors(&s, 8 + header_bytes, bytes);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

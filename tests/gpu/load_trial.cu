@@ -1,5 +1,5 @@
 /*
- * The parts of a warm load (worker/weights/loader.c): allocating host memory that the GPU reads
+ * The parts of a warm load (worker/weights/stages.c): allocating host memory that the GPU reads
  * fast, allocating device memory, reading from the page cache, copying, and all steps together. For
  * choosing between ways to load.
  *

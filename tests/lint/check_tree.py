@@ -85,7 +85,6 @@ LARGE_ROOMS = {
     "worker/model": "to go: opening a model and reading its keys share a file",
     "worker/model/rope": "to go: the readers of keys are in the file that chooses the type",
     "worker/model/families": "one file a family",
-    "worker/weights": "to go: one loader",
     "kernels/cpu": "one file a variant of each operation",
 }
 # Room -> reason for files that use each other in a circle.
@@ -126,6 +125,10 @@ BANNED = {
     "malloc|calloc|realloc|aligned_alloc|posix_memalign": ("base/mem.h", r"base/mem\.c"),
     "free": ("base/mem.h", r"base/mem\.c"),
     "exit|_exit|abort|quick_exit": ("return a status", r"worker/main\.c"),
+}
+# What only files of a room may name, in code, messages or includes -> where, and what they use instead.
+NAMED_ONLY = {
+    r"safetensors|shard_index|gguf": (re.compile(r"worker/checkpoint/"), "container.h, which is the same for all kinds of files"),
 }
 # (file, call) -> reason for the exception.
 CALLS_ALLOWED = {
@@ -225,6 +228,15 @@ def check_calls(name, code):
               f"{name}: calls {', '.join(sorted(found))}, which is banned here ({why})")
     check(not re.search(r"\btypedef\s+(struct|enum|union)\b[^;(]*[;{]", code),
           f"{name}: found a typedef of a struct, enum or union; use the tag")
+
+
+def check_named(name, text):
+    """Comments may name what code must not know."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    for pattern, (where, instead) in NAMED_ONLY.items():
+        found = re.search(pattern, code, re.IGNORECASE)
+        check(where.match(name) or not found,
+              f"{name}: names {found and found[0]}, which only files matching {where.pattern} may; use {instead}")
 
 
 def check_sizes(name, text):
@@ -354,6 +366,8 @@ def main():
                 check_room(name)
             check_includes(name, text)
             check_calls(name, code_only(text))
+            if name.split("/")[0] in C_DIRS:
+                check_named(name, text)
             check_sizes(name, text)
         elif name.endswith(".sh") or name in ("tests/run", ".ci/run"):
             ok = subprocess.run(["bash", "-n", name], cwd=ROOT, check=False).returncode == 0

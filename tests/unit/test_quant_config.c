@@ -41,9 +41,10 @@ static void close_it(struct opened *o)
 /* The name of the group that a module has; "" for none. */
 static const char *group_of(const struct opened *o, const char *name, const char *class_name)
 {
+    const struct ctw_module module = {.names = &name, .n_names = 1, .class_name = class_name};
     const struct ctw_quant_group *g;
     struct ctw_err err;
-    assert_int_equal(ctw_quant_config_find(&o->qc, name, class_name, &g, &err), CTW_OK);
+    assert_int_equal(ctw_quant_config_find(&o->qc, &module, &g, &err), CTW_OK);
     return g == NULL ? "" : g->name;
 }
 
@@ -135,10 +136,10 @@ static void names_of_one_module(void **state)
                      "\"class\": {\"targets\": [\"Linear\"], \"weights\": " INT4 "},"
                      "\"late\": {\"targets\": [\"re:model.*\"], \"weights\": " INT4 "},"
                      "\"expression\": {\"targets\": [\"re:.*b.*\"], \"weights\": " INT4 "}}}}");
-    assert_int_equal(ctw_quant_config_find_any(&o.qc, &module, &g, &err), CTW_OK);
+    assert_int_equal(ctw_quant_config_find(&o.qc, &module, &g, &err), CTW_OK);
     assert_string_equal(g->name, "expression");
     module.n_names = 1;
-    assert_int_equal(ctw_quant_config_find_any(&o.qc, &module, &g, &err), CTW_OK);
+    assert_int_equal(ctw_quant_config_find(&o.qc, &module, &g, &err), CTW_OK);
     assert_string_equal(g->name, "late");
     close_it(&o);
 }

@@ -13,13 +13,13 @@
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/shard_index.h"
 
-static enum ctw_status parse_n(struct ctw_safetensors *s, const char *header, size_t bytes,
+static enum ctw_status parse_n(struct ctw_records *s, const char *header, size_t bytes,
                                uint64_t data_bytes, struct ctw_err *err)
 {
     return ctw_safetensors_parse(s, "m.safetensors", header, bytes, 8 + bytes + data_bytes, err);
 }
 
-static void accepted(struct ctw_safetensors *s, const char *header, uint64_t data_bytes)
+static void accepted(struct ctw_records *s, const char *header, uint64_t data_bytes)
 {
     struct ctw_err err;
     if (parse_n(s, header, strlen(header), data_bytes, &err) != CTW_OK)
@@ -28,7 +28,7 @@ static void accepted(struct ctw_safetensors *s, const char *header, uint64_t dat
 
 static void refused(const char *header, uint64_t data_bytes, const char *piece)
 {
-    struct ctw_safetensors s;
+    struct ctw_records s;
     struct ctw_err err = {0};
     enum ctw_status st = parse_n(&s, header, strlen(header), data_bytes, &err);
     if (st != CTW_EFORMAT || strstr(err.msg, piece) == NULL ||
@@ -44,7 +44,7 @@ static void refused(const char *header, uint64_t data_bytes, const char *piece)
 static void records_are_as_written(void **state)
 {
     (void)state;
-    struct ctw_safetensors s;
+    struct ctw_records s;
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
         "\"second\":{\"shape\":[3],\"dtype\":\"BF16\",\"data_offsets\":[24,30]},"
@@ -67,13 +67,13 @@ static void records_are_as_written(void **state)
     }
     assert_int_equal(s.tensors[0].shape[2], 3);
     assert_int_equal(s.tensors[1].shape[1], 0);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
     accepted(&s, "{}", 0);
     assert_int_equal(s.n_tensors, 0);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
     accepted(&s, "{\"__metadata__\":null}", 0);
-    ctw_safetensors_fini(&s);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
+    ctw_records_free(&s);
 }
 
 static void every_dtype_of_the_format(void **state)
@@ -94,7 +94,7 @@ static void every_dtype_of_the_format(void **state)
         {"U64", 64, true},
     };
     for (size_t i = 0; i < CTW_COUNT(all); i++) {
-        struct ctw_safetensors s;
+        struct ctw_records s;
         char header[128], wrong[128];
         (void)snprintf(header, sizeof(header), ONE("%s", "[8,1]", "[0,%d]"), all[i].name,
                        all[i].bits);
@@ -112,7 +112,7 @@ static void every_dtype_of_the_format(void **state)
             assert_int_equal(t->n_dims, 0);
             assert_non_null(strstr(t->unusable, all[i].name));
         }
-        ctw_safetensors_fini(&s);
+        ctw_records_free(&s);
         refused(wrong, (uint64_t)all[i].bits + 1, "t: data_offsets span");
     }
     refused(ONE("F4", "[3]", "[0,1]"), 1, "3 elements of F4 do not fill whole bytes");
@@ -121,26 +121,26 @@ static void every_dtype_of_the_format(void **state)
 static void what_we_cannot_read_is_recorded(void **state)
 {
     (void)state;
-    struct ctw_safetensors s;
+    struct ctw_records s;
     accepted(&s, ONE("F3_FUTURE", "[8]", "[0,3]"), 3);
     assert_string_equal(s.tensors[0].unusable, "this version does not know its dtype");
     assert_int_equal(s.tensors[0].bytes, 3);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
     accepted(&s, ONE("U8", "[1,2,1,2]", "[0,4]"), 4);
     assert_int_equal(s.tensors[0].n_dims, 4);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
     accepted(&s, ONE("U8", "[1,2,1,2,1]", "[0,4]"), 4);
     assert_string_equal(s.tensors[0].unusable, "it has more than 4 dimensions");
     assert_int_equal(s.tensors[0].n_dims, 0);
     assert_int_equal(s.tensors[0].dtype, CTW_N_DTYPES);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
     refused(ONE("U8", "[1,2,1,2,2]", "[0,4]"), 4, "need 8");
 }
 
 static void shapes_cannot_overflow(void **state)
 {
     (void)state;
-    struct ctw_safetensors s;
+    struct ctw_records s;
     refused(ONE("U8", "[4294967296,4294967296]", "[0,0]"), 0, "t.shape: the product");
     refused(ONE("U8", "[0,1099511627776,1099511627776]", "[0,0]"), 0, "t.shape: the product");
     refused(ONE("U8", "[1099511627776,1099511627776,0]", "[0,0]"), 0, "t.shape: the product");
@@ -150,7 +150,7 @@ static void shapes_cannot_overflow(void **state)
     refused(ONE("U8", "[1.5]", "[0,1]"), 1, "t.shape[0]: expected a whole number");
     refused(ONE("U8", "[\"1\"]", "[0,1]"), 1, "t.shape[0]: expected a whole number");
     accepted(&s, ONE("F64", "[1099511627776,0]", "[0,0]"), 0);
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
 }
 
 static void entries_have_their_fields_and_no_others(void **state)
@@ -185,10 +185,10 @@ static void entries_have_their_fields_and_no_others(void **state)
 static void ranges_follow_each_other(void **state)
 {
     (void)state;
-    struct ctw_safetensors s;
+    struct ctw_records s;
     accepted(&s, "{" U8("b", 4, 8) "," U8("a", 0, 4) "}", 8);
     assert_string_equal(s.tensors[0].name, "a");
-    ctw_safetensors_fini(&s);
+    ctw_records_free(&s);
     refused("{" U8("a", 0, 4) "," U8("b", 5, 9) "}", 9,
             "tensor b begins at byte 5 of the data, but the tensor before it, a, ends at 4: a gap");
     refused("{" U8("a", 0, 4) "," U8("b", 3, 7) "}", 7,
@@ -207,7 +207,7 @@ static void ranges_follow_each_other(void **state)
 static void header_is_one_object(void **state)
 {
     (void)state;
-    struct ctw_safetensors s;
+    struct ctw_records s;
     struct ctw_err err;
     refused("", 0, "expected one JSON object");
     refused("[]", 0, "expected one JSON object");
@@ -330,14 +330,14 @@ static void out_of_memory_is_reported(void **state)
     static const char header[] =
         "{\"__metadata__\":{\"a\":\"b\"}," U8("a", 0, 4) "," U8("b", 4, 8) "}";
     for (int n = 1;; n++) {
-        struct ctw_safetensors s;
+        struct ctw_records s;
         struct ctw_err err;
         ctw_mem_fail_at(n);
         enum ctw_status st = parse_n(&s, header, sizeof(header) - 1, 8, &err);
         ctw_mem_fail_at(0);
         if (st == CTW_OK) {
             assert_true(n > 10);
-            ctw_safetensors_fini(&s);
+            ctw_records_free(&s);
             return;
         }
         assert_int_equal(st, CTW_ENOMEM);

@@ -138,8 +138,8 @@ static void units_come_whole(void **state)
             void *memory;
             assert_int_equal(ctw_device_alloc(be[d], &memory, place.resident + place.ring, &err),
                              CTW_OK);
-            assert_int_equal(ctw_stream_open(&stream, m, be[d], &place, shards, memory, &err),
-                             CTW_OK);
+            assert_int_equal(ctw_stream_open(&stream, m, be[d], &place, shards, &err), CTW_OK);
+            ctw_stream_set_memory(stream, memory);
             for (int unit = 0; unit < place.n_units; unit++) {
                 assert_int_equal(ctw_stream_acquire(stream, unit, &block, &err), CTW_OK);
                 assert_int_equal(ctw_upload_join(be[d], &err), CTW_OK);
@@ -183,7 +183,8 @@ static void a_closed_stream_copies_no_more(void **state)
         assert_int_equal(ctw_shards_open(&shards, m, &place, be, N_DEVICES, &err), CTW_OK);
         assert_int_equal(ctw_device_alloc(be[1], &memory, place.resident + place.ring, &err),
                          CTW_OK);
-        assert_int_equal(ctw_stream_open(&stream, m, be[1], &place, shards, memory, &err), CTW_OK);
+        assert_int_equal(ctw_stream_open(&stream, m, be[1], &place, shards, &err), CTW_OK);
+        ctw_stream_set_memory(stream, memory);
         for (int layer = 0; layer <= trial / 2; layer++) {
             assert_int_equal(ctw_stream_acquire(stream, layer, &block, &err), CTW_OK);
             ctw_stream_release(stream, layer, NULL);

@@ -6,7 +6,6 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/mem.h"
 
 enum { MAX_BYTES = 1 << 20, MAX_SHOWN = 200 };
 
@@ -17,14 +16,8 @@ static bool find_adapter(const char *dir, char base[MAX_SHOWN])
 {
     struct ctw_json *doc = NULL;
     struct ctw_err err = {0};
-    size_t bytes = strlen(dir) + sizeof(file_name) + 1;
-    char *path = ctw_calloc(bytes, 1);
+    enum ctw_status st = ctw_json_parse_file(&doc, dir, file_name, MAX_BYTES, &err);
     base[0] = '\0';
-    if (path == NULL)
-        return false;
-    (void)snprintf(path, bytes, "%s/%s", dir, file_name);
-    enum ctw_status st = ctw_json_parse_file(&doc, file_name, path, MAX_BYTES, &err);
-    ctw_free(path);
     if (st == CTW_OK) {
         const struct ctw_json_node *name =
             ctw_json_get(ctw_json_root(doc), "base_model_name_or_path");

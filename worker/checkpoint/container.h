@@ -1,7 +1,7 @@
 /*
- * A checkpoint folder as a set of named tensors. safetensors (one file, or shards with
- * model.safetensors.index.json) is the only source format so far; any other would yield the same
- * records.
+ * A checkpoint folder as a set of named tensors. The table of kinds in container.c says which files
+ * are read (so far safetensors: one file, or shards with model.safetensors.index.json). All kinds
+ * yield the same records, and nothing above this header knows which kind a folder has.
  *
  * Files are mapped read-only and never copied whole. If a file becomes shorter while it is mapped,
  * the missing part reads as zeros (base/map_guard.h). So results computed from the map are valid
@@ -45,12 +45,14 @@ struct ctw_tensor {
  * the folder.
  *
  * CTW_ENOTFOUND  no such folder, or no readable checkpoint in it; the message says what is there
- * CTW_EFORMAT    a rule of safetensors.h is broken, or two tensors of one name differ
+ * CTW_EFORMAT    a rule of the files' kind is broken, or two tensors of one name differ
  * CTW_EIO, CTW_ENOMEM
  */
 enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_container_close(struct ctw_container *c); /* NULL is fine */
+/* Is that the name of a container's file, of any kind? */
+bool ctw_container_names_file(const char *name);
 
 int64_t ctw_container_count(const struct ctw_container *c);
 /* Tensor i, in the order of files and offsets. */
@@ -66,8 +68,8 @@ enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint
 /* Asks the kernel to read all small tensors at once, as reading them one by one through the map
  * would cost a disk's latency each. Best effort. */
 void ctw_container_read_ahead(const struct ctw_container *c);
-/* True: a file is a copy of its header alone (safetensors.h). Then all contents read as zeros, and
- * nothing may be concluded from them. */
+/* True: a file is a copy of its header alone (`inspect ORG/NAME`). Then all contents read as zeros,
+ * and nothing may be concluded from them. */
 bool ctw_container_is_headers_alone(const struct ctw_container *c);
 /* CTW_ENOTFOUND, with the remedy, if a file is a copy of its header alone. */
 enum ctw_status ctw_container_check_weights(const struct ctw_container *c,

@@ -1,5 +1,6 @@
-/* An open container's files: reading them, and checking whether they changed. */
+/* A container's files: opening and reading them, and checking whether they changed. */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -7,8 +8,68 @@
 #include <unistd.h>
 
 #include "base/map_guard.h"
+#include "base/mem.h"
 #include "worker/checkpoint/container_internal.h"
 #include "worker/checkpoint/files_stamp.h"
+
+enum ctw_status ctw_container_reserve(struct ctw_container *c, int n, struct ctw_err *err)
+{
+    c->files = ctw_calloc((size_t)n, sizeof(*c->files));
+    return c->files != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "out of memory for %d files", n);
+}
+
+enum ctw_status ctw_container_open_file(int *fd, struct stat *info, int dir_fd, const char *name,
+                                        struct ctw_err *err)
+{
+    /* O_NONBLOCK: opening a FIFO of that name must not block. Symbolic links are followed: the
+     * cache of the Hugging Face hub consists of links. */
+    *fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 && errno == ENOENT) {
+        struct stat link;
+        bool dangling = fstatat(dir_fd, name, &link, AT_SYMLINK_NOFOLLOW) == 0;
+        return ctw_fail(err, dangling ? CTW_EIO : CTW_ENOTFOUND,
+                        dangling ? "%s: a symbolic link to a file that does not exist: a download "
+                                   "was interrupted; fetch it again"
+                                 : "%s: no such file",
+                        name);
+    }
+    if (*fd < 0)
+        return ctw_fail(err, CTW_EIO, "%s: cannot be opened: %s%s", name, strerror(errno),
+                        errno == EMFILE ? " (raise ulimit -n)" : "");
+    if (fstat(*fd, info) != 0)
+        return ctw_fail(err, CTW_EIO, "%s: %s", name, strerror(errno));
+    if (!S_ISREG(info->st_mode))
+        return ctw_fail(err, CTW_EIO, "%s: not a regular file", name);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_container_add_file(struct ctw_container *c, int dir_fd, const char *name,
+                                       ctw_records_read *read, struct ctw_err *err)
+{
+    struct ctw_container_file *f = &c->files[c->n_files++];
+    f->fd = -1;
+    f->guard = -1;
+    f->name = ctw_strdup(name);
+    if (f->name == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory", name);
+    enum ctw_status st = ctw_container_open_file(&f->fd, &f->info, dir_fd, name, err);
+    if (st != CTW_OK)
+        return st;
+    size_t bytes = (size_t)f->info.st_size;
+    st = read(&f->records, name, f->fd, bytes, err);
+    if (st != CTW_OK)
+        return st;
+    c->headers_alone |= f->records.header_alone;
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, f->fd, 0);
+    if (map == MAP_FAILED)
+        return ctw_fail(err, errno == ENOMEM ? CTW_ENOMEM : CTW_EIO, "%s: cannot be mapped: %s",
+                        name, strerror(errno));
+    f->map = map;
+    f->guard = ctw_map_guard_add(map, bytes, false);
+    /* No madvise() for the whole map: providers ask for the next layer, and the kernel's own
+     * read-ahead serves all other reads. */
+    return CTW_OK;
+}
 
 const void *ctw_container_data(const struct ctw_container *c, const struct ctw_tensor *t)
 {
@@ -57,7 +118,7 @@ enum ctw_status ctw_container_check_weights(const struct ctw_container *c, struc
     const struct ctw_container_file *f = c->files;
     if (!c->headers_alone)
         return CTW_OK;
-    while (!f->header.header_alone)
+    while (!f->records.header_alone)
         f++;
     return ctw_fail(err, CTW_ENOTFOUND,
                     "%s: a copy of the file's header, made by `ctworker inspect ORG/NAME`, without "

@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 #include "base/sha256.h"
+#include "worker/checkpoint/container.h"
 
-static bool ends_in(const char *name, const char *suffix)
+static bool is_json(const char *name)
 {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
+    size_t n = strlen(name);
+    return n >= 5 && strcmp(name + n - 5, ".json") == 0;
 }
 
 static int64_t nanoseconds(const struct timespec *t)
@@ -65,7 +66,7 @@ void ctw_files_stamp(const char *dir, int64_t now_s, char out[65])
     bool ok = listing != NULL;
     out[0] = '\0';
     for (const struct dirent *e; ok && (e = readdir(listing)) != NULL;)
-        if (ends_in(e->d_name, ".json") || ends_in(e->d_name, ".safetensors"))
+        if (is_json(e->d_name) || ctw_container_names_file(e->d_name))
             ok = add_file(dirfd(listing), e->d_name, now_s, stamp);
     if (listing != NULL)
         (void)closedir(listing);

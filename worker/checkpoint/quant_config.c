@@ -375,9 +375,9 @@ static enum ctw_status find_target(const struct ctw_quant_config *qc,
     return CTW_OK;
 }
 
-enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
-                                          const struct ctw_module *module,
-                                          const struct ctw_quant_group **out, struct ctw_err *err)
+enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc,
+                                      const struct ctw_module *module,
+                                      const struct ctw_quant_group **out, struct ctw_err *err)
 {
     enum ctw_match ignored = CTW_MATCH_NONE;
     enum ctw_status st = find_target(qc, module, module->class_name, out, err);
@@ -391,12 +391,4 @@ enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
         (ignored != CTW_MATCH_NONE || !(g->quantised || g->input.present || g->output.present)))
         *out = NULL;
     return st;
-}
-
-enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
-                                      const char *class_name, const struct ctw_quant_group **out,
-                                      struct ctw_err *err)
-{
-    const struct ctw_module module = {.names = &name, .n_names = 1, .class_name = class_name};
-    return ctw_quant_config_find_any(qc, &module, out, err);
 }

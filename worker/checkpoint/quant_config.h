@@ -65,12 +65,6 @@ enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
                                              struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_quant_config_close(struct ctw_quant_config *qc);
 
-/* The group of a module, e.g. "model.layers.0.mlp.up_proj" of class "Linear"; *out NULL: it has
- * none, or one that quantises neither weights nor activations. */
-enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
-                                      const char *class_name, const struct ctw_quant_group **out,
-                                      struct ctw_err *err) CTW_MUST_CHECK;
-
 /* A module as targets and ignore may have it: any of its names may match. */
 struct ctw_module {
     const char *const *names;
@@ -79,11 +73,12 @@ struct ctw_module {
     const char *other_class; /* a class that targets may name instead; NULL: none */
 };
 
-/* Likewise, of a module with several names. Its own class comes before the other. */
-enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
-                                          const struct ctw_module *module,
-                                          const struct ctw_quant_group **out,
-                                          struct ctw_err *err) CTW_MUST_CHECK;
+/* The module's group; *out NULL: it has none, or one that quantises neither weights nor
+ * activations. Its own class comes before the other. */
+enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc,
+                                      const struct ctw_module *module,
+                                      const struct ctw_quant_group **out,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Fills in a preset's weights and activations ("W4A16", case-insensitive); false: no such preset.
  * */

@@ -288,15 +288,8 @@ static enum ctw_status read_file(struct ctw_json **doc, const struct ctw_json_no
                                  const char *dir, const char *file, const char *key,
                                  struct ctw_err *err)
 {
-    size_t bytes = strlen(dir) + strlen(file) + 2;
-    char *path = ctw_calloc(bytes, 1);
-    *doc = NULL;
+    enum ctw_status st = ctw_json_parse_file(doc, dir, file, MAX_BYTES, err);
     *q = NULL;
-    if (path == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for a path");
-    (void)snprintf(path, bytes, "%s/%s", dir, file);
-    enum ctw_status st = ctw_json_parse_file(doc, file, path, MAX_BYTES, err);
-    ctw_free(path);
     if (st == CTW_ENOTFOUND)
         return CTW_OK;
     if (st == CTW_OK && key != NULL)

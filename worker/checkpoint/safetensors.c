@@ -226,7 +226,7 @@ static int by_offset(const void *left, const void *right)
 }
 
 /* Tensor i does not begin at `at`, where the tensor before it ends. */
-static enum ctw_status fail_place(const struct ctw_safetensors *s, const char *what, int64_t i,
+static enum ctw_status fail_place(const struct ctw_records *s, const char *what, int64_t i,
                                   uint64_t at, struct ctw_err *err)
 {
     const struct ctw_tensor *t = &s->tensors[i];
@@ -242,8 +242,8 @@ static enum ctw_status fail_place(const struct ctw_safetensors *s, const char *w
                     (unsigned long long)at, t->offset > at ? "a gap" : "they overlap");
 }
 
-static enum ctw_status check_layout(struct ctw_safetensors *s, const char *what,
-                                    uint64_t data_start, uint64_t file_bytes, struct ctw_err *err)
+static enum ctw_status check_layout(struct ctw_records *s, const char *what, uint64_t data_start,
+                                    uint64_t file_bytes, struct ctw_err *err)
 {
     uint64_t at = 0;
     qsort(s->tensors, (size_t)s->n_tensors, sizeof(*s->tensors), by_offset);
@@ -269,7 +269,7 @@ static enum ctw_status check_layout(struct ctw_safetensors *s, const char *what,
 }
 
 /* Allocates space for every member, and one block for all names. */
-static enum ctw_status allocate(struct ctw_safetensors *s, const char *what,
+static enum ctw_status allocate(struct ctw_records *s, const char *what,
                                 const struct ctw_json_node *root, struct ctw_err *err)
 {
     size_t name_bytes = 0;
@@ -283,7 +283,7 @@ static enum ctw_status allocate(struct ctw_safetensors *s, const char *what,
     return CTW_OK;
 }
 
-static enum ctw_status read_tensors(struct ctw_safetensors *s, const char *what,
+static enum ctw_status read_tensors(struct ctw_records *s, const char *what,
                                     const struct ctw_json_node *root, struct ctw_err *err)
 {
     enum ctw_status st = ctw_json_expect(root, CTW_JSON_OBJECT, err);
@@ -311,13 +311,12 @@ static enum ctw_status read_tensors(struct ctw_safetensors *s, const char *what,
     return CTW_OK;
 }
 
-enum ctw_status ctw_safetensors_parse(struct ctw_safetensors *out, const char *what,
-                                      const char *header, size_t header_bytes, uint64_t file_bytes,
-                                      struct ctw_err *err)
+enum ctw_status ctw_safetensors_parse(struct ctw_records *out, const char *what, const char *header,
+                                      size_t header_bytes, uint64_t file_bytes, struct ctw_err *err)
 {
     struct ctw_json *doc = NULL;
     char title[300];
-    *out = (struct ctw_safetensors){0};
+    *out = (struct ctw_records){0};
     (void)snprintf(title, sizeof(title), "%s: header", what);
     size_t end = header_bytes;
     while (end > 0 && header[end - 1] == ' ')
@@ -334,7 +333,7 @@ enum ctw_status ctw_safetensors_parse(struct ctw_safetensors *out, const char *w
         st = check_layout(out, what, 8 + (uint64_t)header_bytes, file_bytes, err);
     ctw_json_close(doc);
     if (st != CTW_OK)
-        ctw_safetensors_fini(out);
+        ctw_records_free(out);
     return st;
 }
 
@@ -355,12 +354,12 @@ static enum ctw_status pread_all(int fd, void *buf, size_t bytes, uint64_t offse
     return CTW_OK;
 }
 
-enum ctw_status ctw_safetensors_read(struct ctw_safetensors *out, const char *what, int fd,
+enum ctw_status ctw_safetensors_read(struct ctw_records *out, const char *what, int fd,
                                      uint64_t file_bytes, struct ctw_err *err)
 {
     unsigned char prelude[CTW_SAFETENSORS_PRELUDE];
     size_t n = file_bytes < sizeof(prelude) ? (size_t)file_bytes : sizeof(prelude), header_bytes;
-    *out = (struct ctw_safetensors){0};
+    *out = (struct ctw_records){0};
     enum ctw_status st = pread_all(fd, prelude, n, 0, what, err);
     if (st == CTW_OK)
         st = ctw_safetensors_prelude(what, prelude, n, file_bytes, &header_bytes, err);
@@ -378,9 +377,9 @@ enum ctw_status ctw_safetensors_read(struct ctw_safetensors *out, const char *wh
     return st;
 }
 
-void ctw_safetensors_fini(struct ctw_safetensors *s)
+void ctw_records_free(struct ctw_records *s)
 {
     ctw_free(s->tensors);
     ctw_free(s->names);
-    *s = (struct ctw_safetensors){0};
+    *s = (struct ctw_records){0};
 }

@@ -18,17 +18,9 @@
 #ifndef CTW_WORKER_SAFETENSORS_H
 #define CTW_WORKER_SAFETENSORS_H
 
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container_internal.h"
 
 enum { CTW_SAFETENSORS_MAX_HEADER = 100000000, CTW_SAFETENSORS_PRELUDE = 512 };
-
-/* One file's tensors, sorted by offset, then length (empty tensors share an offset), then name. */
-struct ctw_safetensors {
-    struct ctw_tensor *tensors; /* [n_tensors]; their `file` is 0 */
-    int64_t n_tensors;
-    char *names;       /* the tensors' names, in one block */
-    bool header_alone; /* the file is a copy of the header, without the data */
-};
 
 /*
  * Reads N from `prelude`, the file's first `bytes` bytes (CTW_SAFETENSORS_PRELUDE, or the whole
@@ -40,14 +32,12 @@ enum ctw_status ctw_safetensors_prelude(const char *what, const void *prelude, s
                                         struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Checks the header (the N bytes after the length) of a file of file_bytes bytes. */
-enum ctw_status ctw_safetensors_parse(struct ctw_safetensors *out, const char *what,
-                                      const char *header, size_t header_bytes, uint64_t file_bytes,
+enum ctw_status ctw_safetensors_parse(struct ctw_records *out, const char *what, const char *header,
+                                      size_t header_bytes, uint64_t file_bytes,
                                       struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Both steps for an open file. Reads nothing beyond the header. CTW_EIO as well. */
-enum ctw_status ctw_safetensors_read(struct ctw_safetensors *out, const char *what, int fd,
+enum ctw_status ctw_safetensors_read(struct ctw_records *out, const char *what, int fd,
                                      uint64_t file_bytes, struct ctw_err *err) CTW_MUST_CHECK;
-
-void ctw_safetensors_fini(struct ctw_safetensors *s); /* zeroed is fine */
 
 #endif

@@ -3,10 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "worker/checkpoint/model_keys.h"
 #include "worker/checkpoint/quant_native.h"
 #include "worker/model/families/family.h"
-
-enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* ---- keys ---- */
 
@@ -257,16 +256,16 @@ enum ctw_status ctw_config_parse(struct ctw_config *out, const char *text, size_
                                  const char *file, struct ctw_err *err)
 {
     *out = (struct ctw_config){.file = file};
-    enum ctw_status st = ctw_json_parse(&out->doc, file, text, bytes, MAX_CONFIG_BYTES, err);
+    enum ctw_status st =
+        ctw_json_parse(&out->doc, file, text, bytes, CTW_MODEL_KEYS_MAX_BYTES, err);
     return st == CTW_OK ? read_all(out, err) : st;
 }
 
-enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const char *file,
+enum ctw_status ctw_config_read(struct ctw_config *out, struct ctw_json *keys, const char *file,
                                 const struct ctw_container *files, struct ctw_err *err)
 {
-    *out = (struct ctw_config){.file = file, .files = files};
-    enum ctw_status st = ctw_json_parse_file(&out->doc, file, path, MAX_CONFIG_BYTES, err);
-    return st == CTW_OK ? read_all(out, err) : st;
+    *out = (struct ctw_config){.doc = keys, .file = file, .files = files};
+    return read_all(out, err);
 }
 
 enum ctw_status ctw_config_read_beside(struct ctw_config *c, const char *dir, struct ctw_err *err)

@@ -98,9 +98,9 @@ struct ctw_config {
     struct ctw_unread unread;
 };
 
-/* `file` is the path's last component; `files` are the checkpoint's, or NULL. The caller closes
- * *out, also after a failure. */
-enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const char *file,
+/* Takes over `keys`, those of `file`; `files` are the checkpoint's. The caller closes *out, also
+ * after a failure. */
+enum ctw_status ctw_config_read(struct ctw_config *out, struct ctw_json *keys, const char *file,
                                 const struct ctw_container *files,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 /* Reads the quantisation of weights from a file in `dir`, if config.json does not state it and

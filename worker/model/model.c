@@ -10,9 +10,9 @@
 #include "worker/checkpoint/adapter.h"
 #include "worker/checkpoint/files_stamp.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/checkpoint/model_keys.h"
 #include "worker/model/families/family.h"
 #include "worker/model/inputs.h"
-#include "worker/model/names/missing.h"
 #include "worker/model/names/names.h"
 #include "worker/model/places.h"
 #include "worker/model/recipe/kinds.h"
@@ -315,29 +315,19 @@ static enum ctw_status account_for_tensors(struct ctw_model *m, const struct ctw
     return st;
 }
 
-/* dir/file; the caller owns the string. */
-static char *join(const char *dir, const char *file)
-{
-    size_t bytes = strlen(dir) + strlen(file) + 2;
-    char *path = ctw_calloc(bytes, 1);
-    if (path != NULL)
-        snprintf(path, bytes, "%s/%s", dir, file);
-    return path;
-}
-
 /* Reads config.json and opens the files; *out is the model as described, in the files' names.
  * Families ask for the files' spelling of names, so the files are opened first; errors of
  * config.json are nevertheless reported first. */
 static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config *config,
-                                      const char *dir, const char *path, const char *file,
-                                      struct ctw_err *err)
+                                      const char *dir, const char *file, struct ctw_err *err)
 {
     struct ctw_container *files = NULL;
     struct ctw_err files_err = {0};
     enum ctw_status opened = ctw_container_open(&files, dir, &files_err);
-    enum ctw_status st = ctw_config_read(config, path, file, files, err);
-    if (st == CTW_ENOTFOUND)
-        st = ctw_missing_config(dir, file, err);
+    struct ctw_json *keys = NULL;
+    enum ctw_status st = ctw_model_keys_read(&keys, dir, file, err);
+    if (st == CTW_OK)
+        st = ctw_config_read(config, keys, file, files, err);
     if (st == CTW_OK)
         st = ctw_config_read_beside(config, dir, err);
     if (st == CTW_OK && opened != CTW_OK && err != NULL)
@@ -362,15 +352,11 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
                                 .quantises_activations = opt != NULL && opt->quantises_activations};
     bool kv_scales = false;
     const char *file = opt != NULL && opt->config_name != NULL ? opt->config_name : "config.json";
-    char *path = join(dir, file), files_stamp[65];
+    char files_stamp[65];
     struct ctw_model *m = NULL;
     enum ctw_status st = CTW_OK;
-    if (path == NULL) {
-        st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
-        goto done;
-    }
     ctw_files_stamp(dir, (int64_t)time(NULL), files_stamp);
-    st = describe_model(&m, &config, dir, path, file, err);
+    st = describe_model(&m, &config, dir, file, err);
     if (st != CTW_OK)
         goto done;
     memcpy(m->files_stamp, files_stamp, sizeof(files_stamp));
@@ -412,7 +398,6 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
 done:
     ctw_free(finder.group_used);
     ctw_config_close(&config);
-    ctw_free(path);
     if (st != CTW_OK) {
         ctw_model_close(m);
         m = NULL;

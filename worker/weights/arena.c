@@ -31,11 +31,6 @@ enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_v
     return st == CTW_OK ? walk(&m->layers[layer], false, visit, arg, err) : st;
 }
 
-size_t ctw_arena_bytes(const struct ctw_model *m, int layer)
-{
-    return m->layers[layer].arena_bytes;
-}
-
 void ctw_arena_point(const struct ctw_model *m, int layer, size_t at, size_t n, const void *block,
                      struct ctw_layer_data *data)
 {

@@ -1,7 +1,7 @@
 /*
  * A layer's arena: its stored tensors as one block of memory, those that are held and then the
- * others, in the order of the files, each aligned. Providers that copy weights (resident, streamed)
- * place layers by these functions.
+ * others, in the order of the files, each aligned. The streamed provider places
+ * layers by these functions.
  *
  * The arena of a tied head holds no matrix: its parts are the embedding's.
  */
@@ -14,7 +14,6 @@
 typedef enum ctw_status ctw_arena_visit(void *arg, const struct ctw_tensor *t, size_t at,
                                         struct ctw_err *err);
 
-size_t ctw_arena_bytes(const struct ctw_model *m, int layer);
 /* Visits the tensors by increasing `at`. */
 enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_visit *visit,
                                void *arg, struct ctw_err *err) CTW_MUST_CHECK;

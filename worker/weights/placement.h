@@ -5,6 +5,7 @@
 #ifndef CTW_WORKER_PLACEMENT_H
 #define CTW_WORKER_PLACEMENT_H
 
+#include "worker/checkpoint/identity.h"
 #include "worker/weights/units.h"
 
 struct ctw_placement {
@@ -15,7 +16,7 @@ struct ctw_placement {
     size_t weights;        /* of all units together */
     size_t resident, ring; /* memory: of the units that stay, and of the ring; 0: all stay */
     size_t streamed;       /* read in every pass: weights - resident */
-    /* What does not stay: shards.h. */
+    /* What does not stay: enum ctw_home. */
     size_t device_room; /* of each device, for its part */
     size_t host_room;   /* of host memory, for what is on no device */
     bool one_at_a_time; /* the ring holds a unit, but not always the next one as well */
@@ -51,5 +52,20 @@ void ctw_placement_keep_more(struct ctw_placement *p, int n_devices, size_t spar
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_placement_free(struct ctw_placement *p); /* {0} is fine */
+
+/* ---- where units are that do not stay whole on each device ---------------------------------- */
+
+enum {
+    CTW_DEVICE_SLICE = 2 * CTW_BLOCK_BYTES, /* of a device's units, and of shards */
+    CTW_HOST_BLOCK = 32 << 20 /* of locked host memory: smaller ones take more than their bytes */
+};
+
+/* Where a unit's bytes are. */
+enum ctw_home { CTW_HOME_FILES, CTW_HOME_HOST, CTW_HOME_DEVICES, CTW_HOME_WHOLE, CTW_N_HOMES };
+
+/* Spreads the units evenly over what the placement has room for: home [n_units], and the bytes of
+ * each kind of home. */
+void ctw_homes_choose(const struct ctw_placement *place, int n, unsigned char *home,
+                      uint64_t bytes[CTW_N_HOMES]);
 
 #endif

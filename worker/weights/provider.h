@@ -12,12 +12,11 @@
  * reuses or frees the bytes.
  *
  * Mapped provider: pointers into the mapped files, for backends that read host memory. Such a
- * backend has finished reading when a call returns, so no fence is needed. Resident provider: the
- * checkpoint's own bytes in the device's memory, read by several threads while the first pass
- * already computes. Streamed provider, for every backend: as many layers stay in its memory as a
- * limit allows, and the others are read ahead of their use in every pass. It
- * also gathers layers whose bytes are spread over several devices. Exchanged provider: another's
- * layers, with one matrix from a third.
+ * backend has finished reading when a call returns, so no fence is needed. Streamed provider, for
+ * every backend: as many layers stay in its memory as a limit allows, and the others are read ahead
+ * of their use in every pass. Several threads read while the first pass already computes. It also
+ * gathers layers whose bytes are spread over several devices. Exchanged provider: another's layers,
+ * with one matrix from a third.
  */
 #ifndef CTW_WORKER_PROVIDER_H
 #define CTW_WORKER_PROVIDER_H
@@ -58,20 +57,17 @@ struct ctw_shards; /* worker/weights/shards.h */
 /* The model must outlive the provider. */
 enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct ctw_model *model,
                                          struct ctw_err *err) CTW_MUST_CHECK;
-/*
- * Allocates device memory for all layers and starts reading them, in order, in the background.
- * CTW_ENOMEM: the message says how much memory is needed. The backend must outlive the provider.
- * ctw_provider_acquire() returns read errors.
- */
-enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const struct ctw_model *model,
-                                           struct ctw_backend *be,
-                                           struct ctw_err *err) CTW_MUST_CHECK;
-/* Allocates the placement's memory, and starts reading. Takes over what *place holds, even if it
- * fails. `shards` (shards.h; NULL: none): layers that do not stay are gathered from them; they and
- * the backend must outlive the provider. ctw_provider_acquire() returns read errors. */
+/* Starts reading, and allocates the placement's memory. Takes over what *place holds, even if it
+ * fails. CTW_ENOMEM: the message says how much memory is needed. `shards` (shards.h; NULL: none):
+ * layers that do not stay are gathered from them; they and the backend must outlive the provider.
+ * ctw_provider_acquire() returns read errors. */
 enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const struct ctw_model *model,
                                            struct ctw_backend *be, struct ctw_placement *place,
                                            struct ctw_shards *shards,
+                                           struct ctw_err *err) CTW_MUST_CHECK;
+/* Of a placement in which all layers stay. */
+enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const struct ctw_model *model,
+                                           struct ctw_backend *be,
                                            struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * All of `most`, except for one matrix at a time, which is `other`'s: ctw_provider_exchange() says

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/numa.h"
-#include "worker/weights/near.h"
+#include "worker/weights/stages.h"
 
 enum { READERS = 4, STAGES = 2 }; /* of a device; of a reader */
 

@@ -10,7 +10,6 @@
 
 #include "kernels/backend.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/weights/homes.h"
 #include "worker/weights/neighbours.h"
 #include "worker/weights/stream_slices.h"
 

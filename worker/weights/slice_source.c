@@ -12,52 +12,52 @@ void ctw_slice_source_init(struct ctw_slice_source *out, const struct ctw_model 
     }
 }
 
-static enum ctw_status read_to_stage(const struct ctw_slice_source *s, struct ctw_stage *stage,
-                                     const struct ctw_slice *slice, struct ctw_err *err)
+/* The reader of a batch's first slice has taken the stage. */
+static enum ctw_status read_of_batch(struct ctw_slice_source *s, struct ctw_reading *what,
+                                     struct ctw_err *err)
 {
-    enum ctw_status st = CTW_OK;
-    if (stage->p == NULL)
-        st = ctw_stage_alloc(s->be, &stage->p, CTW_DEVICE_SLICE, err);
-    return st == CTW_OK ? ctw_slices_read(s->slices, s->model, slice, stage->p, err) : st;
+    size_t at = what->unit_at + what->slice->at - what->stage->to;
+    enum ctw_status st = ctw_stages_ready(&s->stages, what->stage, at == 0, err);
+    if (st == CTW_OK)
+        st = ctw_slices_read(s->slices, s->model, what->slice, what->stage->p + at, err);
+    return st == CTW_OK ? ctw_stages_read(&s->stages, what->stage, &what->n_in, err) : st;
 }
 
 /* Uploads a slice from `host`, or, if that is NULL, reads it from the files. A reader has few
- * uploads in flight: a neighbour may then have begun to read what comes after them. */
-static enum ctw_status upload(struct ctw_slice_reader *r, const struct ctw_slice *slice,
-                              const void *host, char *to, uint64_t *ticket, struct ctw_err *err)
+ * uploads in flight: a neighbour may then have begun to read what comes after them. There are two
+ * stages for each reader. */
+static enum ctw_status upload(struct ctw_slice_source *s, const struct ctw_reading *what,
+                              const void *host, uint64_t *ticket, struct ctw_err *err)
 {
-    const struct ctw_slice_source *s = r->from;
-    struct ctw_stage *stage = &r->stage[r->turn];
-    r->turn = (r->turn + 1) % CTW_READER_STAGES;
-    enum ctw_status st = stage->begun ? ctw_upload_wait(s->be, stage->ticket, err) : CTW_OK;
+    const struct ctw_slice *slice = what->slice;
+    struct ctw_stage *stage =
+        ctw_stages_take(&s->stages, what->unit_at + slice->at, slice->bytes, 1);
+    enum ctw_status st = host == NULL ? ctw_stages_ready(&s->stages, stage, true, err) : CTW_OK;
     if (st == CTW_OK && host == NULL)
-        st = read_to_stage(s, stage, slice, err);
-    if (st == CTW_OK)
-        st = ctw_upload_begin(s->be, to, host != NULL ? host : stage->p, slice->bytes,
-                              &stage->ticket, err);
-    stage->begun = st == CTW_OK || stage->begun;
-    *ticket = stage->ticket;
-    return st;
+        st = ctw_slices_read(s->slices, s->model, slice, stage->p, err);
+    if (st != CTW_OK)
+        return st;
+    return ctw_stages_upload(&s->stages, stage, host != NULL ? host : stage->p, ticket, err);
 }
 
 /* A slice of shards that is on no device: it may be in a neighbour's ring, and neighbours may then
  * take it from this one. */
-static enum ctw_status fetch(struct ctw_slice_reader *r, int unit, const struct ctw_slice *slice,
-                             char *to, enum ctw_origin *origin, struct ctw_err *err)
+static enum ctw_status fetch(struct ctw_slice_reader *r, struct ctw_reading *what, char *to,
+                             struct ctw_err *err)
 {
-    const struct ctw_slice_source *s = r->from;
+    struct ctw_slice_source *s = r->from;
     struct ctw_backend *none;
     const void *host;
-    int64_t i = slice - s->slices->slices;
+    int64_t i = what->slice - s->slices->slices;
     uint64_t ticket;
     enum ctw_status st = ctw_shards_find(s->shards, i, &none, &host, err);
     if (st != CTW_OK)
         return st;
-    *origin = host != NULL ? CTW_FROM_HOST : CTW_FROM_FILES;
-    if (ctw_neighbours_copy(s->neighbours, s->self, unit, i, to, slice->bytes, &ticket))
-        *origin = CTW_FROM_NEIGHBOURS;
+    what->origin = host != NULL ? CTW_FROM_HOST : CTW_FROM_FILES;
+    if (ctw_neighbours_copy(s->neighbours, s->self, what->unit, i, to, what->slice->bytes, &ticket))
+        what->origin = CTW_FROM_NEIGHBOURS;
     else
-        st = upload(r, slice, host, to, &ticket, err);
+        st = upload(s, what, host, &ticket, err);
     ctw_neighbours_offer(s->neighbours, s->self, i, st == CTW_OK ? to : NULL, ticket);
     if (st != CTW_OK)
         return st;
@@ -85,11 +85,13 @@ static enum ctw_status count_run(const struct ctw_slice_source *s, const struct 
 }
 
 /* A run is one copy: it takes a third of the time of copies of 2 MiB, each of which begins late. */
-enum ctw_status ctw_slices_gather(struct ctw_slice_reader *r, const struct ctw_slice *slice, int n,
-                                  char *to, struct ctw_err *err)
+static enum ctw_status gather(struct ctw_slice_reader *r, const struct ctw_reading *what, char *to,
+                              struct ctw_err *err)
 {
     const struct ctw_slice_source *s = r->from;
+    const struct ctw_slice *slice = what->slice;
     enum ctw_status st = CTW_OK;
+    int n = what->n;
     for (int n_run = 0; st == CTW_OK && n > 0; slice += n_run, n -= n_run) {
         struct ctw_backend *from;
         const void *at;
@@ -105,28 +107,25 @@ enum ctw_status ctw_slices_gather(struct ctw_slice_reader *r, const struct ctw_s
     return st;
 }
 
-enum ctw_status ctw_slice_read(struct ctw_slice_reader *r, int unit, bool stays,
-                               const struct ctw_slice *slice, char *to, enum ctw_origin *origin,
-                               struct ctw_err *err)
+enum ctw_status ctw_slices_bring(struct ctw_slice_reader *r, struct ctw_reading *what, char *memory,
+                                 struct ctw_err *err)
 {
-    const struct ctw_slice_source *s = r->from;
-    uint64_t ticket;
-    *origin = CTW_FROM_FILES;
-    if (s->shards != NULL && !stays)
-        return fetch(r, unit, slice, to, origin, err);
-    return s->is_staged ? upload(r, slice, NULL, to, &ticket, err)
-                        : ctw_slices_read(s->slices, s->model, slice, to, err);
+    struct ctw_slice_source *s = r->from;
+    char *unit = memory != NULL ? memory + what->unit_at : NULL;
+    what->origin = what->gathered ? CTW_FROM_DEVICES : CTW_FROM_FILES;
+    what->n_in = what->n;
+    if (what->stage != NULL)
+        return read_of_batch(s, what, err);
+    if (what->gathered)
+        return gather(r, what, unit, err);
+    if (s->shards != NULL)
+        return fetch(r, what, unit + what->slice->at, err);
+    return ctw_slices_read(s->slices, s->model, what->slice, unit + what->slice->at, err);
 }
 
-/* If an upload failed, the driver may still read its stage, which is then not freed. */
 void ctw_slice_reader_end(struct ctw_slice_reader *r)
 {
     struct ctw_err err;
     if (r->copies)
         (void)!ctw_upload_wait(r->from->be, r->copied, &err); /* a failed device copies no more */
-    for (int i = 0; i < CTW_READER_STAGES; i++) {
-        struct ctw_stage *stage = &r->stage[i];
-        if (!stage->begun || ctw_upload_wait(r->from->be, stage->ticket, &err) == CTW_OK)
-            ctw_stage_free(r->from->be, stage->p);
-    }
 }

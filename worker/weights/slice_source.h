@@ -7,6 +7,7 @@
 #define CTW_WORKER_SLICE_SOURCE_H
 
 #include "worker/weights/shards.h"
+#include "worker/weights/stages.h"
 
 /* Neighbours have read a slice into their rings; devices hold it for good. */
 enum ctw_origin {
@@ -25,41 +26,40 @@ struct ctw_slice_source {
     struct ctw_shards *shards;         /* NULL: all is read from the files */
     struct ctw_neighbours *neighbours; /* with shards: the devices, of which it is number `self` */
     int self;
-    bool is_staged; /* the backend does not read host memory */
+    bool is_staged; /* the backend does not read host memory: slices go through `stages` */
+    struct ctw_stages stages;
 };
 
-enum { CTW_READER_STAGES = 2 };
-
-struct ctw_stage {
-    void *p;    /* NULL: none was needed yet */
-    bool begun; /* an upload from it, or from host memory, has begun; `ticket` identifies it */
-    uint64_t ticket;
+/* What one reader reads at a time: n slices of a unit, one after another. */
+struct ctw_reading {
+    int unit;
+    const struct ctw_slice *slice; /* the first */
+    int n;
+    size_t unit_at;          /* the unit's place in memory */
+    bool gathered;           /* from devices that hold them */
+    struct ctw_stage *stage; /* the slice is of this stage's batch; NULL: it has no batch */
+    /* results */
+    enum ctw_origin origin;
+    int n_in; /* slices that have come in: their uploads have begun, or their bytes are there */
 };
 
 /* Of one thread. {.from = ..} before its first slice. */
 struct ctw_slice_reader {
-    const struct ctw_slice_source *from;
-    struct ctw_stage stage[CTW_READER_STAGES];
-    int turn;
+    struct ctw_slice_source *from;
     bool copies; /* from shards or neighbours have begun; `copied` is the last one's ticket */
     uint64_t copied;
 };
 
+/* Before reading begins, the stages are to be set up. */
 void ctw_slice_source_init(struct ctw_slice_source *out, const struct ctw_model *model,
                            struct ctw_backend *be, const struct ctw_slices *slices,
                            struct ctw_shards *shards);
 
-/* Begins to bring a slice of a unit to `to`, or brings it there if the backend reads host memory.
- * stays: the unit is this device's own, and is read from the files. */
-enum ctw_status ctw_slice_read(struct ctw_slice_reader *r, int unit, bool stays,
-                               const struct ctw_slice *slice, char *to, enum ctw_origin *origin,
-                               struct ctw_err *err) CTW_MUST_CHECK;
-
-/* Likewise n slices, one after another, of a unit that is on devices; to: the unit's place. */
-enum ctw_status ctw_slices_gather(struct ctw_slice_reader *r, const struct ctw_slice *slice, int n,
-                                  char *to, struct ctw_err *err) CTW_MUST_CHECK;
-
-/* Waits for what the reader has begun. */
+/* Begins to bring slices to `memory`, or brings them there if the backend reads host memory. Of a
+ * stage's batch, the memory may be NULL. */
+enum ctw_status ctw_slices_bring(struct ctw_slice_reader *r, struct ctw_reading *what, char *memory,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+/* Waits for the copies that the reader has begun. */
 void ctw_slice_reader_end(struct ctw_slice_reader *r);
 
 #endif

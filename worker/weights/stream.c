@@ -2,34 +2,32 @@
 
 #include <pthread.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/weights/near.h"
 #include "worker/weights/slice_source.h"
+#include "worker/weights/visits.h"
 
 /*
  * A device's slices go through stages, which are read into while the uploads from others run; the
  * stages together must stay in the processors' cache. Host memory is read into directly.
+ *
+ * If all units stay, nothing computes from them yet, so the link's full rate counts: large copies
+ * come closest to it. But pinning the stages must not take long (0.1 ms per MiB and more).
  */
 enum {
     DEVICE_READERS = 12,
+    LOAD_STAGE = 8 << 20,
+    LOAD_STAGES = 6,
+    STAGES_PER_READER = 2, /* of CTW_DEVICE_SLICE, if units come in every pass */
     HOST_READERS = 4,      /* a disk is at its full rate; processors are for computing */
     GATHERING_READERS = 2, /* they only begin copies, */
-    GATHERED = 64,         /* of so many slices at a time */
-    HOST_SLICE = CTW_BLOCK_BYTES
+    GATHERED = 64          /* of so many slices at a time */
 };
-
-/* One reading of a unit, and its use. */
-struct visit {
-    int unit;
-    size_t at;              /* of the arena in memory */
-    int64_t next, n_unread; /* slices: the next to take, and those not read yet */
-    bool released, fenced;  /* fenced: the bytes are free only after `fence` */
-    uint64_t fence;
-};
+_Static_assert(DEVICE_READERS *STAGES_PER_READER <= CTW_STAGES_MAX, "stages");
 
 struct reader {
     pthread_t thread;
@@ -37,126 +35,41 @@ struct reader {
     struct ctw_slice_reader slices;
 };
 
-enum unit_state { NOT_READ, BEING_READ, IS_IN }; /* of a unit that stays */
-
 struct ctw_stream {
     struct ctw_slice_source from;
     const struct ctw_placement *place;
     struct ctw_slices slices;
-    char *memory;
-    size_t *at;   /* [n_units]: of the units that stay, in memory */
-    int repeated; /* the first unit of those that may come several times: the head's rows */
+    double started_s;
     struct reader reader[DEVICE_READERS];
     int n_readers;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    unsigned char *state; /* [n_units]: an enum unit_state */
-    /*
-     * A queue, oldest first: released visits whose bytes have not been reused; the visit that is in
-     * use; visits that are read or being read. A unit that stays counts as released once it is in.
-     */
-    struct visit *visits; /* [cap] */
-    int64_t first, n, cap;
-    int next_unit;           /* the first that may be read next */
-    int64_t round, n_rounds; /* of the units from `repeated` on: which one is read, of how many, */
-    int64_t n_used;          /* and rounds that a pass has used */
-    int n_reading;           /* threads that are reading a slice */
-    bool opening;            /* a thread waits for a fence */
-    bool pause;              /* nothing new is begun */
+    char *memory; /* NULL: not there yet */
+    struct ctw_visits q;
+    int64_t n_used; /* rounds of the repeated units that a pass has used */
+    int n_reading;  /* threads that are reading a slice */
+    bool opening;   /* a thread waits for a fence */
+    bool pause;     /* nothing new is begun */
     bool stop;
+    bool is_loaded;                /* all units have come to stay, and that was logged */
     uint64_t bytes[CTW_N_ORIGINS]; /* read since a pass was at its last unit */
     struct ctw_err err;            /* the first failure */
 };
 
 /* ---- the queue: all under lock ------------------------------------------------------------ */
 
-static struct visit *visit_at(const struct ctw_stream *s, int64_t i)
-{
-    return &s->visits[(s->first + i) % s->cap];
-}
-
 static bool given_up(const struct ctw_stream *s)
 {
     return s->stop || s->err.status != CTW_OK;
 }
 
-/* The oldest visit that is in use or ahead; NULL: none. */
-static struct visit *first_ahead(const struct ctw_stream *s)
+/* Keeps the first failure, which ends all waits. */
+static void give_up(struct ctw_stream *s, const struct ctw_err *err)
 {
-    for (int64_t i = 0; i < s->n; i++)
-        if (!visit_at(s, i)->released)
-            return visit_at(s, i);
-    return NULL;
-}
-
-/* The first unit from `unit` on, in the order of passes, that is not in memory for good and, if
- * `unread`, is not coming either. -1: none. */
-static int next_missing(const struct ctw_stream *s, int unit, bool unread)
-{
-    int n = s->place->n_units;
-    for (int i = 0; i < n; i++) {
-        int at = (unit + i) % n;
-        bool missing = unread ? s->state[at] == NOT_READ : s->state[at] != IS_IN;
-        if (missing)
-            return at;
-    }
-    return -1;
-}
-
-/*
- * A place in the ring for `bytes`, behind the newest visit there, or at the ring's beginning. The
- * visits there are adjacent, in their order, but for what is unused at the end.
- */
-static bool find_place(const struct ctw_stream *s, size_t bytes, size_t *at)
-{
-    const struct visit *oldest = NULL, *newest = NULL;
-    size_t ring = s->place->ring;
-    for (int64_t i = 0; i < s->n; i++) {
-        const struct visit *v = visit_at(s, i);
-        if (s->place->unit[v->unit].stays)
-            continue;
-        oldest = oldest == NULL ? v : oldest;
-        newest = v;
-    }
-    *at = s->place->resident;
-    if (newest == NULL)
-        return true;
-    size_t from = newest->at - s->place->resident + s->place->unit[newest->unit].bytes;
-    size_t to = oldest->at - s->place->resident;
-    bool wrapped = newest->at < oldest->at;
-    if (bytes <= (wrapped ? to : ring) - from) {
-        *at += from;
-        return true;
-    }
-    return !wrapped && bytes <= to;
-}
-
-static void drop_oldest(struct ctw_stream *s)
-{
-    s->first = (s->first + 1) % s->cap;
-    s->n--;
-}
-
-/* In the order of passes. */
-static int unit_after(struct ctw_stream *s, int unit)
-{
-    int n = s->place->n_units;
-    if (unit + 1 < n)
-        return unit + 1;
-    s->round = (s->round + 1) % s->n_rounds;
-    return s->round == 0 ? 0 : s->repeated;
-}
-
-static void add_visit(struct ctw_stream *s, int unit, size_t at)
-{
-    struct visit *v = visit_at(s, s->n++);
-    *v = (struct visit){.unit = unit, .at = at};
-    v->next = s->slices.first[unit];
-    v->n_unread = s->slices.first[unit + 1] - v->next;
-    if (s->place->unit[unit].stays)
-        s->state[unit] = BEING_READ;
-    s->next_unit = unit_after(s, unit);
+    if (s->err.status == CTW_OK)
+        s->err = *err;
+    ctw_stages_stop(&s->from.stages);
 }
 
 /* Waits until no neighbour reads the unit in this ring. Not under lock. */
@@ -170,19 +83,17 @@ static void withdraw(const struct ctw_stream *s, int unit)
  * is nothing to do before something changes. */
 static bool open_next(struct ctw_stream *s)
 {
-    int unit = next_missing(s, s->next_unit, true);
-    size_t at;
-    if (s->opening || s->pause || unit < 0)
+    int unit = ctw_visits_missing(&s->q, s->q.next_unit, true);
+    const struct ctw_visit *newest = ctw_visits_newest(&s->q);
+    if (s->opening || s->pause || unit < 0 ||
+        (newest != NULL && ctw_visits_has_more(&s->q, newest)))
         return false;
-    if (s->n < s->cap &&
-        (s->place->unit[unit].stays || find_place(s, s->place->unit[unit].bytes, &at))) {
-        add_visit(s, unit, s->place->unit[unit].stays ? s->at[unit] : at);
+    if (ctw_visits_add(&s->q, unit))
         return true;
-    }
-    const struct visit v = *visit_at(s, 0);
+    const struct ctw_visit v = *ctw_visits_oldest(&s->q);
     if (!v.released)
         return false;
-    bool is_offered = s->from.neighbours != NULL && !s->place->unit[v.unit].stays;
+    bool is_offered = s->from.neighbours != NULL && !ctw_visits_stays(&s->q, &v);
     if (v.fenced || is_offered) { /* its bytes may still be read */
         struct ctw_err err;
         s->opening = true;
@@ -191,25 +102,18 @@ static bool open_next(struct ctw_stream *s)
         withdraw(s, v.unit);
         pthread_mutex_lock(&s->lock);
         s->opening = false;
-        if (st != CTW_OK && s->err.status == CTW_OK)
-            s->err = err;
+        if (st != CTW_OK)
+            give_up(s, &err);
         pthread_cond_broadcast(&s->changed);
     }
-    drop_oldest(s);
+    ctw_visits_drop_oldest(&s->q);
     return true;
 }
 
-/* What one reader reads at a time. */
-struct taken {
-    struct visit *visit;           /* stays where it is while it is being read */
-    const struct ctw_slice *slice; /* the first of n */
-    int n;
-    bool gathered; /* from devices that hold them */
-};
-
 /* Of a unit on devices, whose first slice to gather is `start`: the next, up to GATHERED in a row.
  */
-static void take_run(const struct ctw_stream *s, struct visit *v, int64_t start, struct taken *t)
+static void take_run(const struct ctw_stream *s, struct ctw_visit *v, int64_t start,
+                     struct ctw_reading *t)
 {
     int64_t first = s->slices.first[v->unit], end = s->slices.first[v->unit + 1];
     int64_t k = v->next - first, at = start + k < end ? start + k : start + k - (end - first);
@@ -219,15 +123,35 @@ static void take_run(const struct ctw_stream *s, struct visit *v, int64_t start,
     t->gathered = true;
 }
 
-/* The next slices to read, of the newest visit. */
-static bool take_slices(struct ctw_stream *s, struct taken *t)
+/* Takes a stage for the batch that begins with a slice: as many as it holds, or one if devices read
+ * them in different orders. False: no stage is free. */
+static bool begin_batch(struct ctw_stream *s, struct ctw_visit *v, int64_t at)
 {
-    struct visit *v = s->n > 0 ? visit_at(s, s->n - 1) : NULL;
-    if (s->pause || v == NULL || v->next == s->slices.first[v->unit + 1])
+    const struct ctw_slice *first = &s->slices.slices[at];
+    int64_t end = v->next + 1;
+    size_t bytes = first->bytes;
+    for (; s->from.shards == NULL && end < s->slices.first[v->unit + 1]; end++) {
+        const struct ctw_slice *next = &s->slices.slices[end];
+        if (next->at + next->bytes - first->at > s->from.stages.bytes)
+            break;
+        bytes = next->at + next->bytes - first->at;
+    }
+    v->stage = ctw_stages_take(&s->from.stages, v->at + first->at, bytes, (int)(end - v->next));
+    v->batch_end = v->stage != NULL ? end : v->next;
+    return v->stage != NULL;
+}
+
+/* The next slices to read, of the newest visit. */
+static bool take_slices(struct ctw_stream *s, struct ctw_visit **of, struct ctw_reading *t)
+{
+    struct ctw_visit *v = *of = ctw_visits_newest(&s->q);
+    bool batched =
+        s->from.is_staged && v != NULL && (s->from.shards == NULL || s->place->unit[v->unit].stays);
+    if (s->pause || v == NULL || !ctw_visits_has_more(&s->q, v) || (s->memory == NULL && !batched))
         return false;
     int64_t at = v->next;
-    *t = (struct taken){.visit = v, .n = 1};
-    if (s->from.shards != NULL && !s->place->unit[v->unit].stays &&
+    *t = (struct ctw_reading){.unit = v->unit, .unit_at = v->at, .n = 1};
+    if (!batched && s->from.shards != NULL &&
         ctw_shards_order(s->from.shards, s->from.self, v->unit, &at)) {
         take_run(s, v, at, t);
     } else {
@@ -236,59 +160,89 @@ static bool take_slices(struct ctw_stream *s, struct taken *t)
                                       at - s->slices.first[v->unit]);
         t->slice = &s->slices.slices[at];
     }
+    if (batched && v->next >= v->batch_end && !begin_batch(s, v, at))
+        return false;
+    t->stage = batched ? v->stage : NULL;
     v->next += t->n;
     return true;
 }
 
 /* ---- readers ------------------------------------------------------------------------------ */
 
-static enum ctw_status read_taken(struct reader *r, const struct taken *t, enum ctw_origin *origin,
-                                  struct ctw_err *err)
+/* What has come in. */
+static void count_in(struct ctw_stream *s, struct ctw_visit *v, const struct ctw_reading *t)
 {
-    const struct ctw_stream *s = r->s;
-    char *to = s->memory + t->visit->at;
-    int unit = t->visit->unit;
-    *origin = CTW_FROM_DEVICES;
-    if (t->gathered)
-        return ctw_slices_gather(&r->slices, t->slice, t->n, to, err);
-    return ctw_slice_read(&r->slices, unit, s->place->unit[unit].stays, t->slice, to + t->slice->at,
-                          origin, err);
+    for (int i = 0; i < t->n; i++)
+        s->bytes[t->origin] += t->slice[i].bytes;
+    ctw_visits_count(&s->q, v, t->n_in);
+}
+
+/* Takes one step. */
+static void read_next(struct ctw_stream *s, struct reader *r)
+{
+    struct ctw_reading t;
+    struct ctw_err err;
+    struct ctw_visit *v; /* stays where it is while it is being read */
+    if (!take_slices(s, &v, &t)) {
+        if (!open_next(s))
+            pthread_cond_wait(&s->changed, &s->lock);
+        return;
+    }
+    char *memory = s->memory;
+    s->n_reading++;
+    pthread_mutex_unlock(&s->lock);
+    enum ctw_status st = ctw_slices_bring(&r->slices, &t, memory, &err);
+    pthread_mutex_lock(&s->lock);
+    s->n_reading--;
+    if (st == CTW_OK)
+        count_in(s, v, &t);
+    else
+        give_up(s, &err);
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* Are all units in, to stay? Then no reader has anything left to do. */
+static bool is_loaded(const struct ctw_stream *s)
+{
+    return s->place->streamed == 0 && ctw_visits_missing(&s->q, 0, false) < 0;
+}
+
+/* Frees the stages, after the last upload. Not under lock. */
+static void end_load(struct ctw_stream *s)
+{
+    const struct ctw_stages *stages = &s->from.stages;
+    char size[32], rate[32];
+    double bytes = (double)s->place->weights;
+    ctw_stages_trim(&s->from.stages);
+    double seconds = ctw_now_s() - s->started_s;
+    ctw_log(seconds < 1 ? CTW_LOG_DEBUG : CTW_LOG_INFO, "weights: %s on the GPU after %.4f s, %s/s",
+            ctw_format_bytes(size, sizeof(size), bytes), seconds,
+            ctw_format_bytes(rate, sizeof(rate), bytes / seconds));
+    ctw_debug("weights: memory allocated after %.4f s, first copy begun after %.4f s",
+              stages->memory_s - s->started_s, stages->begun_s - s->started_s);
 }
 
 static void *read_units(void *arg)
 {
     struct reader *r = arg;
     struct ctw_stream *s = r->s;
+    struct ctw_err err;
     ctw_run_near(s->from.be);
+    enum ctw_status st = s->from.is_staged && s->from.shards == NULL
+                             ? ctw_stages_allocate(&s->from.stages, &err)
+                             : CTW_OK;
     pthread_mutex_lock(&s->lock);
-    while (!given_up(s)) {
-        struct taken t;
-        struct ctw_err err;
-        enum ctw_origin origin;
-        if (!take_slices(s, &t)) {
-            if (!open_next(s))
-                pthread_cond_wait(&s->changed, &s->lock);
-            continue;
-        }
-        struct visit *v = t.visit;
-        s->n_reading++;
-        pthread_mutex_unlock(&s->lock);
-        enum ctw_status st = read_taken(r, &t, &origin, &err);
-        pthread_mutex_lock(&s->lock);
-        s->n_reading--;
-        for (int i = 0; i < t.n; i++)
-            s->bytes[origin] += t.slice[i].bytes;
-        if (st != CTW_OK && s->err.status == CTW_OK)
-            s->err = err;
-        v->n_unread -= st == CTW_OK ? t.n : 0;
-        if (st == CTW_OK && v->n_unread == 0 && s->place->unit[v->unit].stays) {
-            s->state[v->unit] = IS_IN;
-            v->released = true;
-        }
-        pthread_cond_broadcast(&s->changed);
-    }
+    if (st != CTW_OK)
+        give_up(s, &err);
+    pthread_cond_broadcast(&s->changed); /* others may wait for a stage */
+    while (!given_up(s) && !is_loaded(s))
+        read_next(s, r);
+    bool ends_load = !given_up(s) && !s->is_loaded && s->from.is_staged;
+    s->is_loaded = s->is_loaded || ends_load;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+    if (ends_load)
+        end_load(s);
     ctw_slice_reader_end(&r->slices);
     return NULL;
 }
@@ -301,19 +255,20 @@ static void restart_at(struct ctw_stream *s, int unit)
     s->pause = true;
     while (s->n_reading > 0)
         pthread_cond_wait(&s->changed, &s->lock);
-    for (; s->n > 0; s->n--) {
-        const struct visit *v = visit_at(s, s->n - 1);
-        if (v->released && !s->place->unit[v->unit].stays)
+    for (; s->q.n > 0; s->q.n--) {
+        const struct ctw_visit *v = ctw_visits_newest(&s->q);
+        if (v->released && !ctw_visits_stays(&s->q, v))
             break;
-        if (!v->released && s->place->unit[v->unit].stays)
-            s->state[v->unit] = NOT_READ;
+        if (!v->released && ctw_visits_stays(&s->q, v))
+            s->q.state[v->unit] = CTW_UNIT_MISSING;
         int dropped = v->unit;
         pthread_mutex_unlock(&s->lock); /* nothing is added meanwhile */
         withdraw(s, dropped);
         pthread_mutex_lock(&s->lock);
     }
-    s->next_unit = unit;
-    s->round = 0;
+    ctw_stages_drop(&s->from.stages);
+    s->q.next_unit = unit;
+    s->q.round = 0;
     s->pause = false;
     pthread_cond_broadcast(&s->changed);
 }
@@ -321,9 +276,9 @@ static void restart_at(struct ctw_stream *s, int unit)
 /* Is what comes next what a pass that is at `unit` needs next? If not, makes it so. Under lock. */
 static void follow(struct ctw_stream *s, int unit)
 {
-    const struct visit *ahead = first_ahead(s);
-    int needed = next_missing(s, unit, false);
-    int coming = ahead != NULL ? ahead->unit : next_missing(s, s->next_unit, true);
+    const struct ctw_visit *ahead = ctw_visits_ahead(&s->q);
+    int needed = ctw_visits_missing(&s->q, unit, false);
+    int coming = ahead != NULL ? ahead->unit : ctw_visits_missing(&s->q, s->q.next_unit, true);
     if (needed >= 0 && needed != coming)
         restart_at(s, needed);
 }
@@ -331,10 +286,10 @@ static void follow(struct ctw_stream *s, int unit)
 /* Is all of the unit in? Then *at is its place. Under lock. */
 static bool find_unit(const struct ctw_stream *s, int unit, size_t *at)
 {
-    const struct visit *ahead = first_ahead(s);
+    const struct ctw_visit *ahead = ctw_visits_ahead(&s->q);
     if (s->place->unit[unit].stays) {
-        *at = s->at[unit];
-        return s->state[unit] == IS_IN;
+        *at = s->q.at[unit];
+        return s->q.state[unit] == CTW_UNIT_IS_IN;
     }
     if (ahead == NULL || ahead->unit != unit || ahead->n_unread > 0)
         return false;
@@ -367,17 +322,26 @@ enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **
         pthread_cond_wait(&s->changed, &s->lock);
     if (!find_unit(s, unit, &at))
         st = ctw_fail(err, s->err.status, "reading the weights: %s", s->err.msg);
-    else if (unit == s->place->n_units - 1 && ++s->n_used >= s->n_rounds)
+    else if (unit == s->place->n_units - 1 && ++s->n_used >= s->q.n_rounds)
         tell(s);
     pthread_mutex_unlock(&s->lock);
     *block = s->memory + at;
     return st;
 }
 
+void ctw_stream_set_memory(struct ctw_stream *s, void *memory)
+{
+    ctw_stages_set_memory(&s->from.stages, memory);
+    pthread_mutex_lock(&s->lock);
+    s->memory = memory;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
 void ctw_stream_repeat(struct ctw_stream *s, int64_t n)
 {
     pthread_mutex_lock(&s->lock);
-    s->n_rounds = s->repeated < s->place->n_units ? n : 1;
+    s->q.n_rounds = s->q.repeated < s->place->n_units ? n : 1;
     s->n_used = 0;
     pthread_mutex_unlock(&s->lock);
 }
@@ -385,7 +349,7 @@ void ctw_stream_repeat(struct ctw_stream *s, int64_t n)
 void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence)
 {
     pthread_mutex_lock(&s->lock);
-    struct visit *v = first_ahead(s);
+    struct ctw_visit *v = ctw_visits_ahead(&s->q);
     if (v != NULL && v->unit == unit && !s->place->unit[unit].stays && v->n_unread == 0) {
         v->released = true;
         v->fenced = fence != NULL;
@@ -398,22 +362,26 @@ void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence)
 bool ctw_stream_needs_files(struct ctw_stream *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool missing = s->from.shards == NULL && next_missing(s, 0, false) >= 0;
+    bool missing = s->from.shards == NULL && ctw_visits_missing(&s->q, 0, false) >= 0;
     for (int i = 0; s->from.shards != NULL && i < s->place->n_units; i++)
-        missing |= s->place->unit[i].stays && s->state[i] != IS_IN;
+        missing |= s->place->unit[i].stays && s->q.state[i] != CTW_UNIT_IS_IN;
     pthread_mutex_unlock(&s->lock);
     return missing || (s->from.shards != NULL && !ctw_shards_all_in(s->from.shards));
 }
 
 /* ---- open and close ----------------------------------------------------------------------- */
 
-static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
+static int count_readers(const struct ctw_stream *s)
 {
-    int n = HOST_READERS;
-    if (s->from.is_staged)
-        n = ctw_cpu_count() < DEVICE_READERS ? ctw_cpu_count() : DEVICE_READERS;
+    if (!s->from.is_staged)
+        return HOST_READERS;
     if (s->from.shards != NULL && !ctw_shards_has_files(s->from.shards) && s->place->host_room == 0)
-        n = GATHERING_READERS;
+        return GATHERING_READERS;
+    return ctw_cpu_count() < DEVICE_READERS ? ctw_cpu_count() : DEVICE_READERS;
+}
+
+static enum ctw_status start_readers(struct ctw_stream *s, int n, struct ctw_err *err)
+{
     for (; s->n_readers < n; s->n_readers++) {
         struct reader *r = &s->reader[s->n_readers];
         r->s = s;
@@ -424,47 +392,28 @@ static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
     return s->n_readers > 0 ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: cannot start a thread");
 }
 
-static enum ctw_status open_tables(struct ctw_stream *s, struct ctw_err *err)
-{
-    int n = s->place->n_units;
-    size_t at = 0;
-    s->cap = 2 * n + 2; /* of units that come once, each is ahead and released at most once */
-    s->n_rounds = 1;
-    s->repeated = n;
-    while (s->place->unit[s->repeated - 1].kind == CTW_UNIT_ROWS &&
-           !s->place->unit[s->repeated - 1].stays)
-        s->repeated--;
-    s->at = ctw_calloc((size_t)n, sizeof(*s->at));
-    s->state = ctw_calloc((size_t)n, sizeof(*s->state));
-    s->visits = ctw_calloc((size_t)s->cap, sizeof(*s->visits));
-    if (s->at == NULL || s->state == NULL || s->visits == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    for (int i = 0; i < n; i++) {
-        if (!s->place->unit[i].stays)
-            continue;
-        s->at[i] = at;
-        at += s->place->unit[i].bytes;
-        s->state[i] = s->place->unit[i].bytes == 0 ? IS_IN : NOT_READ;
-    }
-    return ctw_slices_make(&s->slices, s->from.model, s->place,
-                           s->from.is_staged ? CTW_DEVICE_SLICE : HOST_SLICE, err);
-}
-
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,
                                 struct ctw_backend *be, const struct ctw_placement *place,
-                                struct ctw_shards *shards, void *memory, struct ctw_err *err)
+                                struct ctw_shards *shards, struct ctw_err *err)
 {
     struct ctw_stream *s = ctw_calloc(1, sizeof(*s));
     if (s == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    s->started_s = ctw_now_s();
     ctw_slice_source_init(&s->from, model, be, &s->slices, shards);
     s->place = place;
-    s->memory = memory;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    enum ctw_status st = open_tables(s, err);
+    int n = count_readers(s);
+    bool is_load = s->from.is_staged && shards == NULL && place->streamed == 0;
+    ctw_stages_init(&s->from.stages, be, is_load ? LOAD_STAGE : CTW_DEVICE_SLICE,
+                    is_load ? LOAD_STAGES : n * STAGES_PER_READER);
+    size_t slice = s->from.is_staged && !is_load ? CTW_DEVICE_SLICE : CTW_BLOCK_BYTES;
+    enum ctw_status st = ctw_slices_make(&s->slices, model, place, slice, err);
     if (st == CTW_OK)
-        st = start_readers(s, err);
+        st = ctw_visits_open(&s->q, place, &s->slices, err);
+    if (st == CTW_OK)
+        st = start_readers(s, n, err);
     if (st != CTW_OK) {
         ctw_stream_close(s);
         return st;
@@ -479,17 +428,17 @@ void ctw_stream_close(struct ctw_stream *s)
         return;
     pthread_mutex_lock(&s->lock);
     s->stop = true;
+    ctw_stages_stop(&s->from.stages);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->n_readers; i++)
         pthread_join(s->reader[i].thread, NULL);
+    ctw_stages_fini(&s->from.stages);
     for (int i = 0; i < s->place->n_units; i++)
         withdraw(s, i);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     ctw_slices_free(&s->slices);
-    ctw_free(s->visits);
-    ctw_free(s->state);
-    ctw_free(s->at);
+    ctw_visits_close(&s->q);
     ctw_free(s);
 }

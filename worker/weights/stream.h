@@ -1,8 +1,16 @@
 /*
- * Reads units into memory ahead of their use, with threads of its own, again and again: units that
- * stay once, the others in every pass, into a ring of bytes. Passes use units in their order, and
- * the next pass begins again with the first. If one does not (it was cancelled), what was read
- * ahead is dropped.
+ * Reads units into memory ahead of their use, with threads of its own. Units that stay are read
+ * once; the others are read in every pass, into a ring of bytes. Resident weights are a stream
+ * whose units all stay. Where the bytes come from is slice_source.h's matter:
+ *
+ *     files -------- stages ------.
+ *     host memory ----------------+--> memory of the device: | units that stay | ring |
+ *     other devices' memory ------'                                  |
+ *     files --> memory of the host (CPU)                 acquire, release of units, in a pass's
+ * order
+ *
+ * Passes use units in their order, and the next pass begins again with the first. If a pass does
+ * not (the one before was cancelled), what was read ahead is dropped.
  *
  * The bytes of a released unit are not reused before the fence that its release recorded. Every
  * block is digested as it is read and compared with what the identity has, so a pass never computes
@@ -18,14 +26,15 @@
 struct ctw_stream;
 
 /*
- * Starts reading into `memory`, of the backend: place->resident bytes, which hold the units that
- * stay, one after another, then place->ring bytes. `shards` (NULL: none): where the units that do
- * not stay come from, instead of the files. All arguments must outlive the stream.
+ * Starts reading. `shards` (NULL: none): where the units that do not stay come from, instead of the
+ * files. All arguments must outlive the stream.
  */
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,
                                 struct ctw_backend *be, const struct ctw_placement *place,
-                                struct ctw_shards *shards, void *memory,
-                                struct ctw_err *err) CTW_MUST_CHECK;
+                                struct ctw_shards *shards, struct ctw_err *err) CTW_MUST_CHECK;
+/* Where all goes: place->resident bytes of the backend, which hold the units that stay, one after
+ * another, then place->ring bytes. Stages are filled before. */
+void ctw_stream_set_memory(struct ctw_stream *s, void *memory);
 /* Waits for reads and uploads in flight. NULL is fine. */
 void ctw_stream_close(struct ctw_stream *s);
 

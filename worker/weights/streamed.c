@@ -1,7 +1,8 @@
 /*
- * The streamed provider: some layers stay in the backend's memory, the others are read into a ring
- * of bytes a layer or two ahead of their use, in every pass (stream.h), or gathered there from the
- * memory of several devices (shards.h).
+ * The streamed provider: some layers stay in the backend's memory, or all; the others are read into
+ * a ring of bytes a layer or two ahead of their use, in every pass (stream.h), or gathered there
+ * from the memory of several devices (shards.h). A layer can be acquired as soon as all of its
+ * uploads have begun, since the backend orders computations after them.
  *
  * On the CPU too, layers are read rather than mapped: the memory that they take is then this
  * process's own and bounded, each byte is digested on its way, and a file that becomes shorter is
@@ -9,6 +10,7 @@
  */
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "worker/weights/provider_ops.h"
 #include "worker/weights/stream.h"
 
@@ -31,6 +33,8 @@ static enum ctw_status use(struct streamed *p, int unit, struct ctw_err *err)
     struct ctw_layer_data *data = &p->data[u->layer];
     const void *block;
     enum ctw_status st = ctw_stream_acquire(p->stream, unit, &block, err);
+    if (st == CTW_OK && p->joined[unit] && u->kind != CTW_UNIT_ROWS)
+        return CTW_OK; /* the addresses are there */
     if (st == CTW_OK && !p->joined[unit])
         st = ctw_upload_join(p->be, err);
     if (st != CTW_OK)
@@ -143,18 +147,37 @@ static void streamed_close(struct ctw_provider *base)
     ctw_free(p);
 }
 
+/* Do weights that all stay fit in the device's free memory? */
+static enum ctw_status check_room(const struct streamed *p, struct ctw_err *err)
+{
+    char need[32], free_text[32];
+    uint64_t have = ctw_backend_memory_free(p->be);
+    enum ctw_status st = ctw_backend_sync(p->be, err); /* a failed device reports nothing free */
+    if (st == CTW_OK && p->place.streamed == 0 && p->place.resident > have)
+        st = ctw_fail(err, CTW_ENOMEM,
+                      "the weights need %s, but only %s of the GPU's memory is free: use another "
+                      "GPU or --backend cpu",
+                      ctw_format_bytes(need, sizeof(need), (double)p->place.resident),
+                      ctw_format_bytes(free_text, sizeof(free_text), (double)have));
+    return st;
+}
+
+/* The files are read while memory is allocated. */
 static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
 {
     p->joined = ctw_calloc((size_t)p->place.n_units, sizeof(*p->joined));
     p->data = ctw_layers_alloc(p->model);
     if (p->joined == NULL || p->data == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    enum ctw_status st =
-        ctw_device_alloc(p->be, &p->memory, p->place.resident + p->place.ring, err);
+    enum ctw_status st = ctw_stream_open(&p->stream, p->model, p->be, &p->place, p->shards, err);
     if (st == CTW_OK)
         st = ctw_arena_add_numbers(p->model, err);
     if (st == CTW_OK)
-        st = ctw_stream_open(&p->stream, p->model, p->be, &p->place, p->shards, p->memory, err);
+        st = check_room(p, err);
+    if (st == CTW_OK)
+        st = ctw_device_alloc(p->be, &p->memory, p->place.resident + p->place.ring, err);
+    if (st == CTW_OK)
+        ctw_stream_set_memory(p->stream, p->memory);
     if (st == CTW_OK && p->model->tied) { /* the embedding stays, and comes first in memory */
         ctw_arena_point(p->model, 0, 0, p->place.unit[0].bytes, p->memory, &p->data[0]);
         ctw_arena_tie(p->model, p->data);
@@ -187,4 +210,12 @@ enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const stru
     }
     *out = &p->base;
     return CTW_OK;
+}
+
+enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const struct ctw_model *model,
+                                           struct ctw_backend *be, struct ctw_err *err)
+{
+    struct ctw_placement all;
+    enum ctw_status st = ctw_placement_make(&all, model, UINT64_MAX, err);
+    return st == CTW_OK ? ctw_provider_open_streamed(out, model, be, &all, NULL, err) : st;
 }

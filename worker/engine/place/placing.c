@@ -125,14 +125,14 @@ static enum ctw_status stream_if_possible(struct ctw_placing *p,
     return least < have ? ctw_placement_make(&p->layers, r->model, have - least, NULL) : CTW_ENOMEM;
 }
 
-/* ---- on the CPU --------------------------------------------------------------------------- */
-
 static enum ctw_status copy_all(struct ctw_placing *p, const struct ctw_placing_request *r,
                                 struct ctw_err *err)
 {
     p->place = CTW_RESIDENT;
     return ctw_placement_make(&p->layers, r->model, UINT64_MAX, err);
 }
+
+/* ---- on the CPU --------------------------------------------------------------------------- */
 
 static enum ctw_status map_as_told(struct ctw_placing *p, const struct ctw_placing_request *r,
                                    struct ctw_err *err)
@@ -235,15 +235,12 @@ static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_
     if (limited)
         return stream_within(p, r, r->weights_limit, err);
     bool fits = p->weights <= have && (!r->limit_is_default || r->least_work <= left);
-    p->place = CTW_RESIDENT;
     if (fits || !is_auto(r))
-        return CTW_OK;
+        return copy_all(p, r, err);
     uint64_t work = r->limit_is_default ? with_reserve(r->work) : r->memory_limit;
     if (r->n_devices > 1 && work < least && shard_within(p, r, least - work, NULL) == CTW_OK)
         return CTW_OK; /* the same on each device */
-    if (stream_if_possible(p, r, have) != CTW_OK)
-        p->place = CTW_RESIDENT;
-    return CTW_OK;
+    return stream_if_possible(p, r, have) == CTW_OK ? CTW_OK : copy_all(p, r, err);
 }
 
 /* ---- the choice --------------------------------------------------------------------------- */
@@ -367,9 +364,7 @@ enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *
 {
     if (p->place == CTW_MAPPED)
         return ctw_provider_open_mapped(out, model, err);
-    if (p->layers.n_units > 0)
-        return ctw_provider_open_streamed(out, model, be, &p->layers, shards, err);
-    return ctw_provider_open_resident(out, model, be, err);
+    return ctw_provider_open_streamed(out, model, be, &p->layers, shards, err);
 }
 
 const char *ctw_place_name(enum ctw_place place)

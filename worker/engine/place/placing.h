@@ -14,7 +14,7 @@ enum ctw_place { CTW_MAPPED, CTW_RESIDENT, CTW_STREAMED, CTW_SHARDED };
 
 struct ctw_placing {
     enum ctw_place place;
-    /* streamed, sharded, and resident on the CPU: taken over by the provider */
+    /* unless mapped; taken over by the provider */
     struct ctw_placement layers;
     uint64_t weights;     /* bytes of all layers */
     uint64_t memory;      /* that they take */

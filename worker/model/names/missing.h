@@ -1,4 +1,4 @@
-/* Why a checkpoint may lack a tensor or its configuration, for the message. */
+/* Why a checkpoint may lack a tensor, for the message. */
 #ifndef CTW_WORKER_MISSING_H
 #define CTW_WORKER_MISSING_H
 
@@ -8,9 +8,5 @@
 /* Writes "; the likely cause and the remedy" for a tensor that is missing; "" if no cause is
  * known. */
 const char *ctw_missing_remedy(const struct ctw_container *files, const struct ctw_want *want);
-
-/* Fails because dir has no configuration `file`. The message describes dir and names the remedy. */
-enum ctw_status ctw_missing_config(const char *dir, const char *file,
-                                   struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

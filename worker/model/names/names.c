@@ -231,7 +231,7 @@ enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw
                                       .n_names = names.n,
                                       .class_name = want->class_name,
                                       .other_class = other_class};
-    return ctw_quant_config_find_any(&c->quant, &module, out, err);
+    return ctw_quant_config_find(&c->quant, &module, out, err);
 }
 
 void ctw_name_parent(char *name)

@@ -83,7 +83,7 @@ static enum ctw_status read_entry(const char *path, const char *file, struct ctw
     int64_t pid = 0;
     memset(e, 0, sizeof(*e));
     snprintf(e->name, sizeof(e->name), "%.*s", (int)(strlen(file) - strlen(".json")), file);
-    enum ctw_status st = ctw_json_parse_file(&doc, path, path, MAX_BYTES, err);
+    enum ctw_status st = ctw_json_parse_file(&doc, NULL, path, MAX_BYTES, err);
     if (st != CTW_OK)
         return st;
     const struct ctw_json_node *root = ctw_json_root(doc);

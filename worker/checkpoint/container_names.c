@@ -1,0 +1,96 @@
+/* The tensors of all of a container's files, by name. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/checkpoint/container_internal.h"
+
+static uint32_t find_slot(const struct ctw_container *c, const char *name)
+{
+    uint32_t slot = (uint32_t)ctw_hash(0, name, strlen(name)) & c->slot_mask;
+    while (c->slots[slot] != 0 && strcmp(c->tensors[c->slots[slot] - 1].name, name) != 0)
+        slot = (slot + 1) & c->slot_mask;
+    return slot;
+}
+
+const struct ctw_tensor *ctw_container_find(const struct ctw_container *c, const char *name)
+{
+    uint32_t slot = find_slot(c, name);
+    return c->slots[slot] == 0 ? NULL : &c->tensors[c->slots[slot] - 1];
+}
+
+void ctw_odd_count(struct ctw_odd *odd, const char *tensor, const char *other, const char *shard)
+{
+    if (odd->n++ == 0)
+        *odd = (struct ctw_odd){.n = 1, .tensor = tensor, .other = other, .shard = shard};
+}
+
+const char *ctw_odd_more(const struct ctw_odd *odd, char buf[48])
+{
+    buf[0] = '\0';
+    if (odd->n > 1)
+        (void)snprintf(buf, 48, " (and %" PRId64 " more tensor%s)", odd->n - 1,
+                       odd->n > 2 ? "s" : "");
+    return buf;
+}
+
+/*
+ * Accepts a second tensor of one name only if both are equal: transformers reads the last shard's,
+ * so the names of the shards would choose between two that differ.
+ */
+static enum ctw_status check_copy(const struct ctw_container *c, const struct ctw_tensor *kept,
+                                  const struct ctw_tensor *copy, struct ctw_err *err)
+{
+    bool equal =
+        kept->dtype == copy->dtype && kept->n_dims == copy->n_dims &&
+        memcmp(kept->shape, copy->shape, sizeof(kept->shape)) == 0 && kept->bytes == copy->bytes &&
+        (c->headers_alone ||
+         memcmp(ctw_container_data(c, kept), ctw_container_data(c, copy), kept->bytes) == 0);
+    if (equal)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EFORMAT,
+                    "%s: tensor %s is also in %s, and the two differ; remove the shard that does "
+                    "not belong to the model from the folder and from %s",
+                    c->files[copy->file].name, kept->name, c->files[kept->file].name, c->list_name);
+}
+
+/* Joins the files' tensors into one array and one table of names. */
+enum ctw_status ctw_container_collect(struct ctw_container *c, struct ctw_err *err)
+{
+    size_t total = 0, n_slots = 4;
+    struct ctw_odd copies = {0};
+    char more[48];
+    enum ctw_status st = CTW_OK;
+    for (int f = 0; f < c->n_files; f++)
+        total += (size_t)c->files[f].records.n_tensors;
+    while (n_slots < 2 * total && n_slots < (size_t)1 << 31)
+        n_slots *= 2;
+    if (total >= n_slots)
+        return ctw_fail(err, CTW_EUNSUP, "found %zu tensors, more than are supported", total);
+    c->tensors = ctw_calloc(total, sizeof(*c->tensors));
+    c->slots = ctw_calloc(n_slots, sizeof(*c->slots));
+    if (c->tensors == NULL || c->slots == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of %zu tensors", total);
+    c->slot_mask = (uint32_t)(n_slots - 1);
+    for (int f = 0; f < c->n_files; f++)
+        for (int64_t i = 0; i < c->files[f].records.n_tensors && st == CTW_OK; i++) {
+            struct ctw_tensor *t = &c->tensors[c->n_tensors];
+            *t = c->files[f].records.tensors[i];
+            t->file = f;
+            uint32_t slot = find_slot(c, t->name);
+            if (c->slots[slot] == 0) {
+                c->slots[slot] = (uint32_t)++c->n_tensors;
+                continue;
+            }
+            const struct ctw_tensor *kept = &c->tensors[c->slots[slot] - 1];
+            ctw_odd_count(&copies, t->name, c->files[f].name, c->files[kept->file].name);
+            st = check_copy(c, kept, t, err);
+        }
+    if (st == CTW_OK && copies.n > 0)
+        ctw_warn("%s: tensor %s is also in %s%s; the copies are equal", copies.other, copies.tensor,
+                 copies.shard, ctw_odd_more(&copies, more));
+    return st;
+}

@@ -1,0 +1,60 @@
+#include "worker/checkpoint/model_keys.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "worker/checkpoint/adapter.h"
+#include "worker/checkpoint/foreign.h"
+
+/* Is the text "ORG/NAME": two words of letters, digits, '.', '_' and '-', which begin with a letter
+ * or a digit? */
+static bool is_hub_name(const char *dir)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "_-.";
+    enum { N_MARKS = 3 };
+    size_t alnum = sizeof(letters) - 1 - N_MARKS, organisation = strspn(dir, letters);
+    if (organisation == 0 || dir[organisation] != '/')
+        return false;
+    const char *name = dir + organisation + 1;
+    size_t n = strspn(name, letters);
+    return n > 0 && name[n] == '\0' && memchr(letters, dir[0], alnum) != NULL &&
+           memchr(letters, name[0], alnum) != NULL;
+}
+
+/* Says what dir is, and what to give: "cannot be opened" does not help a user who gave the wrong
+ * folder. */
+static enum ctw_status explain_missing(const char *dir, const char *file, struct ctw_err *err)
+{
+    struct stat st;
+    bool there = stat(dir, &st) == 0;
+    if (there && ctw_foreign_is_gguf(dir))
+        return ctw_fail(err, CTW_EUNSUP,
+                        "format \"GGUF\" is not supported; give the folder of the safetensors "
+                        "checkpoint that it was made from, with %s",
+                        file);
+    if (!there && is_hub_name(dir))
+        return ctw_fail(err, CTW_ENOTFOUND,
+                        "no such folder; if the name is one on the Hugging Face hub, fetch the "
+                        "checkpoint (hf download %s --local-dir DIR) and give DIR",
+                        dir);
+    if (!there || !S_ISDIR(st.st_mode))
+        return ctw_fail(err, CTW_ENOTFOUND,
+                        "%s; expected a checkpoint folder with %s and model.safetensors (or its "
+                        "shards and index)",
+                        there ? "a file, not a folder" : "no such folder", file);
+    enum ctw_status is_adapter = ctw_adapter_refuse(dir, err);
+    if (is_adapter != CTW_OK)
+        return is_adapter;
+    return ctw_fail(err, CTW_ENOTFOUND,
+                    "the folder has no %s; expected a Hugging Face checkpoint folder with %s and "
+                    "model.safetensors (or its shards and index)",
+                    file, file);
+}
+
+enum ctw_status ctw_model_keys_read(struct ctw_json **out, const char *dir, const char *file,
+                                    struct ctw_err *err)
+{
+    enum ctw_status st = ctw_json_parse_file(out, dir, file, CTW_MODEL_KEYS_MAX_BYTES, err);
+    return st == CTW_ENOTFOUND ? explain_missing(dir, file, err) : st;
+}
