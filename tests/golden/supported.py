@@ -76,6 +76,8 @@ SUPPORTED = {
     "olmo3-dense",
     "smollm3-dense",
     "mpt-dense",
+    "mamba2-dense",
+    "falcon_mamba-dense",
     "opt-dense",
     "opt_350m-dense",
     "qwen2_5_vl-dense",

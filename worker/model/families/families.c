@@ -20,6 +20,7 @@
     X(ernie4_5_moe)                                                                                \
     X(exaone4)                                                                                     \
     X(falcon)                                                                                      \
+    X(falcon_mamba)                                                                                \
     X(gemma)                                                                                       \
     X(gemma2)                                                                                      \
     X(gemma3)                                                                                      \
@@ -48,6 +49,7 @@
     X(llama)                                                                                       \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \
+    X(mamba2)                                                                                      \
     X(mimo)                                                                                        \
     X(mimo_v2_flash)                                                                               \
     X(minicpm)                                                                                     \
