@@ -61,6 +61,7 @@
     X(mixtral)                                                                                     \
     X(mpt)                                                                                         \
     X(nemotron)                                                                                    \
+    X(nemotron_h)                                                                                  \
     X(nemotron_nas)                                                                                \
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \

@@ -6,8 +6,8 @@
 
 extern const struct ctw_family ctw_family_mamba2, ctw_family_falcon_mamba;
 
-/* A model has no longest sequence: the keys have none. */
-enum { LONGEST = 1 << 20 };
+/* No key says how long sequences may be; lm-eval takes so many tokens then. */
+enum { LONGEST = 2048 };
 
 static const struct ctw_size_keys size_keys = {
     .inner = "", .n_head = "", .n_kv = "", .max_length = ""};
@@ -40,6 +40,7 @@ static void describe_layers(struct ctw_config *c, const struct ctw_sizes *s,
                                                  .final_norm = "backbone.norm_f",
                                                  .norm = *norm,
                                                  .tied = tied});
+    c->model->own_length = 0;
     for (int64_t i = 0; i < s->n_layers; i++) {
         ctw_describe_norm(c, i, CTW_AT_MIXER, norm, "norm", 0);
         ctw_describe_state_space(c, i, r);
