@@ -20,6 +20,7 @@
     X(ernie4_5_moe)                                                                                \
     X(exaone4)                                                                                     \
     X(falcon)                                                                                      \
+    X(falcon_h1)                                                                                   \
     X(falcon_mamba)                                                                                \
     X(gemma)                                                                                       \
     X(gemma2)                                                                                      \
@@ -44,6 +45,7 @@
     X(hunyuan_v1_dense)                                                                            \
     X(hunyuan_v1_moe)                                                                              \
     X(hy_v3)                                                                                       \
+    X(jamba)                                                                                       \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
     X(llama)                                                                                       \
