@@ -7,6 +7,8 @@
 
 #include "kernels/operations.h"
 
+enum { CTW_MAX_STATE = 256 };
+
 /* A vector of a layer. */
 struct ctw_ssm_vector {
     const void *data; /* device; NULL: zeros */
@@ -29,7 +31,8 @@ struct ctw_ssm_vector {
 struct ctw_op_ssm {
     enum ctw_dtype dtype; /* of x, b, c, dt, z and y */
     int64_t n_tok;
-    int64_t n_head, head, n_groups, n_state;
+    int64_t n_head, head, n_groups;
+    int64_t n_state; /* 1..CTW_MAX_STATE */
     bool own_decays;
     const void *x; /* device [n_tok, n_head * head], ldx apart */
     int64_t ldx;

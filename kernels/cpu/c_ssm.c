@@ -20,8 +20,7 @@ static float step_of(const struct ctw_op_ssm *op, int64_t row, int64_t h)
 {
     float dt = ctw_load_float(op->dt, op->dtype, row * op->lddt + h) + vector_at(&op->dt_bias, h);
     float step = dt > 30 ? dt : (float)ctw_ln(1 + ctw_exp((double)dt));
-    step = step > op->dt_min ? step : op->dt_min;
-    return step < op->dt_max ? step : op->dt_max;
+    return step < op->dt_min ? op->dt_min : step > op->dt_max ? op->dt_max : step; /* NaN stays */
 }
 
 /* The decay of element n of a state. */

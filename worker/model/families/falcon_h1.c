@@ -60,7 +60,7 @@ static void key_mamba(struct ctw_config *c, int64_t hidden, const struct factors
     r->is.n_head = ssm_key(c, "mamba_n_heads", 128, 1 << 16);
     r->is.head = ssm_key_auto(c, "mamba_d_head", inner / r->is.n_head);
     r->is.n_groups = ssm_key(c, "mamba_n_groups", 1, 1 << 16);
-    r->is.n_state = ssm_key(c, "mamba_d_state", 256, 1 << 12);
+    r->is.n_state = ssm_key(c, "mamba_d_state", 256, CTW_MAX_STATE);
     r->is.taps = (int)ssm_key(c, "mamba_d_conv", 4, CTW_MAX_TAPS);
     r->conv_bias = ctw_key_bool(c, "mamba_conv_bias", true);
     r->bias = ctw_key_bool(c, "mamba_proj_bias", false);

@@ -35,7 +35,7 @@ static void key_mamba(struct ctw_config *c, int64_t hidden, struct ctw_state_spa
                                  .n_head = (int64_t)(expand * (double)hidden),
                                  .head = 1,
                                  .n_groups = 1,
-                                 .n_state = ssm_key(c, "mamba_d_state", 16, 1 << 12),
+                                 .n_state = ssm_key(c, "mamba_d_state", 16, CTW_MAX_STATE),
                                  .taps = (int)ssm_key(c, "mamba_d_conv", 4, CTW_MAX_TAPS),
                                  .dt_rank = ssm_key_auto(c, "mamba_dt_rank", (hidden + 15) / 16),
                                  .dt_max = INFINITY};

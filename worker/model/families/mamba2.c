@@ -51,11 +51,12 @@ static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = sizes(c, 32768, 4096, 64);
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "layer_norm_epsilon", 1e-5);
-    struct ctw_state_space_rules r = {.norm = &norm,
-                                      .is = {.n_head = ssm_key(c, "num_heads", 128, 1 << 16),
-                                             .head = ssm_key(c, "head_dim", 64, 1 << 16),
-                                             .n_groups = ssm_key(c, "n_groups", 8, 1 << 16),
-                                             .n_state = ssm_key(c, "state_size", 128, 1 << 12)}};
+    struct ctw_state_space_rules r = {
+        .norm = &norm,
+        .is = {.n_head = ssm_key(c, "num_heads", 128, 1 << 16),
+               .head = ssm_key(c, "head_dim", 64, 1 << 16),
+               .n_groups = ssm_key(c, "n_groups", 8, 1 << 16),
+               .n_state = ssm_key(c, "state_size", 128, CTW_MAX_STATE)}};
     double expand = ctw_key_number(c, "expand", 2, CTW_NULL_REFUSED, 1e-3, 1e3);
     if (c->status == CTW_OK && (int64_t)(expand * (double)s.hidden) != ctw_ssm_inner(&r.is))
         ctw_key_fail(c, "expand", CTW_EFORMAT, "expected num_heads * head_dim / hidden_size");
@@ -76,7 +77,7 @@ static void describe_falcon(struct ctw_config *c)
                .n_head = (int64_t)(expand * (double)s.hidden),
                .head = 1,
                .n_groups = 1,
-               .n_state = ssm_key(c, "state_size", 16, 1 << 12),
+               .n_state = ssm_key(c, "state_size", 16, CTW_MAX_STATE),
                .dt_rank = ssm_key_auto(c, "time_step_rank", (s.hidden + 15) / 16),
                .dt_max = INFINITY}};
     describe_layers(c, &s, &norm, true, &r);

@@ -1,6 +1,6 @@
 /*
- * Nemotron H and Nemotron 3: each layer is one branch, a Mamba 2 layer, attention without positions,
- * a plain MLP or a mixture of plain experts, which may work in a latent space. Defaults:
+ * Nemotron H and Nemotron 3: each layer is one branch, a Mamba 2 layer, attention without
+ * positions, a plain MLP or a mixture of plain experts, which may work in a latent space. Defaults:
  * NemotronHConfig.
  */
 #include "worker/model/families/state_space_keys.h"
@@ -23,18 +23,21 @@ static char letter_of(struct ctw_config *c, const struct ctw_json_node *node)
     static const struct {
         const char *name;
         char letter;
-    } names[] = {{"mamba", MAMBA},         {"linear_attention", MAMBA},
-                 {"attention", ATTENTION}, {"full_attention", ATTENTION},
-                 {"mlp", MLP},             {"moe", MIXTURE}};
+    } names[] = {{"mamba", MAMBA},
+                 {"linear_attention", MAMBA},
+                 {"attention", ATTENTION},
+                 {"full_attention", ATTENTION},
+                 {"mlp", MLP},
+                 {"moe", MIXTURE}};
     const char *text = "";
     c->status = ctw_json_as_string(node, &text, &c->err);
     for (size_t i = 0; c->status == CTW_OK && i < CTW_COUNT(names); i++)
         if (strcmp(text, names[i].name) == 0)
             return names[i].letter;
     if (c->status == CTW_OK)
-        c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
-                                  "\"%s\" is not supported; supported: mamba, attention, mlp, moe",
-                                  text);
+        c->status =
+            ctw_json_fail(node, &c->err, CTW_EUNSUP,
+                          "\"%s\" is not supported; supported: mamba, attention, mlp, moe", text);
     return MLP;
 }
 
@@ -84,7 +87,7 @@ static void key_mamba(struct ctw_config *c, struct ctw_state_space_rules *r)
         .n_head = ssm_key(c, "mamba_num_heads", 128, 1 << 16),
         .head = ssm_key(c, "mamba_head_dim", 64, 1 << 16),
         .n_groups = key_either(c, "n_groups", "mamba_n_groups", 8, 1 << 16),
-        .n_state = ssm_key(c, "ssm_state_size", 128, 1 << 12),
+        .n_state = ssm_key(c, "ssm_state_size", 128, CTW_MAX_STATE),
         .taps = (int)key_either(c, "conv_kernel", "mamba_d_conv", 4, CTW_MAX_TAPS),
         /* The class does not read time_step_limit. */
         .dt_min = (float)ctw_key_number(c, least, 0.001, CTW_NULL_REFUSED, 0, 1e9),
@@ -131,8 +134,8 @@ static void key_mlps(struct ctw_config *c, int64_t inner, struct nemotron_h *m)
                    .group_best = 2,
                    .normalised = ctw_key_bool(c, "norm_topk_prob", true),
                    .sum_add = 1e-20,
-                   .scale = ctw_key_number(c, "routed_scaling_factor", 1, CTW_NULL_REFUSED, 1e-6,
-                                           1e6)}};
+                   .scale =
+                       ctw_key_number(c, "routed_scaling_factor", 1, CTW_NULL_REFUSED, 1e-6, 1e6)}};
 }
 
 static void describe_layer(struct ctw_config *c, int64_t i, const struct nemotron_h *m,
@@ -178,8 +181,9 @@ static void describe(struct ctw_config *c)
                                                .o = "mixer.o_proj"};
     key_mlps(c, s.inner, &m);
     ctw_describe_model(c, &s,
-                       &(struct ctw_model_rules){
-                           .embed = "model.embeddings", .final_norm = "model.norm_f", .norm = norm});
+                       &(struct ctw_model_rules){.embed = "model.embeddings",
+                                                 .final_norm = "model.norm_f",
+                                                 .norm = norm});
     for (int64_t i = 0; i < s.n_layers; i++)
         describe_layer(c, i, &m, &norm);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/conv.h"
+#include "kernels/ssm.h"
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/state_space.h"
 
