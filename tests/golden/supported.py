@@ -92,6 +92,7 @@ SUPPORTED = {
     "opt_350m-dense",
     "qwen2_5_vl-dense",
     "lfm2-dense",
+    "lfm2_moe-dense",
     "qwen3_vl-dense",
     "seed_oss-dense",
     "stablelm-dense",

@@ -48,6 +48,7 @@
     X(jamba)                                                                                       \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
+    X(lfm2_moe)                                                                                    \
     X(llama)                                                                                       \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \
@@ -94,6 +95,7 @@
     X(kimi_k25)                                                                                    \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
+    X(lfm2_vl)                                                                                     \
     X(qwen3_vl)                                                                                    \
     X(qwen3_vl_moe)
 
