@@ -3,6 +3,8 @@
  * positions, a plain MLP or a mixture of plain experts, which may work in a latent space. Defaults:
  * NemotronHConfig.
  */
+#include <stdio.h>
+
 #include "worker/model/families/state_space_keys.h"
 
 extern const struct ctw_family ctw_family_nemotron_h;
@@ -57,19 +59,17 @@ static void key_layers(struct ctw_config *c, char *letters)
 {
     static const char pattern[] = "hybrid_override_pattern";
     const char *types = ctw_key_either(c, "layers_block_type", "layer_types");
-    (void)strcpy(letters, "ME*-"); /* the class's default */
     if (ctw_key_is_given(c, types)) {
-        (void)memset(letters, 0, CTW_MAX_DECODERS + 1);
         key_types(c, types, letters);
         return;
     }
-    const char *text = ctw_key_string(c, pattern, letters);
+    const char *text = ctw_key_string(c, pattern, "ME*-");
     size_t n = strlen(text);
     if (n < 1 || n > CTW_MAX_DECODERS || strspn(text, "M*-E") != n)
         ctw_key_fail(c, pattern, CTW_EFORMAT, "expected 1 to %d letters, of M, *, - and E",
                      CTW_MAX_DECODERS);
     else
-        (void)strcpy(letters, text);
+        (void)snprintf(letters, CTW_MAX_DECODERS + 1, "%s", text);
 }
 
 static int64_t key_either(struct ctw_config *c, const char *name, const char *older, int64_t absent,
