@@ -22,6 +22,7 @@
     X(attention)                                                                                   \
     X(gate)                                                                                        \
     X(conv)                                                                                        \
+    X(ssm)                                                                                         \
     X(index)                                                                                       \
     X(head)                                                                                        \
     X(divergence)                                                                                  \

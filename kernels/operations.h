@@ -76,7 +76,8 @@ enum ctw_glu_kind {
     CTW_GLU_PLAIN,       /* act(g) * u */
     CTW_GLU_CLAMPED,     /* act(min(g, limit)) * clamp(u) */
     CTW_GLU_CLAMPED_ACT, /* min(act(g), limit) * clamp(u) */
-    CTW_GLU_OFFSET       /* m * sigmoid(alpha * m) * (clamp(u) + 1), m = min(g, limit); no act */
+    CTW_GLU_OFFSET,      /* m * sigmoid(alpha * m) * (clamp(u) + 1), m = min(g, limit); no act */
+    CTW_GLU_SLOPED       /* m * sigmoid(alpha * m) * clamp(u), m = min(g, limit); no act */
 };
 
 struct ctw_glu {

@@ -146,6 +146,8 @@ double ctw_cpu_glu(enum ctw_activation act, const struct ctw_glu *glu, double g,
         return clamp(ctw_cpu_activate(act, NULL, g), -INFINITY, most) * clamp(u, -most, most);
     case CTW_GLU_OFFSET:
         return below / (1 + ctw_exp(-glu->alpha * below)) * (clamp(u, -most, most) + 1);
+    case CTW_GLU_SLOPED:
+        return below / (1 + ctw_exp(-glu->alpha * below)) * clamp(u, -most, most);
     default:
         return ctw_cpu_activate(act, NULL, g) * u;
     }

@@ -20,6 +20,7 @@ struct ctw_cpu;
     X(linear)                                                                                      \
     X(qkv)                                                                                         \
     X(attention)                                                                                   \
+    X(ssm)                                                                                         \
     X(head)                                                                                        \
     X(divergence)
 

@@ -165,10 +165,10 @@ static void join_gate(const struct ctw_op_linear *op, float *c, float *up, int64
     for (int64_t i = 0; i < n; i += VL) {
         vf g = vf_min(most, vf_load(c + i));
         vf u = vf_max(least, vf_min(most, vf_load(up + i)));
-        if (glu->kind == CTW_GLU_OFFSET) {
+        if (glu->kind == CTW_GLU_OFFSET || glu->kind == CTW_GLU_SLOPED)
             g = vf_mul(g, vf_sigmoid(vf_mul(vf_set1(glu->alpha), g)));
+        if (glu->kind == CTW_GLU_OFFSET)
             u = vf_add(u, one);
-        }
         vf_store(c + i, glu->kind == CTW_GLU_CLAMPED ? g : vf_mul(g, u));
         vf_store(up + i, u);
     }

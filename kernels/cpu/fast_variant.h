@@ -17,6 +17,7 @@
 #include "kernels/cpu/fast_norm.h"
 #include "kernels/cpu/fast_keys.h"
 #include "kernels/cpu/fast_attention.h"
+#include "kernels/cpu/fast_ssm.h"
 #include "kernels/cpu/fast_head.h"
 #include "kernels/cpu/fast_divergence.h"
 /* clang-format on */
@@ -39,8 +40,8 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
     {                                                                                              \
         .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
         .embed = fast_embed, .norm = fast_norm, .act = fast_act, .quantise = fast_quantise,        \
-        .linear = fast_linear, .qkv = fast_qkv, .attention = fast_attention, .head = fast_head,    \
-        .divergence = fast_divergence                                                              \
+        .linear = fast_linear, .qkv = fast_qkv, .attention = fast_attention, .ssm = fast_ssm,      \
+        .head = fast_head, .divergence = fast_divergence                                           \
     }
 
 #endif

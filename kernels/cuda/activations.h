@@ -66,6 +66,8 @@ static __device__ __forceinline__ float ctw_cuda_glu(enum ctw_activation act, co
     float most = glu.limit, below = g > most ? most : g;
     if (glu.kind == CTW_GLU_OFFSET)
         return below / (1.0f + expf(-glu.alpha * below)) * (ctw_cuda_clamp(u, -most, most) + 1.0f);
+    if (glu.kind == CTW_GLU_SLOPED)
+        return below / (1.0f + expf(-glu.alpha * below)) * ctw_cuda_clamp(u, -most, most);
     float x = glu.kind == CTW_GLU_CLAMPED ? below : g;
     float a = ctw_cuda_is_relu(act) ? ctw_cuda_relu(act, x) : ctw_cuda_smooth(act, x);
     if (glu.kind == CTW_GLU_PLAIN)

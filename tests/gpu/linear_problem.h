@@ -120,7 +120,7 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->op.residual_dtype = rng_below(3) == 0 ? dtype : CTW_F32;
     p->x_pool = p->y_pool = s->m;
     if (!dense && epilogue == CTW_EPI_GATE && rng_below(2) == 0) {
-        p->op.glu.kind = (enum ctw_glu_kind)rng_below(CTW_GLU_OFFSET + 1);
+        p->op.glu.kind = (enum ctw_glu_kind)rng_below(CTW_GLU_SLOPED + 1);
         p->op.glu.limit = rng_below(3) == 0 ? INFINITY : 1.5f;
         p->op.glu.alpha = 1.702f;
         p->op.act = rng_below(2) == 0 ? CTW_ACT_SILU : p->op.act;
@@ -338,7 +338,7 @@ static double bound(const struct problem *p, int64_t t, int64_t o, double want)
             e_up += half_step(p->op.dtype, fabs(up) + e_up);
         }
         up = fabs(up) + (p->op.glu.kind == CTW_GLU_OFFSET ? 1 : 0);
-        if (p->op.act == CTW_ACT_RELU2 && p->op.glu.kind != CTW_GLU_OFFSET) { /* of the square */
+        if (p->op.act == CTW_ACT_RELU2 && p->op.glu.kind < CTW_GLU_OFFSET) { /* of the square */
             e = (2 * fabs(sum) + e) * e;
             sum *= sum;
         }

@@ -39,6 +39,7 @@ ROOMS = {
                      "kernels/cuda/decode"),
     "kernels/cuda/gemm": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/attention": ("base", "kernels", "kernels/cuda"),
+    "kernels/cuda/recurrent": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/decode": ("base", "kernels", "kernels/formats", "kernels/formats/*", "kernels/cuda"),
     "worker/checkpoint": ("base", "kernels", "kernels/formats"),
     "worker/model": ("base", "kernels", "worker/checkpoint", "worker/model/*"),
@@ -86,6 +87,7 @@ LARGE_ROOMS = {
     "worker/model/rope": "to go: the readers of keys are in the file that chooses the type",
     "worker/model/families": "one file a family",
     "kernels/cpu": "one file a variant of each operation",
+    "kernels": "a header and a checked call for each operation",
 }
 # Room -> reason for files that use each other in a circle.
 CIRCLES_ALLOWED = {
@@ -101,7 +103,8 @@ CIRCLES_ALLOWED = {
 SAME_NAMES_ALLOWED = {
     "decode.h": "one in the folder of each weight format, whose name tells it apart",
     **dict.fromkeys(("all.h", "list.h"), "the table of weight formats, that of kinds, that of operations"),
-    **dict.fromkeys(("attention.c", "dense.c", "kinds.c", "kinds.h", "latent.c", "mixture.c", "own_input.c", "short_conv.c"),
+    **dict.fromkeys(("attention.c", "dense.c", "kinds.c", "kinds.h", "latent.c", "mixture.c", "own_input.c", "short_conv.c",
+                     "state_space.c"),
                     "a kind of branch: how the model describes it, and how the engine runs it (dense.c: a weight format, too)"),
     "keys.c": "to go: keys of config.json, and keys of attention",
 }

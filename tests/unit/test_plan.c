@@ -333,7 +333,7 @@ static void put_mixtures(struct ctw_layer *const l[2], struct ctw_matrix *matric
     for (int i = 0; i < 2; i++) {
         struct ctw_mixture *x = &l[i]->branch[CTW_MLP].mixture;
         l[i]->branch[CTW_MLP].kind = CTW_KIND_mixture;
-        *x = (struct ctw_mixture){.inner = INNER, .gated = true};
+        *x = (struct ctw_mixture){.width = 576, .inner = INNER, .gated = true};
         l[i]->expert = matrices;
         l[i]->n_experts = x->route.n_experts = i == 0 ? 6 : 4;
         x->route.chosen = i == 0 ? 2 : 3;

@@ -25,7 +25,8 @@ static int kernel_of(bool gate, enum ctw_activation act, const struct ctw_glu *g
 {
     if (!gate)
         return STORE;
-    if (glu->kind == CTW_GLU_OFFSET || (glu->kind != CTW_GLU_PLAIN && act == CTW_ACT_SILU))
+    if (glu->kind == CTW_GLU_OFFSET || glu->kind == CTW_GLU_SLOPED ||
+        (glu->kind != CTW_GLU_PLAIN && act == CTW_ACT_SILU))
         return GLU;
     if (glu->kind != CTW_GLU_PLAIN)
         return -1;
@@ -39,10 +40,10 @@ static struct glu glu_of(const struct ctw_glu *glu)
         a.above = glu->limit;
     else
         a.below = glu->limit;
-    if (glu->kind == CTW_GLU_OFFSET) {
+    if (glu->kind == CTW_GLU_OFFSET || glu->kind == CTW_GLU_SLOPED)
         a.alpha = glu->alpha;
+    if (glu->kind == CTW_GLU_OFFSET)
         a.offset = 1;
-    }
     return a;
 }
 

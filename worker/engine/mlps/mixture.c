@@ -5,7 +5,8 @@
  * the order of their indices, regardless of the other rows.
  *
  * The outputs are added to the residual itself, after the shared expert's; or, if something comes
- * between, to f->sum, and at last that to the residual.
+ * between, to f->sum, and at last that to the residual. Experts with a latent width add to f->sum,
+ * too, of which a product is added to the residual.
  */
 #include <string.h>
 
@@ -27,8 +28,18 @@ static bool has_sum(const struct ctw_layer *l, int branch)
            l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present;
 }
 
+/* Is f->sum what the experts add to? */
+static bool uses_sum(const struct ctw_step *s)
+{
+    return mixture_of(s)->latent || has_sum(s->layer, s->index);
+}
+
 static enum ctw_epilogue epilogue(const struct ctw_layer *l, int branch, int product)
 {
+    if (product == CTW_P_LATENT_IN)
+        return CTW_EPI_STORE;
+    if (product == CTW_P_LATENT_OUT)
+        return CTW_EPI_ADD;
     if (product == CTW_P_GATE_UP)
         return l->branch[branch].mixture.shared.gated ? CTW_EPI_GATE : CTW_EPI_STORE;
     if (product != CTW_P_DOWN)
@@ -43,16 +54,16 @@ static char *rows_at(const struct ctw_step *s, void *base, size_t row_bytes)
     return (char *)base + (size_t)s->chunk->tok0 * row_bytes;
 }
 
-/* The chunk's rows of what the experts read, [n_tok, hidden]. */
+/* The chunk's rows of what the experts read, [n_tok, width]. */
 static void *mixed_of(const struct ctw_step *s)
 {
-    size_t hidden = (size_t)s->f->model->hidden;
-    return rows_at(s, s->f->mixed, hidden * ctw_dtype_bytes(s->f->dtype));
+    size_t width = (size_t)mixture_of(s)->width;
+    return rows_at(s, s->f->mixed, width * ctw_dtype_bytes(s->f->dtype));
 }
 
 static void *sum_of(const struct ctw_step *s)
 {
-    return rows_at(s, s->f->sum, (size_t)s->f->model->hidden * sizeof(float));
+    return rows_at(s, s->f->sum, (size_t)mixture_of(s)->width * sizeof(float));
 }
 
 /* y [n_tok, n] = a product of x, in fp32 */
@@ -134,7 +145,7 @@ static enum ctw_status add_shared(const struct ctw_step *s, void *y, float facto
 {
     struct ctw_forward *f = s->f;
     const struct ctw_dense *d = &mixture_of(s)->shared;
-    const void *x = mixed_of(s);
+    const void *x = mixture_of(s)->latent ? f->norm : mixed_of(s);
     enum ctw_status st = CTW_OK;
     if (ctw_step_rule(s, CTW_AT_EXPERTS)->present) {
         st = ctw_step_read(s, CTW_AT_IN, err);
@@ -157,9 +168,9 @@ static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_mixture *m = mixture_of(s);
-    const void *x = mixed_of(s);
+    void *x = m->latent ? f->norm : mixed_of(s);
     bool own = ctw_step_rule(s, CTW_AT_EXPERTS)->present;
-    enum ctw_status st = ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_IN, mixed_of(s), err);
+    enum ctw_status st = ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_IN, x, err);
     if (st == CTW_OK && ctw_step_rule(s, CTW_AT_ROUTER)->present) {
         st = ctw_step_read(s, CTW_AT_ROUTER, err);
         x = f->norm;
@@ -168,6 +179,9 @@ static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
         st = logits(s, CTW_P_ROUTER, x, f->logits, m->route.n_experts, err);
     if (st == CTW_OK)
         st = route(s, err);
+    if (st == CTW_OK && m->latent)
+        st = ctw_step_product(s, CTW_P_LATENT_IN, f->norm, f->model->hidden, mixed_of(s), m->width,
+                              err);
     if (st != CTW_OK || !m->has_shared || has_sum(s->layer, s->index))
         return st;
     return add_shared(s, ctw_step_residual(s), s->branch->factor, err);
@@ -246,7 +260,7 @@ static struct ctw_op_linear gather(const struct ctw_step *s, const struct part *
     struct ctw_op_linear op = up_of(s, part->expert, part->i, shards);
     op.n_tok = part->n;
     op.x = s->f->mixed;
-    op.ldx = s->f->model->hidden;
+    op.ldx = x->width;
     op.x_rows = s->f->expert_rows + part->row0;
     op.x_weight = x->on_input ? s->f->expert_weights + part->row0 : NULL;
     op.y = inner_of(s, part);
@@ -262,8 +276,8 @@ static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part 
     op.n_tok = part->n;
     op.x = inner_of(s, part);
     op.ldx = x->inner;
-    op.y = has_sum(s->layer, s->index) ? s->f->sum : s->f->x;
-    op.ldy = s->f->model->hidden;
+    op.y = uses_sum(s) ? s->f->sum : s->f->x;
+    op.ldy = x->width;
     op.y_rows = s->f->expert_rows + part->row0;
     op.y_weight = x->on_input ? NULL : s->f->expert_weights + part->row0;
     return op;
@@ -317,9 +331,9 @@ static enum ctw_status group(const struct ctw_step *s, int64_t n_tok, struct ctw
                                                           .row_weights = f->expert_weights,
                                                           .start = f->device_start},
                                    err);
-    if (st == CTW_OK && has_sum(s->layer, s->index))
+    if (st == CTW_OK && uses_sum(s))
         st = ctw_device_zero(f->be, f->sum,
-                             (size_t)n_tok * (size_t)f->model->hidden * sizeof(float), err);
+                             (size_t)n_tok * (size_t)mixture_of(s)->width * sizeof(float), err);
     if (st == CTW_OK)
         st = ctw_device_download(f->be, f->start, f->device_start,
                                  ((size_t)r->n_experts + 1) * sizeof(*f->start), err);
@@ -379,10 +393,31 @@ static enum ctw_status run_experts(const struct ctw_step *s, int64_t n_tok, ctw_
 
 /* ---- the chunk, afterwards ---------------------------------------------------------------- */
 
+/* residual += latent_out(the experts' sum) */
+static enum ctw_status leave_latent(const struct ctw_step *s, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const int64_t width = mixture_of(s)->width;
+    enum ctw_status st = ctw_norm(f->be,
+                                  &(struct ctw_op_norm){.kind = CTW_NORM_NONE,
+                                                        .dtype = f->dtype,
+                                                        .n_tok = s->chunk->n_tok,
+                                                        .dim = width,
+                                                        .x = sum_of(s),
+                                                        .x_dtype = CTW_F32,
+                                                        .y = f->wide},
+                                  err);
+    return st == CTW_OK ? ctw_step_add_product(s, CTW_P_LATENT_OUT, f->wide, width,
+                                               ctw_step_residual(s), NULL, err)
+                        : st;
+}
+
 static enum ctw_status end(const struct ctw_step *s, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    if (has_sum(s->layer, s->index)) {
+    if (mixture_of(s)->latent)
+        st = leave_latent(s, err);
+    else if (has_sum(s->layer, s->index)) {
         if (ctw_step_rule(s, CTW_AT_EXPERTS_OUT)->present)
             st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s), err);
         if (st == CTW_OK && mixture_of(s)->has_shared)
@@ -400,12 +435,12 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
 {
     const struct ctw_mixture *m = &l->branch[branch].mixture;
     (void)longest;
-    w->wide = ctw_max64(w->wide, ctw_max64(m->shared.inner, 2 * m->inner));
+    w->wide = ctw_max64(w->wide, ctw_max64(m->width, ctw_max64(m->shared.inner, 2 * m->inner)));
     w->inner_k = ctw_max64(w->inner_k, ctw_max64(m->shared.inner, m->inner));
     w->n_experts = ctw_max64(w->n_experts, m->route.n_experts);
     w->chosen = ctw_max64(w->chosen, m->route.chosen);
     w->expert_inner = ctw_max64(w->expert_inner, m->inner);
-    w->sum |= has_sum(l, branch);
+    w->sum |= m->latent || has_sum(l, branch);
 }
 
 static struct ctw_expert_products experts(const struct ctw_branch *b)
@@ -414,6 +449,7 @@ static struct ctw_expert_products experts(const struct ctw_branch *b)
     return (struct ctw_expert_products){.up = &m->up,
                                         .down = &m->down,
                                         .gated = m->gated,
+                                        .width = m->width,
                                         .inner = m->inner,
                                         .chosen = m->route.chosen};
 }

@@ -33,6 +33,7 @@ static inline int64_t ctw_wide_up(int64_t elements)
 struct ctw_expert_products {
     const struct ctw_product *up, *down;
     bool gated;
+    int64_t width; /* of what they read */
     int64_t inner;
     int chosen; /* by a token */
 };

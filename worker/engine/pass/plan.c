@@ -84,7 +84,7 @@ static void reserve_experts(struct ctw_reserve *r, const struct ctw_model *model
         enum ctw_epilogue epilogue = down       ? CTW_EPI_SCATTER
                                      : x->gated ? CTW_EPI_GATE
                                                 : CTW_EPI_STORE;
-        int64_t n = ctw_plan_columns(p), k = down ? x->inner : model->hidden;
+        int64_t n = ctw_plan_columns(p), k = down ? x->inner : x->width;
         for (int e = 0; e < l->n_experts; e++)
             r->input_elems =
                 ctw_max64(r->input_elems,

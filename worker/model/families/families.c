@@ -20,6 +20,8 @@
     X(ernie4_5_moe)                                                                                \
     X(exaone4)                                                                                     \
     X(falcon)                                                                                      \
+    X(falcon_h1)                                                                                   \
+    X(falcon_mamba)                                                                                \
     X(gemma)                                                                                       \
     X(gemma2)                                                                                      \
     X(gemma3)                                                                                      \
@@ -43,11 +45,14 @@
     X(hunyuan_v1_dense)                                                                            \
     X(hunyuan_v1_moe)                                                                              \
     X(hy_v3)                                                                                       \
+    X(jamba)                                                                                       \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
+    X(lfm2_moe)                                                                                    \
     X(llama)                                                                                       \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \
+    X(mamba2)                                                                                      \
     X(mimo)                                                                                        \
     X(mimo_v2_flash)                                                                               \
     X(minicpm)                                                                                     \
@@ -59,6 +64,7 @@
     X(mixtral)                                                                                     \
     X(mpt)                                                                                         \
     X(nemotron)                                                                                    \
+    X(nemotron_h)                                                                                  \
     X(nemotron_nas)                                                                                \
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
@@ -89,6 +95,7 @@
     X(kimi_k25)                                                                                    \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
+    X(lfm2_vl)                                                                                     \
     X(qwen3_vl)                                                                                    \
     X(qwen3_vl_moe)
 

@@ -328,6 +328,7 @@ struct ctw_latent_attention {
 
 /* A dense MLP. Names: NULL is Llama's. */
 struct ctw_mlp {
+    int branch; /* of the layer; 0: CTW_MLP */
     int64_t inner;
     enum ctw_activation act;
     bool plain; /* no gate */
@@ -382,6 +383,9 @@ struct ctw_experts {
     const char *gate, *up;      /* "gate_proj", "up_proj" */
     const char *gate_up, *down; /* "gate_up_proj", "down_proj" */
     struct ctw_router router;
+    int64_t latent;                     /* the experts read and write so many values; 0: hidden */
+    const char *latent_in, *latent_out; /* the modules from and to hidden */
+    bool latent_bias;
     const struct ctw_mlp *shared; /* the shared expert; its names are the family's; NULL: none */
     const char *shared_gate;      /* the module of its factor [1, hidden]; NULL: none */
 };

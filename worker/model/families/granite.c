@@ -1,11 +1,11 @@
 /*
  * Granite 3 and the dense Granite 4: Llama's layers, with factors of the embedding, the scores, the
- * branches and the logits. Defaults: GraniteConfig. And the hybrid Granite 4, if all its layers are
- * attention and it has no experts: gate and up are fused. Defaults: GraniteMoeHybridConfig. And
- * Granite 3's mixtures, whose stacks of experts are named in a way of their own. Defaults:
- * GraniteMoeConfig.
+ * branches and the logits. Defaults: GraniteConfig. And the hybrid Granite 4: Mamba 2 in most
+ * layers, a fused MLP, or the same as the shared expert of a mixture. Defaults:
+ * GraniteMoeHybridConfig. And Granite 3's mixtures, whose stacks of experts are named in a way of
+ * their own. Defaults: GraniteMoeConfig.
  */
-#include "worker/model/families/family.h"
+#include "worker/model/families/state_space_keys.h"
 
 extern const struct ctw_family ctw_family_granite;
 extern const struct ctw_family ctw_family_granitemoehybrid;
@@ -25,30 +25,13 @@ static struct ctw_mlp key_mlp(struct ctw_config *c, const struct ctw_sizes *s)
                             .bias = ctw_key_bool(c, "mlp_bias", false)};
 }
 
-/* Refuses other layers than attention. */
-static struct ctw_mlp key_hybrid_mlp(struct ctw_config *c, const struct ctw_sizes *s)
-{
-    if (ctw_key_int(c, "num_local_experts", 8, 0, 0, 1 << 20) != 0)
-        ctw_key_fail(c, "num_local_experts", CTW_EUNSUP, "experts are not supported");
-    if (!ctw_key_is_given(c, "layer_types"))
-        ctw_key_fail(c, "layer_types", CTW_EUNSUP,
-                     "expected, as layers without it are Mamba's, which are not supported");
-    ctw_key_windows(c, s->n_layers, 0, &(struct ctw_window_rule){.every = 1});
-    return (struct ctw_mlp){
-        .inner = ctw_key_int(c, "shared_intermediate_size", 1024, CTW_NULL_REFUSED, 1, 1 << 20),
-        .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
-        .fused = true,
-        .gate_up = "shared_mlp.input_linear",
-        .down = "shared_mlp.output_linear"};
-}
-
-static struct ctw_experts key_experts(struct ctw_config *c, const struct ctw_sizes *s)
+static struct ctw_experts mixture(int64_t n, int64_t chosen, int64_t inner, enum ctw_activation act)
 {
     return (struct ctw_experts){
-        .n = ctw_key_int(c, "num_local_experts", 8, CTW_NULL_REFUSED, 1, CTW_MAX_EXPERTS),
-        .chosen = ctw_key_int(c, "num_experts_per_tok", 2, CTW_NULL_REFUSED, 1, CTW_MAX_CHOSEN),
-        .inner = s->inner,
-        .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
+        .n = n,
+        .chosen = chosen,
+        .inner = inner,
+        .act = act,
         .stacked = true,
         .fused = true,
         .module = "",
@@ -56,6 +39,80 @@ static struct ctw_experts key_experts(struct ctw_config *c, const struct ctw_siz
         .gate_up = "block_sparse_moe.input_linear",
         .down = "block_sparse_moe.output_linear",
         .router = {.module = "block_sparse_moe.router.layer", .score = CTW_SCORE_SOFTMAX_CHOSEN}};
+}
+
+/* What a hybrid's layers have beside attention. */
+struct hybrid {
+    bool mamba[CTW_MAX_DECODERS]; /* which layers have Mamba 2 in its place */
+    struct ctw_state_space_rules rules;
+    struct ctw_mlp mlp; /* of layers without experts; else the shared expert */
+    bool has_experts, has_mamba;
+    struct ctw_experts experts;
+};
+
+static void key_layer_types(struct ctw_config *c, int64_t n, struct hybrid *h)
+{
+    const char *key = ctw_key_either(c, "layer_types", "layers_block_type");
+    h->has_mamba = !ctw_key_is_given(c, key);
+    for (int64_t i = 0; i < n && h->has_mamba; i++)
+        h->mamba[i] = true;
+    const struct ctw_json_node *node = h->has_mamba ? NULL : ctw_key_list(c, key, n);
+    for (int64_t i = 0; node != NULL && c->status == CTW_OK; i++, node = ctw_json_next(node)) {
+        const char *type = "";
+        c->status = ctw_json_as_string(node, &type, &c->err);
+        h->mamba[i] = strcmp(type, "mamba") == 0 || strcmp(type, "linear_attention") == 0;
+        h->has_mamba |= h->mamba[i];
+        if (c->status == CTW_OK && !h->mamba[i] && strcmp(type, "attention") != 0 &&
+            strcmp(type, "full_attention") != 0)
+            c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
+                                      "\"%s\" is not supported; supported: mamba, attention", type);
+    }
+}
+
+static void key_mamba(struct ctw_config *c, int64_t hidden, struct ctw_state_space_rules *r)
+{
+    double expand = ctw_key_number(c, "mamba_expand", 2, CTW_NULL_REFUSED, 1e-3, 1e3);
+    int64_t inner = (int64_t)(expand * (double)hidden);
+    r->module = "mamba";
+    r->is.n_head = ssm_key(c, "mamba_n_heads", 128, 1 << 16);
+    r->is.head = ssm_key_auto(c, "mamba_d_head", inner / r->is.n_head);
+    r->is.n_groups = ssm_key(c, "mamba_n_groups", 1, 1 << 16);
+    r->is.n_state = ssm_key(c, "mamba_d_state", 256, CTW_MAX_STATE);
+    r->is.taps = (int)ssm_key(c, "mamba_d_conv", 4, CTW_MAX_TAPS);
+    r->conv_bias = ctw_key_bool(c, "mamba_conv_bias", true);
+    r->bias = r->out_bias = ctw_key_bool(c, "mamba_proj_bias", false);
+    ssm_key_limit(c, &r->is);
+    if (c->status == CTW_OK && ctw_ssm_inner(&r->is) != inner)
+        ctw_key_fail(c, "mamba_d_head", CTW_EFORMAT,
+                     "expected mamba_expand * hidden_size / mamba_n_heads");
+}
+
+static void key_hybrid(struct ctw_config *c, const struct ctw_sizes *s, struct hybrid *h)
+{
+    key_layer_types(c, s->n_layers, h);
+    if (h->has_mamba)
+        key_mamba(c, s->hidden, &h->rules);
+    h->mlp = (struct ctw_mlp){
+        .inner = ctw_key_int(c, "shared_intermediate_size", 1024, CTW_NULL_REFUSED, 1, 1 << 20),
+        .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
+        .fused = true,
+        .gate_up = "shared_mlp.input_linear",
+        .down = "shared_mlp.output_linear"};
+    int64_t n = ctw_key_int(c, "num_local_experts", 8, 0, 0, CTW_MAX_EXPERTS);
+    h->has_experts = n > 0;
+    if (n == 0)
+        return;
+    h->experts =
+        mixture(n, ctw_key_int(c, "num_experts_per_tok", 2, CTW_NULL_REFUSED, 1, CTW_MAX_CHOSEN),
+                s->inner, h->mlp.act);
+    h->experts.shared = &h->mlp;
+}
+
+static struct ctw_experts key_experts(struct ctw_config *c, const struct ctw_sizes *s)
+{
+    int64_t n = ctw_key_int(c, "num_local_experts", 8, CTW_NULL_REFUSED, 1, CTW_MAX_EXPERTS);
+    int64_t chosen = ctw_key_int(c, "num_experts_per_tok", 2, CTW_NULL_REFUSED, 1, CTW_MAX_CHOSEN);
+    return mixture(n, chosen, s->inner, ctw_key_activation(c, "hidden_act", CTW_ACT_SILU));
 }
 
 static void describe_with(struct ctw_config *c, enum kind kind)
@@ -71,12 +128,14 @@ static void describe_with(struct ctw_config *c, enum kind kind)
     int64_t head = ctw_key_head_dim(c, &s, 0, CTW_NULL_REFUSED);
     bool bias = ctw_key_bool(c, "attention_bias", false);
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
-    struct ctw_mlp mlp = {0};
-    struct ctw_experts experts = {0};
+    struct hybrid h = {.has_experts = kind == MIXTURE};
+    h.rules.norm = &norm;
     if (kind == MIXTURE)
-        experts = key_experts(c, &s);
+        h.experts = key_experts(c, &s);
+    else if (kind == HYBRID)
+        key_hybrid(c, &s, &h);
     else
-        mlp = kind == HYBRID ? key_hybrid_mlp(c, &s) : key_mlp(c, &s);
+        h.mlp = key_mlp(c, &s);
     bool has_rope = kind != HYBRID || ctw_key_is(c, "position_embedding_type", "rope");
     double embed_scale = key_factor(c, "embedding_multiplier");
     double head_scale = 1 / key_factor(c, "logits_scaling");
@@ -88,22 +147,25 @@ static void describe_with(struct ctw_config *c, enum kind kind)
     int rope = -1;
     if (has_rope)
         rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
+    const struct ctw_attention_rules attention = {.n_head = s.n_head,
+                                                  .n_kv = s.n_kv,
+                                                  .head = head,
+                                                  .rope = rope,
+                                                  .scale = scale,
+                                                  .qkv_bias = bias,
+                                                  .o_bias = bias};
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_branch(c, i, CTW_MIXER)->factor = ctw_describe_branch(c, i, CTW_MLP)->factor =
             factor;
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .scale = scale,
-                                                             .qkv_bias = bias,
-                                                             .o_bias = bias});
-        if (kind == MIXTURE)
-            ctw_describe_experts(c, i, &experts);
+        if (h.mamba[i])
+            ctw_describe_state_space(c, i, &h.rules);
         else
-            ctw_describe_mlp(c, i, &mlp);
+            ctw_describe_attention(c, i, &attention);
+        if (h.has_experts)
+            ctw_describe_experts(c, i, &h.experts);
+        else
+            ctw_describe_mlp(c, i, &h.mlp);
     }
 }
 
@@ -125,17 +187,18 @@ static void describe_mixture(struct ctw_config *c)
 const struct ctw_family ctw_family_granite = {
     .model_type = "granite", .architecture = "GraniteForCausalLM", .describe = describe};
 
-const struct ctw_family ctw_family_granitemoehybrid = {.model_type = "granitemoehybrid",
-                                                       .architecture =
-                                                           "GraniteMoeHybridForCausalLM",
-                                                       .describe = describe_hybrid};
-
 static const struct ctw_renamed in_memory[] = {
     {"block_sparse_moe.input_linear", "block_sparse_moe.experts.gate_up_proj"},
     {"block_sparse_moe.output_linear", "block_sparse_moe.experts.down_proj"},
     {"block_sparse_moe.router.layer", "block_sparse_moe.router"},
     {NULL, NULL},
 };
+
+const struct ctw_family ctw_family_granitemoehybrid = {.model_type = "granitemoehybrid",
+                                                       .architecture =
+                                                           "GraniteMoeHybridForCausalLM",
+                                                       .in_memory = in_memory,
+                                                       .describe = describe_hybrid};
 
 const struct ctw_family ctw_family_granitemoe = {.model_type = "granitemoe",
                                                  .architecture = "GraniteMoeForCausalLM",

@@ -8,5 +8,6 @@
 #include "worker/model/recipe/mixture.h"
 #include "worker/model/recipe/own_input.h"
 #include "worker/model/recipe/short_conv.h"
+#include "worker/model/recipe/state_space.h"
 
 #endif

@@ -3,10 +3,15 @@
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/kinds.h"
 
+static int branch_of(const struct ctw_mlp *mlp)
+{
+    return mlp->branch != 0 ? mlp->branch : CTW_MLP;
+}
+
 struct ctw_dense ctw_describe_dense(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
 {
-    const int matrix = ctw_matrix_at(CTW_MLP, CTW_M_GATE_UP);
-    const int product = ctw_product_at(CTW_MLP, CTW_P_GATE_UP);
+    const int branch = branch_of(mlp), matrix = ctw_matrix_at(branch, CTW_M_GATE_UP);
+    const int product = ctw_product_at(branch, CTW_P_GATE_UP);
     int64_t hidden = c->model->hidden, inner = mlp->inner;
     bool bias = mlp->bias;
     if (mlp->fused) {
@@ -18,16 +23,16 @@ struct ctw_dense ctw_describe_dense(struct ctw_config *c, int64_t i, const struc
     } else {
         if (!mlp->plain)
             ctw_describe_linear(
-                c, i, CTW_MLP,
+                c, i, branch,
                 &(struct ctw_linear_rules){CTW_P_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : 0,
                                            ctw_name_or(mlp->gate, "mlp.gate_proj"), inner, hidden});
         ctw_describe_linear(
-            c, i, CTW_MLP,
+            c, i, branch,
             &(struct ctw_linear_rules){CTW_P_GATE_UP, CTW_M_UP, bias ? CTW_V_UP_BIAS : 0,
                                        ctw_name_or(mlp->up, "mlp.up_proj"), inner, hidden});
     }
     ctw_describe_linear(
-        c, i, CTW_MLP,
+        c, i, branch,
         &(struct ctw_linear_rules){CTW_P_DOWN, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : 0,
                                    ctw_name_or(mlp->down, "mlp.down_proj"), hidden, inner});
     return (struct ctw_dense){
@@ -36,7 +41,7 @@ struct ctw_dense ctw_describe_dense(struct ctw_config *c, int64_t i, const struc
 
 void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
 {
-    struct ctw_branch *b = ctw_describe_kind(c, i, CTW_MLP, CTW_KIND_dense);
+    struct ctw_branch *b = ctw_describe_kind(c, i, branch_of(mlp), CTW_KIND_dense);
     b->dense = ctw_describe_dense(c, i, mlp);
 }
 

@@ -41,6 +41,8 @@ static void check_numbers(struct ctw_config *c, int64_t i, const struct ctw_expe
         refuse(c, i, "the number of experts", x->n, CTW_MAX_EXPERTS);
     else if (x->chosen < 1 || x->chosen > most)
         refuse(c, i, "the experts that a token chooses", x->chosen, most);
+    else if (x->latent > c->model->hidden)
+        refuse(c, i, "the latent width of the experts", x->latent, c->model->hidden);
     if (r->n_groups <= 1 || c->status != CTW_OK)
         return;
     if (x->n % r->n_groups != 0 || x->n / r->n_groups < r->group_best)
@@ -134,15 +136,21 @@ static void add(struct ctw_product *p, enum ctw_expert_role role, int64_t row0, 
         (struct ctw_rows){.matrix = role, .row0 = row0, .n = n, .bias = bias, .step = step};
 }
 
+/* The number of values that the experts read and write. */
+static int64_t width_of(const struct ctw_config *c, const struct ctw_experts *x)
+{
+    return x->latent > 0 ? x->latent : c->model->hidden;
+}
+
 static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_experts *x,
                         struct ctw_product *up)
 {
-    int64_t hidden = c->model->hidden, inner = x->inner;
+    int64_t width = width_of(c, x), inner = x->inner;
     if (x->fused) {
         int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_GATE_UP_BIAS) : -1;
         int64_t step = x->interleaved ? 2 : 1;
         describe_matrices(c, i, x, CTW_X_GATE_UP, bias, ctw_name_or(x->gate_up, "gate_up_proj"),
-                          2 * inner, hidden);
+                          2 * inner, width);
         add(up, CTW_X_GATE_UP, 0, inner, step, bias);
         add(up, CTW_X_GATE_UP, x->interleaved ? 1 : inner, inner, step, bias);
         return;
@@ -151,11 +159,24 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
     int up_bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_UP_BIAS) : -1;
     if (!x->plain) {
         describe_matrices(c, i, x, CTW_X_GATE, gate_bias, ctw_name_or(x->gate, "gate_proj"), inner,
-                          hidden);
+                          width);
         add(up, CTW_X_GATE, 0, inner, 1, gate_bias);
     }
-    describe_matrices(c, i, x, CTW_X_UP, up_bias, ctw_name_or(x->up, "up_proj"), inner, hidden);
+    describe_matrices(c, i, x, CTW_X_UP, up_bias, ctw_name_or(x->up, "up_proj"), inner, width);
     add(up, CTW_X_UP, 0, inner, 1, up_bias);
+}
+
+static void describe_latent(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
+{
+    int64_t hidden = c->model->hidden;
+    ctw_describe_linear(c, i, CTW_MLP,
+                        &(struct ctw_linear_rules){CTW_P_LATENT_IN, CTW_M_LATENT_IN,
+                                                   x->latent_bias ? CTW_V_LATENT_IN_BIAS : 0,
+                                                   x->latent_in, x->latent, hidden});
+    ctw_describe_linear(c, i, CTW_MLP,
+                        &(struct ctw_linear_rules){CTW_P_LATENT_OUT, CTW_M_LATENT_OUT,
+                                                   x->latent_bias ? CTW_V_LATENT_OUT_BIAS : 0,
+                                                   x->latent_out, hidden, x->latent});
 }
 
 /*
@@ -201,6 +222,8 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
     l->n_experts = (int)x->n;
     *m = (struct ctw_mixture){.route = rule_of(x),
                               .on_input = x->router.on_input,
+                              .width = width_of(c, x),
+                              .latent = x->latent > 0,
                               .inner = x->inner,
                               .gated = !x->plain,
                               .act = x->act,
@@ -208,9 +231,11 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
     describe_router(c, i, x);
     describe_up(c, i, x, &m->up);
     int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_DOWN_BIAS) : -1;
-    describe_matrices(c, i, x, CTW_X_DOWN, bias, ctw_name_or(x->down, "down_proj"),
-                      c->model->hidden, x->inner);
-    add(&m->down, CTW_X_DOWN, 0, c->model->hidden, 1, bias);
+    describe_matrices(c, i, x, CTW_X_DOWN, bias, ctw_name_or(x->down, "down_proj"), m->width,
+                      x->inner);
+    add(&m->down, CTW_X_DOWN, 0, m->width, 1, bias);
+    if (m->latent)
+        describe_latent(c, i, x);
     m->has_shared = x->shared != NULL;
     if (x->shared != NULL)
         m->shared = ctw_describe_dense(c, i, x->shared);

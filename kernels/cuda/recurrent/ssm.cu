@@ -1,0 +1,222 @@
+/*
+ * Selective state spaces, token by token, with the states in registers: a thread has STATES
+ * elements of each of ROWS rows, `lanes` threads have a row, and a block has rows of one group's
+ * heads. What tokens share lies in shared memory, TOKENS at a time. So results do not depend on how
+ * a sequence is cut, and what is carried is the state. Against the definition, the sum over n has
+ * another order: it is that of a thread's elements, then of the threads in pairs.
+ */
+#include "kernels/cuda/elements.h"
+#include "kernels/ssm.h"
+
+enum {
+    THREADS = 128,
+    TOKENS = 8,
+    ROWS = 4,        /* of a thread */
+    STATES = 8,      /* of each of its rows */
+    SEQUENCES = 128, /* of a launch, which has them as arguments */
+};
+
+struct ssm {
+    struct ctw_op_ssm op;
+    int lanes, rows; /* rows: of a block */
+    int64_t group_rows, group_blocks;
+    int n_seqs;
+    bool last;                  /* the launch's last sequence is the operation's */
+    int64_t row[SEQUENCES + 1]; /* of each sequence's first token; the end */
+    int64_t pos0;               /* of the first sequence of the launch */
+};
+
+static __device__ __forceinline__ float vector_at(const struct ctw_ssm_vector &v, int64_t i)
+{
+    if (v.data == NULL)
+        return 0.0f;
+    return v.dtype == CTW_F32    ? ((const float *)v.data)[i]
+           : v.dtype == CTW_BF16 ? ctw_cuda_widen(((const __nv_bfloat16 *)v.data)[i])
+                                 : ctw_cuda_widen(((const __half *)v.data)[i]);
+}
+
+template <typename T>
+static __device__ __forceinline__ float step_of(const struct ctw_op_ssm &op, int64_t t, int64_t h)
+{
+    float dt = ctw_cuda_widen(((const T *)op.dt)[t * op.lddt + h]) + vector_at(op.dt_bias, h);
+    float step = dt > 20.0f ? dt : log1pf(expf(dt));
+    return step < op.dt_min ? op.dt_min : step > op.dt_max ? op.dt_max : step; /* NaN stays */
+}
+
+/* Shared memory: b and c [TOKENS, lanes * STATES]; steps times x, decays (own_decays: steps) and
+ * sums [TOKENS, rows]. */
+struct shared {
+    float *b, *c, *u, *decay, *sum;
+};
+
+template <typename T>
+static __device__ void load_tokens(const struct ssm &a, const struct shared &m, int64_t group,
+                                   int64_t row0, int64_t t0, int n_tok)
+{
+    const struct ctw_op_ssm &op = a.op;
+    const int width = a.lanes * STATES;
+    for (int i = threadIdx.x; i < n_tok * width; i += THREADS) {
+        int n = i % width;
+        int64_t at = (t0 + i / width) * op.ldbc + group * op.n_state + n;
+        m.b[i] = n < op.n_state ? ctw_cuda_widen(((const T *)op.b)[at]) : 0.0f;
+        m.c[i] = n < op.n_state ? ctw_cuda_widen(((const T *)op.c)[at]) : 0.0f;
+    }
+    for (int i = threadIdx.x; i < n_tok * a.rows; i += THREADS) {
+        int64_t in_group = row0 + i % a.rows, t = t0 + i / a.rows;
+        bool here = in_group < a.group_rows;
+        int64_t channel = group * a.group_rows + in_group, h = channel / op.head;
+        float step = here ? step_of<T>(op, t, h) : 0.0f;
+        m.u[i] = here ? step * ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]) : 0.0f;
+        m.decay[i] = op.own_decays || !here ? step : expf(-expf(vector_at(op.a_log, h)) * step);
+    }
+}
+
+template <typename T>
+static __device__ void store_tokens(const struct ssm &a, const struct shared &m, int64_t group,
+                                    int64_t row0, int64_t t0, int n_tok)
+{
+    const struct ctw_op_ssm &op = a.op;
+    for (int i = threadIdx.x; i < n_tok * a.rows; i += THREADS) {
+        int64_t in_group = row0 + i % a.rows, t = t0 + i / a.rows;
+        if (in_group >= a.group_rows)
+            continue;
+        int64_t channel = group * a.group_rows + in_group;
+        float y = m.sum[i] + vector_at(op.d, channel / op.head) *
+                                 ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]);
+        if (op.z != NULL) {
+            float z = ctw_cuda_widen(((const T *)op.z)[t * op.ldz + channel]);
+            y *= z / (1 + expf(-z));
+        }
+        ctw_cuda_narrow(y, (T *)op.y + t * op.ldy + channel);
+    }
+}
+
+/* out[row] = a row's sum over its lanes, for each of a thread's rows. */
+static __device__ __forceinline__ void store_sums(const float s[ROWS], int lanes, int lane,
+                                                  float *out)
+{
+    if (lanes < ROWS) { /* 2 */
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float v = s[r] + __shfl_xor_sync(0xffffffffu, s[r], 1);
+            if (lane == 0)
+                out[r] = v;
+        }
+        return;
+    }
+    const bool high = lane & 1, higher = lane & 2;
+    float v0 = (high ? s[2] : s[0]) + __shfl_xor_sync(0xffffffffu, high ? s[0] : s[2], 1);
+    float v1 = (high ? s[3] : s[1]) + __shfl_xor_sync(0xffffffffu, high ? s[1] : s[3], 1);
+    float v = (higher ? v1 : v0) + __shfl_xor_sync(0xffffffffu, higher ? v0 : v1, 2);
+    for (int off = 4; off < lanes; off *= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, off);
+    if (lane < ROWS)
+        out[2 * high + higher] = v;
+}
+
+/* The block's rows of one group, blockIdx.x, through the sequence blockIdx.y. */
+template <typename T, bool OWN>
+__global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ struct ssm a)
+{
+    extern __shared__ __align__(16) float memory[];
+    const struct ctw_op_ssm &op = a.op;
+    const int width = a.lanes * STATES;
+    struct shared m;
+    m.b = memory;
+    m.c = m.b + TOKENS * width;
+    m.u = m.c + TOKENS * width;
+    m.decay = m.u + TOKENS * a.rows;
+    m.sum = m.decay + TOKENS * a.rows;
+    const int64_t group = blockIdx.x / a.group_blocks;
+    const int64_t row0 = (int64_t)(blockIdx.x % a.group_blocks) * a.rows;
+    const int lane = threadIdx.x % a.lanes, first = threadIdx.x / a.lanes * ROWS;
+    const int64_t begin = a.row[blockIdx.y], end = a.row[blockIdx.y + 1];
+    const bool goes_on = blockIdx.y == 0 && a.pos0 > 0;
+    float state[ROWS][STATES], rate[OWN ? ROWS : 1][OWN ? STATES : 1];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int j = 0; j < STATES; j++) {
+            int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
+            bool here = n < op.n_state && in_group < a.group_rows;
+            int64_t channel = group * a.group_rows + in_group;
+            state[r][j] = here && goes_on ? op.before[channel * op.n_state + n] : 0.0f;
+            if (OWN)
+                rate[r][j] =
+                    here ? -expf(vector_at(op.a_log, channel / op.head * op.n_state + n)) : 0.0f;
+        }
+    for (int64_t t0 = begin; t0 < end; t0 += TOKENS) {
+        int n_tok = end - t0 < TOKENS ? (int)(end - t0) : (int)TOKENS;
+        __syncthreads();
+        load_tokens<T>(a, m, group, row0, t0, n_tok);
+        __syncthreads();
+        for (int t = 0; t < n_tok; t++) {
+            float sum[ROWS];
+            float b[STATES], c[STATES];
+#pragma unroll
+            for (int j = 0; j < STATES; j += 4) {
+                *(float4 *)(b + j) =
+                    *(const float4 *)(m.b + t * width + (j / 4 * a.lanes + lane) * 4);
+                *(float4 *)(c + j) =
+                    *(const float4 *)(m.c + t * width + (j / 4 * a.lanes + lane) * 4);
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                float u = m.u[t * a.rows + first + r], decay = m.decay[t * a.rows + first + r];
+                sum[r] = 0;
+#pragma unroll
+                for (int j = 0; j < STATES; j++) {
+                    float of = OWN ? expf(rate[OWN ? r : 0][OWN ? j : 0] * decay) : decay;
+                    state[r][j] = fmaf(of, state[r][j], u * b[j]);
+                    sum[r] = fmaf(state[r][j], c[j], sum[r]);
+                }
+            }
+            store_sums(sum, a.lanes, lane, m.sum + t * a.rows + first);
+        }
+        __syncthreads();
+        store_tokens<T>(a, m, group, row0, t0, n_tok);
+    }
+    if (!a.last || blockIdx.y != gridDim.y - 1)
+        return;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int j = 0; j < STATES; j++) {
+            int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
+            if (n < op.n_state && in_group < a.group_rows)
+                op.after[(group * a.group_rows + in_group) * op.n_state + n] = state[r][j];
+        }
+}
+
+enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, struct ctw_err *err)
+{
+    struct ssm a = {};
+    a.op = *op;
+    a.lanes = 2;
+    while (a.lanes * STATES < op->n_state)
+        a.lanes *= 2;
+    a.rows = THREADS / a.lanes * ROWS;
+    a.group_rows = op->n_head / op->n_groups * op->head;
+    a.group_blocks = (a.group_rows + a.rows - 1) / a.rows;
+    const size_t bytes =
+        (size_t)TOKENS * (size_t)(2 * a.lanes * STATES + 3 * a.rows) * sizeof(float);
+    for (int64_t i = 0; i < op->n_seqs; i += SEQUENCES) {
+        a.pos0 = op->seqs[i].pos0;
+        for (a.n_seqs = 0; a.n_seqs < SEQUENCES && i + a.n_seqs < op->n_seqs; a.n_seqs++) {
+            const struct ctw_attn_seq *s = &op->seqs[i + a.n_seqs];
+            a.row[a.n_seqs] = s->q_row;
+            a.row[a.n_seqs + 1] = s->q_row + s->n_q;
+        }
+        a.last = i + a.n_seqs == op->n_seqs;
+        dim3 grid((unsigned)(op->n_groups * a.group_blocks), (unsigned)a.n_seqs);
+#define OWN(T) ssm_rows<T, true><<<grid, THREADS, bytes, cu->stream>>>(a)
+#define SHARED(T) ssm_rows<T, false><<<grid, THREADS, bytes, cu->stream>>>(a)
+        if (op->own_decays)
+            CTW_CUDA_FLOAT_SWITCH(op->dtype, OWN);
+        else
+            CTW_CUDA_FLOAT_SWITCH(op->dtype, SHARED);
+#undef OWN
+#undef SHARED
+    }
+    return ctw_cuda_launched("state space", err);
+}

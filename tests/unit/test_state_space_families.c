@@ -1,0 +1,118 @@
+/* Families with state spaces, and LFM 2's mixtures: tensors by their keys, and refusals. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "config_text.h"
+#include "worker/model/names/names.h"
+
+#define LFM2_MOE "{\"architectures\": [\"Lfm2MoeForCausalLM\"], \"model_type\": \"lfm2_moe\""
+#define MAMBA2 "{\"architectures\": [\"Mamba2ForCausalLM\"], \"model_type\": \"mamba2\""
+#define FALCON_MAMBA                                                                               \
+    "{\"architectures\": [\"FalconMambaForCausalLM\"], \"model_type\": \"falcon_mamba\""
+#define NEMOTRON_H "{\"architectures\": [\"NemotronHForCausalLM\"], \"model_type\": \"nemotron_h\""
+#define FALCON_H1 "{\"architectures\": [\"FalconH1ForCausalLM\"], \"model_type\": \"falcon_h1\""
+#define JAMBA "{\"architectures\": [\"JambaForCausalLM\"], \"model_type\": \"jamba\""
+#define HYBRID                                                                                     \
+    "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"model_type\": "                      \
+    "\"granitemoehybrid\", \"num_hidden_layers\": 2"
+
+static void tensors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *name;
+        int64_t n, k; /* k 0: a vector; n 0: there is no such tensor */
+    } rows[] = {
+        {LFM2_MOE "}", "model.layers.1.feed_forward.w1", 7168, 2048},
+        {LFM2_MOE "}", "model.layers.2.feed_forward.experts.31.w2", 2048, 1792},
+        {LFM2_MOE "}", "model.layers.2.feed_forward.expert_bias", 32, 0},
+        {LFM2_MOE ", \"use_expert_bias\": false}", "model.layers.2.feed_forward.expert_bias", 0, 0},
+        {MAMBA2 "}", "backbone.layers.0.mixer.in_proj", 18560, 4096},
+        {MAMBA2 "}", "backbone.layers.63.mixer.conv1d.weight", 10240, 4},
+        {MAMBA2 ", \"time_step_limit\": [0.0, Infinity]}", "backbone.layers.0.mixer.A_log", 128, 0},
+        {MAMBA2 ", \"time_step_limit\": [0, {\"__float__\": \"Infinity\"}], \"use_bias\": true}",
+         "backbone.layers.0.mixer.in_proj.bias", 18560, 0},
+        {FALCON_MAMBA "}", "backbone.layers.31.mixer.A_log", 1536, 16},
+        {FALCON_MAMBA "}", "backbone.layers.0.mixer.x_proj", 80, 1536},
+        {FALCON_MAMBA ", \"time_step_rank\": 8}", "backbone.layers.0.mixer.dt_proj", 1536, 8},
+        {NEMOTRON_H "}", "model.layers.0.mixer.in_proj", 18560, 4096},
+        {NEMOTRON_H "}", "model.layers.1.mixer.experts.7.up_proj", 7688, 4096},
+        {NEMOTRON_H "}", "model.layers.2.mixer.k_proj", 1024, 4096},
+        {NEMOTRON_H "}", "model.layers.3.mixer.down_proj", 4096, 21504},
+        {NEMOTRON_H ", \"time_step_limit\": [0.0, 1e308], \"hybrid_override_pattern\": \"-M\"}",
+         "model.layers.0.mixer.up_proj", 21504, 4096},
+        {NEMOTRON_H ", \"num_hidden_layers\": 9, \"layers_block_type\": [\"attention\", \"moe\"], "
+                    "\"hybrid_override_pattern\": \"M\", \"moe_latent_size\": 64}",
+         "model.layers.1.mixer.experts.0.down_proj", 64, 7688},
+        {NEMOTRON_H ", \"layers_block_type\": [\"moe\"], \"moe_latent_size\": 64}",
+         "model.layers.0.mixer.fc2_latent_proj", 4096, 64},
+        {FALCON_H1 "}", "model.layers.0.mamba.in_proj", 2688, 4096},
+        {FALCON_H1 ", \"mamba_d_ssm\": null, \"mamba_rms_norm\": true}",
+         "model.layers.0.mamba.norm.weight", 8192, 0},
+        {JAMBA "}", "model.layers.4.self_attn.q_proj", 4096, 4096},
+        {JAMBA "}", "model.layers.3.mamba.dt_layernorm.weight", 256, 0},
+        {JAMBA "}", "model.layers.3.feed_forward.experts.15.gate_proj", 14336, 4096},
+        {JAMBA ", \"mamba_dt_rank\": \"auto\"}", "model.layers.2.feed_forward.up_proj", 14336,
+         4096},
+        {HYBRID ", \"mamba_d_state\": 64}", "model.layers.1.mamba.conv1d.weight", 8320, 4},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_want *w = find(&c, rows[i].name);
+        assert_true((w != NULL) == (rows[i].n != 0));
+        assert_true(w == NULL || (w->n == rows[i].n && w->k == rows[i].k));
+        ctw_config_close(&c);
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        {HYBRID ", \"num_local_experts\": 0, \"layer_types\": [\"attention\", \"conv\"]}",
+         "layer_types[1]: \"conv\" is not supported"},
+        {HYBRID ", \"mamba_d_head\": 65}", "mamba_d_head: expected mamba_expand * hidden_size /"},
+        {HYBRID ", \"mamba_d_head\": \"any\"}", "mamba_d_head: expected a number, or \"auto\""},
+        {HYBRID ", \"mamba_d_state\": 257}",
+         "mamba_d_state: expected a whole number from 1 to 256"},
+        {MAMBA2 ", \"time_step_limit\": [0.5, 0.25]}", "time_step_limit: expected the smaller"},
+        {MAMBA2 ", \"time_step_limit\": [0.5]}", "time_step_limit: found 1 entries, expected 2"},
+        {MAMBA2 ", \"hidden_act\": \"gelu\"}", "hidden_act: only silu is supported"},
+        {MAMBA2 ", \"n_groups\": 3}", "must divide into 3 groups"},
+        {NEMOTRON_H ", \"hybrid_override_pattern\": \"MX\"}",
+         "hybrid_override_pattern: expected 1 to"},
+        {NEMOTRON_H ", \"layers_block_type\": [\"conv\"]}",
+         "layers_block_type[0]: \"conv\" is not"},
+        {NEMOTRON_H ", \"moe_latent_size\": 4097}", "the latent width of the experts: found 4097"},
+        {FALCON_H1 ", \"ssm_multipliers\": [1, 1, 0, 1, 1]}", "ssm_multipliers[2]: a factor of 0"},
+        {FALCON_H1 ", \"attention_bias\": true, \"key_multiplier\": 2}",
+         "attention_bias: not supp"},
+        {JAMBA ", \"attn_layer_offset\": 8}", "attn_layer_offset: expected less than"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        struct ctw_err err = {0};
+        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
+        if (strstr(err.msg, rows[i].words) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
+        ctw_config_close(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensors),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
