@@ -22,6 +22,7 @@
     X(attention)                                                                                   \
     X(gate)                                                                                        \
     X(conv)                                                                                        \
+    X(delta)                                                                                       \
     X(index)                                                                                       \
     X(head)                                                                                        \
     X(divergence)                                                                                  \

@@ -10,7 +10,7 @@ static float input_at(const struct ctw_op_conv *op, const struct ctw_attn_seq *s
     int64_t behind = row - s->q_row; /* below 0: so many rows before the call's */
     if (behind < 0)
         return s->pos0 + behind < 0 ? 0 : op->before[(op->taps - 1 + behind) * op->dim + col];
-    float v = ctw_load_float(op->x, op->dtype, row * op->ldx + col);
+    float v = ctw_load_float(op->x, op->dtype, row * op->ldx + ctw_conv_column(op, col));
     if (op->form == CTW_CONV_GATED)
         v *= ctw_load_float(op->x, op->dtype, row * op->ldx + 2 * op->dim + col);
     return v;

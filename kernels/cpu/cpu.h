@@ -19,6 +19,7 @@ struct ctw_cpu;
     X(quantise)                                                                                    \
     X(linear)                                                                                      \
     X(qkv)                                                                                         \
+    X(delta)                                                                                       \
     X(attention)                                                                                   \
     X(head)                                                                                        \
     X(divergence)

@@ -39,7 +39,7 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
     {                                                                                              \
         .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
         .embed = fast_embed, .norm = fast_norm, .act = fast_act, .quantise = fast_quantise,        \
-        .linear = fast_linear, .qkv = fast_qkv, .attention = fast_attention, .head = fast_head,    \
+        .linear = fast_linear, .qkv = fast_qkv, .delta = ctw_cpu_delta_c, .attention = fast_attention, .head = fast_head,    \
         .divergence = fast_divergence                                                              \
     }
 

@@ -27,7 +27,7 @@ static __device__ __forceinline__ float input_at(const struct ctw_op_conv &op, i
     if (row >= first)
         return op.form == CTW_CONV_GATED
                    ? ctw_cuda_widen(x[col]) * ctw_cuda_widen(x[2 * op.dim + col])
-                   : ctw_cuda_widen(x[col]);
+                   : ctw_cuda_widen(x[ctw_conv_column(&op, col)]);
     return pos0 + row - first < 0 ? 0.0f
                                   : op.before[(op.taps - 1 + row - first) * op.dim + col];
 }

@@ -23,7 +23,7 @@ struct ctw_widths {
 
 /* In elements. What is in `wide` begins at a multiple of this; parts that begin so, beside the
  * first. */
-enum { CTW_WIDE_ALIGN = 128, CTW_PARTS_OF_WIDE = 2 };
+enum { CTW_WIDE_ALIGN = 128, CTW_PARTS_OF_WIDE = 3 };
 
 static inline int64_t ctw_wide_up(int64_t elements)
 {

@@ -13,7 +13,8 @@
     X(dense)                                                                                       \
     X(mixture)                                                                                     \
     X(own_input)                                                                                   \
-    X(short_conv)
+    X(short_conv)                                                                                  \
+    X(delta)
 
 #define CTW_KIND_VALUE(name) CTW_KIND_##name,
 /* CTW_KIND_none: the layer has no such branch. */
