@@ -54,6 +54,15 @@ static __device__ __forceinline__ void ctw_cuda_narrow(float v, __half *out)
     *out = __float2half_rn(v);
 }
 
+/* Element i of an array of floats of any kind. */
+static __device__ __forceinline__ float ctw_cuda_number(const void *p, enum ctw_dtype dtype,
+                                                        int64_t i)
+{
+    return dtype == CTW_F32    ? ((const float *)p)[i]
+           : dtype == CTW_BF16 ? ctw_cuda_widen(((const __nv_bfloat16 *)p)[i])
+                               : ctw_cuda_widen(((const __half *)p)[i]);
+}
+
 /* p[i] = v for a dtype that is known only at run time: F32, BF16 or F16. */
 static __device__ __forceinline__ void ctw_cuda_put(void *p, enum ctw_dtype dtype, int64_t i, float v)
 {

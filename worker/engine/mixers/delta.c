@@ -3,6 +3,8 @@
  * convolution's output q | k | v, the rule's output [chunk, n_value * value], and the product of b
  * and a [chunk, 2 n_value]. The carries are states: the convolution's last inputs, and the rule's.
  */
+#include "kernels/conv.h"
+#include "kernels/delta.h"
 #include "worker/engine/pass/step.h"
 
 enum { CARRY_CONV, CARRY_DELTA };

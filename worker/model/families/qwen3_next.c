@@ -5,6 +5,8 @@
  */
 #include <string.h>
 
+#include "kernels/conv.h"
+#include "kernels/delta.h"
 #include "worker/model/families/qwen.h"
 #include "worker/model/recipe/delta.h"
 
