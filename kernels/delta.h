@@ -45,6 +45,12 @@ static inline int64_t ctw_delta_floats(int64_t n_value, int64_t key, int64_t val
     return n_value * (key * value + 1);
 }
 
+/* Elements of a head's S as a backend may lay it out, with even rows and columns in blocks. */
+static inline int64_t ctw_delta_padded(int64_t key, int64_t value)
+{
+    return (key + 1) / 2 * 2 * ((value + 63) / 64 * 64);
+}
+
 /* The column of value head j in b and a. */
 CTW_HD int64_t ctw_delta_column(const struct ctw_op_delta *op, int j)
 {

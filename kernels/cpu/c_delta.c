@@ -42,10 +42,9 @@ static void take_row(const struct ctw_op_delta *op, int head, int64_t row, struc
     unit(op, from, 1 / sqrt((double)op->key), s->q);
     unit(op, from + (int64_t)op->n_key * op->key, 1, s->k);
     s->beta = 1 / (1 + ctw_exp(-(double)ctw_load_float(op->b, op->dtype, ba)));
-    s->decay =
-        ctw_exp(log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
-                                    (double)ctw_load_float(op->a, op->dtype, ba) +
-                                        ctw_load_float(op->dt_bias, op->dt_bias_dtype, head)));
+    s->decay = ctw_exp(log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
+                                 (double)ctw_load_float(op->a, op->dtype, ba) +
+                                     ctw_load_float(op->dt_bias, op->dt_bias_dtype, head)));
 }
 
 /* A token: column i of S, and its output. */
@@ -82,9 +81,9 @@ static void one_head(void *arg, int64_t i, int thread)
         int64_t v = row * op->ldx + 2 * (int64_t)op->n_key * op->key + (int64_t)head * op->value;
         take_row(op, head, row, &step);
         for (int c = 0; c < op->value; c++)
-            ctw_store_float(op->y, op->dtype, row * op->ldy + (int64_t)head * op->value + c,
-                            (float)column_step(op, &step, S + c,
-                                               ctw_load_float(op->x, op->dtype, v + c)));
+            ctw_store_float(
+                op->y, op->dtype, row * op->ldy + (int64_t)head * op->value + c,
+                (float)column_step(op, &step, S + c, ctw_load_float(op->x, op->dtype, v + c)));
     }
     if (seq == op->n_seqs - 1)
         memcpy(op->after + head * size, S, (size_t)size * sizeof(float));
@@ -94,8 +93,7 @@ enum ctw_status ctw_cpu_delta_c(struct ctw_cpu *cpu, const struct ctw_op_delta *
                                 struct ctw_err *err)
 {
     void *states;
-    size_t floats =
-        (size_t)ctw_threads_count(cpu->threads) * (size_t)op->key * (size_t)op->value;
+    size_t floats = (size_t)ctw_threads_count(cpu->threads) * (size_t)op->key * (size_t)op->value;
     enum ctw_status st = ctw_cpu_scratch(cpu, floats * sizeof(float), &states, err);
     if (st != CTW_OK)
         return st;

@@ -355,8 +355,7 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
     const struct ctw_attention *a = &l->branch[branch].attention;
     int64_t queries = (int64_t)a->n_head * a->head;
     (void)longest;
-    w->wide = ctw_max64(w->wide,
-                        product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1));
+    w->wide = ctw_max64(w->wide, product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1));
     w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
     w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
     w->group = ctw_max64(w->group, a->n_head / a->n_kv);

@@ -3,8 +3,8 @@
  * convolution's output q | k | v, the rule's output [chunk, n_value * value], and the product of b
  * and a [chunk, 2 n_value]. The carries are states: the convolution's last inputs, and the rule's.
  */
-#include "kernels/conv.h"
 #include "kernels/delta.h"
+#include "kernels/conv.h"
 #include "worker/engine/pass/step.h"
 
 enum { CARRY_CONV, CARRY_DELTA };
@@ -23,8 +23,7 @@ static void *behind(const struct ctw_step *s, void *from, int64_t columns)
 static struct places places_of(const struct ctw_step *s)
 {
     const struct ctw_delta *d = &s->branch->delta;
-    struct places p = {.in = s->f->wide,
-                       .in_columns = ctw_delta_qkv(d) + ctw_delta_values(d)};
+    struct places p = {.in = s->f->wide, .in_columns = ctw_delta_qkv(d) + ctw_delta_values(d)};
     p.qkv = behind(s, p.in, p.in_columns);
     p.out = behind(s, p.qkv, ctw_delta_qkv(d));
     p.ba = behind(s, p.out, ctw_delta_values(d));
@@ -86,29 +85,28 @@ static enum ctw_status rule(const struct ctw_step *s, const struct places *p, st
     const struct ctw_delta *d = &s->branch->delta;
     const struct ctw_carried state = ctw_step_carry(s, CARRY_DELTA);
     const int r = d->n_value / d->n_key;
-    const struct ctw_op_delta op = {
-        .dtype = s->f->dtype,
-        .n_tok = s->chunk->n_tok,
-        .n_key = d->n_key,
-        .n_value = d->n_value,
-        .key = d->key,
-        .value = d->value,
-        .x = p->qkv,
-        .ldx = ctw_delta_qkv(d),
-        .b = p->ba,
-        .a = element(s, p->ba, d->by_head ? r : d->n_value),
-        .ldba = 2 * (int64_t)d->n_value,
-        .ba_step = d->by_head ? 2 * r : r,
-        .a_log = ctw_step_vector_data(s, CTW_V_DELTA_A_LOG),
-        .dt_bias = ctw_step_vector_data(s, CTW_V_DELTA_DT_BIAS),
-        .a_log_dtype = ctw_step_vector(s, CTW_V_DELTA_A_LOG)->dtype,
-        .dt_bias_dtype = ctw_step_vector(s, CTW_V_DELTA_DT_BIAS)->dtype,
-        .seqs = s->chunk->seqs[CTW_FOR_LAYER],
-        .n_seqs = s->chunk->n_seqs,
-        .before = state.here,
-        .after = state.next,
-        .y = p->out,
-        .ldy = ctw_delta_values(d)};
+    const struct ctw_op_delta op = {.dtype = s->f->dtype,
+                                    .n_tok = s->chunk->n_tok,
+                                    .n_key = d->n_key,
+                                    .n_value = d->n_value,
+                                    .key = d->key,
+                                    .value = d->value,
+                                    .x = p->qkv,
+                                    .ldx = ctw_delta_qkv(d),
+                                    .b = p->ba,
+                                    .a = element(s, p->ba, d->by_head ? r : d->n_value),
+                                    .ldba = 2 * (int64_t)d->n_value,
+                                    .ba_step = d->by_head ? 2 * r : r,
+                                    .a_log = ctw_step_vector_data(s, CTW_V_DELTA_A_LOG),
+                                    .dt_bias = ctw_step_vector_data(s, CTW_V_DELTA_DT_BIAS),
+                                    .a_log_dtype = ctw_step_vector(s, CTW_V_DELTA_A_LOG)->dtype,
+                                    .dt_bias_dtype = ctw_step_vector(s, CTW_V_DELTA_DT_BIAS)->dtype,
+                                    .seqs = s->chunk->seqs[CTW_FOR_LAYER],
+                                    .n_seqs = s->chunk->n_seqs,
+                                    .before = state.here,
+                                    .after = state.next,
+                                    .y = p->out,
+                                    .ldy = ctw_delta_values(d)};
     return ctw_delta(s->f->be, &op, err);
 }
 
@@ -163,6 +161,7 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
     (void)longest;
     w->wide = ctw_max64(w->wide, 2 * (ctw_delta_qkv(d) + ctw_delta_values(d) + d->n_value));
     w->inner_k = ctw_max64(w->inner_k, ctw_delta_values(d));
+    w->state = ctw_max64(w->state, ctw_delta_padded(d->key, d->value));
 }
 
 static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,

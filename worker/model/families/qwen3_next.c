@@ -38,8 +38,8 @@ static enum ctw_activation key_gate(struct ctw_config *c)
     if (strcmp(type, "sigmoid") == 0)
         return CTW_ACT_SIGMOID;
     if (strcmp(type, "swish") != 0 && strcmp(type, "silu") != 0)
-        ctw_key_fail(c, name, CTW_EUNSUP, "\"%s\" is not supported; supported: swish, silu, sigmoid",
-                     type);
+        ctw_key_fail(c, name, CTW_EUNSUP,
+                     "\"%s\" is not supported; supported: swish, silu, sigmoid", type);
     return CTW_ACT_SILU;
 }
 
@@ -66,8 +66,8 @@ static struct keys read_keys(struct ctw_config *c, const struct ctw_sizes *absen
     k.head = ctw_key_head_dim(c, &k.s, 256, CTW_NULL_REFUSED);
     k.bias = ctw_key_bool(c, "attention_bias", false);
     k.interval = ctw_key_int(c, "full_attention_interval", 4, CTW_NULL_REFUSED, 1, 1 << 20);
-    k.linear = ctw_key_layers_called(c, "layer_types", k.s.n_layers, "linear_attention",
-                                     "full_attention");
+    k.linear =
+        ctw_key_layers_called(c, "layer_types", k.s.n_layers, "linear_attention", "full_attention");
     k.norm = k.heads_norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
     k.norm.offset = 1;
     k.delta = key_delta(c, by_head);
@@ -84,11 +84,11 @@ static void describe_mixers(struct ctw_config *c, const struct keys *k)
         .n_head = k->s.n_head,
         .n_kv = k->s.n_kv,
         .head = k->head,
-        .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = k->head,
-                                                              .theta = 10000.0,
-                                                              .partial_key =
-                                                                  "partial_rotary_factor",
-                                                              .partial = 0.25}),
+        .rope =
+            ctw_describe_rope(c, &(struct ctw_rope_rules){.head = k->head,
+                                                          .theta = 10000.0,
+                                                          .partial_key = "partial_rotary_factor",
+                                                          .partial = 0.25}),
         .qkv_bias = k->bias,
         .o_bias = k->bias,
         .norms = &qk_norms,
@@ -181,9 +181,8 @@ static void describe_moe(struct ctw_config *c)
         ctw_describe_experts(c, i, &experts);
 }
 
-const struct ctw_family ctw_family_qwen3_next = {.model_type = "qwen3_next",
-                                                 .architecture = "Qwen3NextForCausalLM",
-                                                 .describe = describe_next};
+const struct ctw_family ctw_family_qwen3_next = {
+    .model_type = "qwen3_next", .architecture = "Qwen3NextForCausalLM", .describe = describe_next};
 
 const struct ctw_family ctw_family_qwen3_5_text = {.model_type = "qwen3_5_text",
                                                    .architecture = "Qwen3_5ForCausalLM",

@@ -38,11 +38,10 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
     int64_t values = a->n_kv * head_v_of(a);
     const char *qkv = ctw_name_or(a->qkv, "self_attn.qkv_proj");
     if (a->order == CTW_QKV_SPLIT) {
-        ctw_describe_linear(
-            c, i, CTW_MIXER,
-            &(struct ctw_linear_rules){CTW_P_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : 0,
-                                       ctw_name_or(a->q, "self_attn.q_proj"), rows_of_q(a),
-                                       hidden});
+        ctw_describe_linear(c, i, CTW_MIXER,
+                            &(struct ctw_linear_rules){
+                                CTW_P_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : 0,
+                                ctw_name_or(a->q, "self_attn.q_proj"), rows_of_q(a), hidden});
         if (a->uses != 0)
             return;
         ctw_describe_linear(

@@ -34,8 +34,8 @@ void ctw_describe_delta(struct ctw_config *c, int64_t i, const struct ctw_delta 
                       "linear_attn.conv1d.weight");
     ctw_describe_vector(c, i, ctw_vector_at(CTW_MIXER, CTW_V_DELTA_A_LOG), "linear_attn.A_log",
                         d->n_value);
-    ctw_describe_vector(c, i, ctw_vector_at(CTW_MIXER, CTW_V_DELTA_DT_BIAS),
-                        "linear_attn.dt_bias", d->n_value);
+    ctw_describe_vector(c, i, ctw_vector_at(CTW_MIXER, CTW_V_DELTA_DT_BIAS), "linear_attn.dt_bias",
+                        d->n_value);
     ctw_describe_norm(c, i, CTW_AT_DELTA_HEADS, norm, "linear_attn.norm", d->value);
     linear(c, i, CTW_P_DELTA_OUT, CTW_M_DELTA_OUT, "linear_attn.out_proj", hidden, values);
 }
