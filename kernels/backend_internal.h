@@ -19,6 +19,19 @@ static inline bool ctw_is_float(enum ctw_dtype dtype)
     return dtype == CTW_F32 || dtype == CTW_BF16 || dtype == CTW_F16;
 }
 
+/* Do the sequences follow one another from row 0 on, and only the first go on, if it can? */
+static inline bool ctw_are_in_order(const struct ctw_attn_seq *seqs, int64_t n_seqs, int64_t n_tok,
+                                    bool can_go_on)
+{
+    int64_t row = 0;
+    bool ok = n_seqs >= 1 && (seqs[0].pos0 == 0 || can_go_on);
+    for (int64_t i = 0; ok && i < n_seqs; i++) {
+        ok = seqs[i].q_row == row && seqs[i].n_q >= 1 && (i == 0 || seqs[i].pos0 == 0);
+        row += seqs[i].n_q;
+    }
+    return ok && row == n_tok;
+}
+
 bool ctw_shard_ok(const struct ctw_shard *s);
 /* Is this a way to quantise rows of dim elements? */
 bool ctw_quantise_ok(const struct ctw_quantise *q, int64_t dim);

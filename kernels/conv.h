@@ -51,7 +51,4 @@ CTW_HD int64_t ctw_conv_column(const struct ctw_op_conv *op, int64_t i)
     return op->run == 0 ? i : i / op->run * op->step + i % op->run;
 }
 
-/* Do the sequences of a call follow one another, and only the first go on, if it may? */
-bool ctw_seqs_follow(const struct ctw_attn_seq *seqs, int64_t n_seqs, int64_t n_tok, bool goes_on);
-
 #endif

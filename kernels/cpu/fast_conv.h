@@ -35,8 +35,7 @@ static void conv_columns(const struct ctw_op_conv *op, const struct ctw_attn_seq
     vf weight[CTW_MAX_TAPS], last[CTW_MAX_TAPS], bias;
     for (int64_t c = 0; c < VL; c++) {
         for (int j = 0; j < op->taps; j++)
-            numbers[j][c] =
-                ctw_load_float(op->weight, op->weight_dtype, (col + c) * op->taps + j);
+            numbers[j][c] = ctw_load_float(op->weight, op->weight_dtype, (col + c) * op->taps + j);
         numbers[CTW_MAX_TAPS][c] =
             op->bias == NULL ? 0 : ctw_load_float(op->bias, op->bias_dtype, col + c);
     }

@@ -1,7 +1,7 @@
 /*
  * The gated delta rule, token by token. S = factor * T, so that decay takes no operation on T's
- * elements. A thread has T of one value head, in tiles of columns. A pass over a tile adds the token
- * before, and reads T for this one: T has the token's bits wherever a call begins or ends.
+ * elements. A thread has T of one value head, in tiles of columns. A pass over a tile adds the
+ * token before, and reads T for this one: T has the token's bits wherever a call begins or ends.
  */
 #ifndef CTW_KERNELS_CPU_FAST_DELTA_H
 #define CTW_KERNELS_CPU_FAST_DELTA_H
@@ -11,7 +11,8 @@ enum { DELTA_TOKENS = 16, DELTA_COLUMNS = 2 * VL };
 /* T is multiplied by a factor below this, which becomes 1. */
 #define DELTA_LEAST_FACTOR 0x1p-40f
 
-/* Some tokens of a value head: q and k normalised, q with its factor; 0 beyond `key` and `value`. */
+/* Some tokens of a value head: q and k normalised, q with its factor; 0 beyond `key` and `value`.
+ */
 struct delta_block {
     float q[DELTA_TOKENS][CTW_MAX_DELTA_HEAD], k[DELTA_TOKENS][CTW_MAX_DELTA_HEAD];
     float v[DELTA_TOKENS][CTW_MAX_DELTA_HEAD], y[DELTA_TOKENS][CTW_MAX_DELTA_HEAD];
@@ -76,12 +77,11 @@ static void delta_take(const struct ctw_op_delta *op, int head, int64_t row, int
     memset(b->v[t], 0, (size_t)delta_pad(op->value) * sizeof(float));
     widen(b->v[t], (const char *)op->x + (size_t)v * ctw_dtype_bytes(op->dtype), op->dtype,
           op->value);
-    b->beta[t] =
-        (float)(1 / (1 + ctw_exp(-(double)ctw_load_float(op->b, op->dtype, ba))));
-    float decay = (float)ctw_exp(
-        delta_log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
-                        (double)ctw_load_float(op->a, op->dtype, ba) +
-                            ctw_load_float(op->dt_bias, op->dt_bias_dtype, head)));
+    b->beta[t] = (float)(1 / (1 + ctw_exp(-(double)ctw_load_float(op->b, op->dtype, ba))));
+    float decay =
+        (float)ctw_exp(delta_log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
+                                       (double)ctw_load_float(op->a, op->dtype, ba) +
+                                           ctw_load_float(op->dt_bias, op->dt_bias_dtype, head)));
     b->scale[t] = *factor * decay;
     b->scaled[t] = !(b->scale[t] >= DELTA_LEAST_FACTOR);
     *factor = b->factor[t] = b->scaled[t] ? 1.0f : b->scale[t];
@@ -136,8 +136,7 @@ static void delta_tile(struct delta_block *b, float *T, int key, int64_t col)
         for (int c = 0; c < 2; c++) {
             const vf v = vf_load(b->v[t] + col + c * VL);
             const vf d = vf_mul(beta, vf_sub(v, vf_mul(factor, read[c])));
-            vf_store(b->y[t] + col + c * VL,
-                     vf_fma(vf_set1(b->qk[t]), d, vf_mul(factor, out[c])));
+            vf_store(b->y[t] + col + c * VL, vf_fma(vf_set1(b->qk[t]), d, vf_mul(factor, out[c])));
             add[c] = vf_div(d, factor);
         }
     }
@@ -181,8 +180,7 @@ static void delta_head(void *arg, int64_t item, int thread)
         for (int64_t col = 0; col < op->value; col += DELTA_COLUMNS)
             delta_tile(b, T + col * key, (int)key, col);
         for (int t = 0; t < b->n; t++)
-            narrow((char *)op->y +
-                       (size_t)((row + t) * op->ldy + (int64_t)head * op->value) * es,
+            narrow((char *)op->y + (size_t)((row + t) * op->ldy + (int64_t)head * op->value) * es,
                    op->dtype, b->y[t], op->value);
     }
     if (s == &op->seqs[op->n_seqs - 1]) {
@@ -200,11 +198,11 @@ static size_t delta_scratch(int64_t state)
 static enum ctw_status fast_delta(struct ctw_cpu *cpu, const struct ctw_op_delta *op,
                                   struct ctw_err *err)
 {
-    struct delta_task task = {
-        .op = op, .bytes = delta_scratch(round_up(op->key, 2) * delta_pad(op->value))};
+    struct delta_task task = {.op = op,
+                              .bytes = delta_scratch(round_up(op->key, 2) * delta_pad(op->value))};
     void *scratch;
-    enum ctw_status st = ctw_cpu_scratch(
-        cpu, (size_t)ctw_threads_count(cpu->threads) * task.bytes, &scratch, err);
+    enum ctw_status st =
+        ctw_cpu_scratch(cpu, (size_t)ctw_threads_count(cpu->threads) * task.bytes, &scratch, err);
     if (st != CTW_OK)
         return st;
     task.scratch = scratch;

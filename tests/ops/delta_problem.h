@@ -52,8 +52,7 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
     const int64_t ldx = 2 * (int64_t)s->n_key * s->key + values + gap, ldy = values + gap;
     const int64_t ldba = 2 * (int64_t)s->n_value + gap, r = s->n_value / s->n_key;
     const size_t es = ctw_dtype_bytes(dtype);
-    const size_t state =
-        (size_t)ctw_delta_floats(s->n_value, s->key, s->value) * sizeof(float);
+    const size_t state = (size_t)ctw_delta_floats(s->n_value, s->key, s->value) * sizeof(float);
     p.x = buf_random(dtype, n_tok * ldx, 1, 0);
     p.ba = buf_random(dtype, n_tok * ldba, 2, 0);
     p.a_log = buf_random(CTW_F32, s->n_value, 1, 0);
@@ -181,8 +180,7 @@ static void delta_token(const struct delta_problem *p, struct delta_head *h, int
             length += S[i] * S[i];
         }
         h->largest = fmax(h->largest, fmax(sqrt(length), fabs(v)));
-        double got = ctw_load_float(
-            y->p, op->dtype, row * op->ldy + (int64_t)head * op->value + c);
+        double got = ctw_load_float(y->p, op->dtype, row * op->ldy + (int64_t)head * op->value + c);
         double error = (double)(pos + 2) * (op->key + 20) * 0x1p-24 * h->largest / sqrt(op->key);
         near(got, out, error + half_step(op->dtype, out), "delta", row);
     }
@@ -212,10 +210,10 @@ static void delta_same(const struct delta_problem *p, const struct buf *a, const
 }
 
 static const struct delta_shape delta_shapes[] = {
-    {1, 1, 1, 1, 3, 5, false, 0.1},      {2, 4, 16, 32, 5, 70, false, 0.3},
-    {2, 6, 20, 33, 4, 40, true, 0.3},    {3, 3, 32, 16, 100, 3, false, 1},
+    {1, 1, 1, 1, 3, 5, false, 0.1},       {2, 4, 16, 32, 5, 70, false, 0.3},
+    {2, 6, 20, 33, 4, 40, true, 0.3},     {3, 3, 32, 16, 100, 3, false, 1},
     {1, 3, 128, 128, 2, 200, true, 0.02}, {2, 2, 96, 72, 3, 65, false, 20},
-    {1, 2, 160, 40, 2, 33, true, 1},     {1, 1, 256, 256, 1, 20, false, 0.1},
+    {1, 2, 160, 40, 2, 33, true, 1},      {1, 1, 256, 256, 1, 20, false, 0.1},
     {4, 8, 64, 128, 140, 2, false, 0.1},
 };
 

@@ -8,7 +8,7 @@
 #include "kernels/conv.h"
 #include "kernels/delta.h"
 #include "worker/model/families/qwen.h"
-#include "worker/model/recipe/delta.h"
+#include "worker/model/recipe/delta_rule.h"
 
 extern const struct ctw_family ctw_family_qwen3_next, ctw_family_qwen3_5, ctw_family_qwen3_5_text,
     ctw_family_qwen3_5_moe, ctw_family_qwen3_5_moe_text;
@@ -20,7 +20,7 @@ struct keys {
     const bool *linear; /* which layers have delta rules; NULL: all but every fourth */
     int64_t interval;
     struct ctw_norm_form norm, heads_norm; /* heads_norm: of the delta rule's output */
-    struct ctw_delta delta;
+    struct ctw_delta_rule delta;
 };
 
 static int key_count(struct ctw_config *c, const char *name, int64_t absent, int64_t most)
@@ -43,9 +43,9 @@ static enum ctw_activation key_gate(struct ctw_config *c)
     return CTW_ACT_SILU;
 }
 
-static struct ctw_delta key_delta(struct ctw_config *c, bool by_head)
+static struct ctw_delta_rule key_delta(struct ctw_config *c, bool by_head)
 {
-    struct ctw_delta d = {.by_head = by_head, .gate = key_gate(c)};
+    struct ctw_delta_rule d = {.by_head = by_head, .gate = key_gate(c)};
     d.n_key = key_count(c, "linear_num_key_heads", 16, 4096);
     d.n_value = key_count(c, "linear_num_value_heads", 32, 4096);
     d.key = key_count(c, "linear_key_head_dim", 128, CTW_MAX_DELTA_HEAD);
@@ -97,7 +97,7 @@ static void describe_mixers(struct ctw_config *c, const struct keys *k)
     for (int64_t i = 0; i < k->s.n_layers; i++) {
         ctw_describe_norms(c, i, &k->norm);
         if (k->linear != NULL ? k->linear[i] : (i + 1) % k->interval != 0)
-            ctw_describe_delta(c, i, &k->delta, &k->heads_norm);
+            ctw_describe_delta_rule(c, i, &k->delta, &k->heads_norm);
         else
             ctw_describe_attention(c, i, &attention);
     }

@@ -14,7 +14,7 @@
     X(mixture)                                                                                     \
     X(own_input)                                                                                   \
     X(short_conv)                                                                                  \
-    X(delta)
+    X(delta_rule)
 
 #define CTW_KIND_VALUE(name) CTW_KIND_##name,
 /* CTW_KIND_none: the layer has no such branch. */

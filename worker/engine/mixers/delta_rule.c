@@ -3,8 +3,8 @@
  * convolution's output q | k | v, the rule's output [chunk, n_value * value], and the product of b
  * and a [chunk, 2 n_value]. The carries are states: the convolution's last inputs, and the rule's.
  */
-#include "kernels/delta.h"
 #include "kernels/conv.h"
+#include "kernels/delta.h"
 #include "worker/engine/pass/step.h"
 
 enum { CARRY_CONV, CARRY_DELTA };
@@ -22,7 +22,7 @@ static void *behind(const struct ctw_step *s, void *from, int64_t columns)
 
 static struct places places_of(const struct ctw_step *s)
 {
-    const struct ctw_delta *d = &s->branch->delta;
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
     struct places p = {.in = s->f->wide, .in_columns = ctw_delta_qkv(d) + ctw_delta_values(d)};
     p.qkv = behind(s, p.in, p.in_columns);
     p.out = behind(s, p.qkv, ctw_delta_qkv(d));
@@ -40,7 +40,7 @@ static const void *element(const struct ctw_step *s, const void *p, int64_t i)
 static enum ctw_status conv(const struct ctw_step *s, const struct places *p, int64_t first,
                             int64_t dim, int64_t at, int64_t run, struct ctw_err *err)
 {
-    const struct ctw_delta *d = &s->branch->delta;
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_DELTA_CONV);
     const struct ctw_carried state = ctw_step_carry(s, CARRY_CONV);
     const int64_t before = first * (d->taps - 1);
@@ -69,7 +69,7 @@ static enum ctw_status conv(const struct ctw_step *s, const struct places *p, in
 static enum ctw_status convolve(const struct ctw_step *s, const struct places *p,
                                 struct ctw_err *err)
 {
-    const struct ctw_delta *d = &s->branch->delta;
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
     int64_t keys = ctw_delta_keys(d), values = ctw_delta_values(d);
     if (!d->by_head)
         return conv(s, p, 0, ctw_delta_qkv(d), 0, 0, err);
@@ -82,7 +82,7 @@ static enum ctw_status convolve(const struct ctw_step *s, const struct places *p
 
 static enum ctw_status rule(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
 {
-    const struct ctw_delta *d = &s->branch->delta;
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct ctw_carried state = ctw_step_carry(s, CARRY_DELTA);
     const int r = d->n_value / d->n_key;
     const struct ctw_op_delta op = {.dtype = s->f->dtype,
@@ -113,7 +113,7 @@ static enum ctw_status rule(const struct ctw_step *s, const struct places *p, st
 /* The rule's output: norms of its heads, times the activation of z. */
 static enum ctw_status finish(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
 {
-    const struct ctw_delta *d = &s->branch->delta;
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const int groups = d->by_head ? d->n_key : 1; /* of z's columns */
     const int64_t values = ctw_delta_values(d), z = values / groups;
     struct ctw_op_norm norm = ctw_step_norm(s, CTW_AT_DELTA_HEADS);
@@ -139,7 +139,7 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
 static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
-    const struct ctw_delta *d = &s->branch->delta;
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct places p = places_of(s);
     enum ctw_status st =
         ctw_step_product(s, CTW_P_DELTA_IN, f->norm, f->model->hidden, p.in, p.in_columns, err);
@@ -157,7 +157,7 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 
 static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
 {
-    const struct ctw_delta *d = &l->branch[branch].delta;
+    const struct ctw_delta_rule *d = &l->branch[branch].delta_rule;
     (void)longest;
     w->wide = ctw_max64(w->wide, 2 * (ctw_delta_qkv(d) + ctw_delta_values(d) + d->n_value));
     w->inner_k = ctw_max64(w->inner_k, ctw_delta_values(d));
@@ -167,7 +167,7 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
 static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
                   enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES])
 {
-    const struct ctw_delta *d = &b->delta;
+    const struct ctw_delta_rule *d = &b->delta_rule;
     (void)m;
     (void)longest;
     (void)dtype;
@@ -178,5 +178,5 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     rules[CARRY_DELTA].life = CTW_STATE;
 }
 
-const struct ctw_kind_ops ctw_ops_delta = {
+const struct ctw_kind_ops ctw_ops_delta_rule = {
     .widen = widen, .carry = carry, .joins = CTW_P_DELTA_OUT, .run = run};

@@ -2,8 +2,8 @@
  * A gated delta rule (Qwen 3.5, Qwen 3 Next): out(norm(delta(q, k, v)) * act(z)), where q | k | v =
  * silu(conv(in(n))), and z, b and a are further products of n.
  */
-#ifndef CTW_WORKER_RECIPE_DELTA_H
-#define CTW_WORKER_RECIPE_DELTA_H
+#ifndef CTW_WORKER_RECIPE_DELTA_RULE_H
+#define CTW_WORKER_RECIPE_DELTA_RULE_H
 
 #include "worker/model/recipe/parts.h"
 
@@ -24,7 +24,7 @@ enum {
     CTW_V_DELTA_DT_BIAS           /* [n_value] */
 };
 
-struct ctw_delta {
+struct ctw_delta_rule {
     int n_key, n_value, key, value; /* heads; elements of a head */
     int taps;                       /* of the convolution */
     bool by_head;                   /* products' columns are in the order of key heads */
@@ -32,17 +32,17 @@ struct ctw_delta {
 };
 
 /* Elements of a token's q, k or both, and v. */
-static inline int64_t ctw_delta_keys(const struct ctw_delta *d)
+static inline int64_t ctw_delta_keys(const struct ctw_delta_rule *d)
 {
     return (int64_t)d->n_key * d->key;
 }
 
-static inline int64_t ctw_delta_values(const struct ctw_delta *d)
+static inline int64_t ctw_delta_values(const struct ctw_delta_rule *d)
 {
     return (int64_t)d->n_value * d->value;
 }
 
-static inline int64_t ctw_delta_qkv(const struct ctw_delta *d)
+static inline int64_t ctw_delta_qkv(const struct ctw_delta_rule *d)
 {
     return 2 * ctw_delta_keys(d) + ctw_delta_values(d);
 }
@@ -51,7 +51,7 @@ struct ctw_config;
 struct ctw_norm_form;
 
 /* Describes the mixer of decoder layer i, with Qwen 3.5's names, or, by_head, Qwen 3 Next's. */
-void ctw_describe_delta(struct ctw_config *c, int64_t i, const struct ctw_delta *d,
-                        const struct ctw_norm_form *norm);
+void ctw_describe_delta_rule(struct ctw_config *c, int64_t i, const struct ctw_delta_rule *d,
+                             const struct ctw_norm_form *norm);
 
 #endif

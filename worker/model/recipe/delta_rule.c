@@ -9,11 +9,11 @@ static void linear(struct ctw_config *c, int64_t i, int product, int matrix, con
                         &(struct ctw_linear_rules){product, matrix, 0, module, n, k});
 }
 
-void ctw_describe_delta(struct ctw_config *c, int64_t i, const struct ctw_delta *d,
-                        const struct ctw_norm_form *norm)
+void ctw_describe_delta_rule(struct ctw_config *c, int64_t i, const struct ctw_delta_rule *d,
+                             const struct ctw_norm_form *norm)
 {
     int64_t hidden = c->model->hidden, qkv = ctw_delta_qkv(d), values = ctw_delta_values(d);
-    ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_delta)->delta = *d;
+    ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_delta_rule)->delta_rule = *d;
     if (d->by_head) {
         linear(c, i, CTW_P_DELTA_IN, CTW_M_DELTA_QKVZ, "linear_attn.in_proj_qkvz", qkv + values,
                hidden);
@@ -40,4 +40,4 @@ void ctw_describe_delta(struct ctw_config *c, int64_t i, const struct ctw_delta 
     linear(c, i, CTW_P_DELTA_OUT, CTW_M_DELTA_OUT, "linear_attn.out_proj", hidden, values);
 }
 
-const struct ctw_kind_row ctw_kind_delta = {.name = "gated delta rule"};
+const struct ctw_kind_row ctw_kind_delta_rule = {.name = "gated delta rule"};
