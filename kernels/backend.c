@@ -35,6 +35,8 @@ static struct ctw_op_qkv with_columns(const struct ctw_op_qkv *op)
         full.columns = (struct ctw_qkv_columns){
             .ld = q + 2 * kv, .k = q, .v = q + kv, .q_step = q / op->n_kv, .kv_step = op->head};
     }
+    if (full.columns.q_head == 0)
+        full.columns.q_head = op->head;
     return full;
 }
 
@@ -56,7 +58,8 @@ static enum ctw_status check_columns(const struct ctw_op_qkv *op, struct ctw_err
     REQUIRE("qkv", c->q >= 0 && c->k >= 0 && c->v >= 0 && c->q_step >= 0 && c->kv_step >= 0);
     REQUIRE("qkv", op->k == NULL || c->k + last <= c->ld);
     REQUIRE("qkv", op->v == NULL || c->v + last <= c->ld);
-    REQUIRE("qkv", c->q + (op->n_kv - 1) * c->q_step + r * op->head <= c->ld);
+    REQUIRE("qkv", c->q_head >= op->head &&
+                       c->q + (op->n_kv - 1) * c->q_step + (r - 1) * c->q_head + op->head <= c->ld);
     return CTW_OK;
 }
 
@@ -187,7 +190,8 @@ enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op, s
     REQUIRE("gate", op->kind == CTW_GATE_SIGMOID || op->kind == CTW_GATE_SOFTPLUS);
     REQUIRE("gate",
             ctw_is_float(op->dtype) && op->n_tok >= 0 && op->n_groups >= 1 && op->size >= 1);
-    REQUIRE("gate", op->ldx >= op->n_groups && op->ldy >= op->n_groups * op->size);
+    REQUIRE("gate", op->run >= 0 && op->step >= 0 && op->ldy >= op->n_groups * op->size);
+    REQUIRE("gate", op->ldx > ctw_gate_column(op, op->n_groups - 1));
     return op->n_tok == 0 ? CTW_OK : be->ops->gate(be, op, err);
 }
 

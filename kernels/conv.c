@@ -5,8 +5,9 @@
 enum ctw_status ctw_conv(struct ctw_backend *be, const struct ctw_op_conv *op, struct ctw_err *err)
 {
     bool ok = ctw_is_float(op->dtype) && ctw_is_float(op->weight_dtype) && op->n_tok >= 0 &&
-              op->dim >= 1 && op->taps >= 1 && op->taps <= CTW_MAX_TAPS &&
-              op->ldx >= ctw_conv_columns(op) && op->ldy >= op->dim &&
+              op->dim >= 1 && op->taps >= 1 && op->taps <= CTW_MAX_TAPS && op->run >= 0 &&
+              op->step >= 0 && op->ldy >= op->dim &&
+              op->ldx >= ctw_conv_column(op, op->dim - 1) + 1 + ctw_conv_columns(op) - op->dim &&
               (op->bias == NULL || ctw_is_float(op->bias_dtype));
     if (!ok || (op->n_tok > 0 && !ctw_are_in_order(op->seqs, op->n_seqs, op->n_tok,
                                                    op->before != NULL || op->taps == 1)))

@@ -26,6 +26,8 @@ struct ctw_op_conv {
     int taps;      /* 1..CTW_MAX_TAPS */
     const void *x; /* device [n_tok, ldx] */
     int64_t ldx;
+    /* CTW_CONV_SILU: channel i is column i / run * step + i % run of x; run 0: i */
+    int64_t run, step;
     const void *weight; /* device [dim, taps] */
     const void *bias;   /* device [dim], or NULL: zeros */
     enum ctw_dtype weight_dtype, bias_dtype;
@@ -41,6 +43,12 @@ struct ctw_op_conv {
 static inline int64_t ctw_conv_columns(const struct ctw_op_conv *op)
 {
     return op->form == CTW_CONV_GATED ? 3 * op->dim : op->dim;
+}
+
+/* The column of x that channel i reads first. */
+CTW_HD int64_t ctw_conv_column(const struct ctw_op_conv *op, int64_t i)
+{
+    return op->run == 0 ? i : i / op->run * op->step + i % op->run;
 }
 
 #endif

@@ -23,6 +23,7 @@
     X(gate)                                                                                        \
     X(conv)                                                                                        \
     X(ssm)                                                                                         \
+    X(delta)                                                                                       \
     X(index)                                                                                       \
     X(head)                                                                                        \
     X(divergence)                                                                                  \

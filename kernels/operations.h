@@ -214,7 +214,8 @@ enum ctw_rope_pairing {
 struct ctw_qkv_columns {
     int64_t ld;              /* of a row; 0: q, k and v are side by side, and nothing else is set */
     int64_t q, k, v;         /* of the first query, key and value head */
-    int64_t q_step, kv_step; /* from g to g + 1. Query head h is at q + g q_step + h % r * head */
+    int64_t q_step, kv_step; /* from g to g + 1. Query head h is at q + g q_step + h % r * q_head */
+    int64_t q_head;          /* 0: head; more: something else is behind each query head */
 };
 
 /*
@@ -270,17 +271,24 @@ enum ctw_gate_kind {
     CTW_GATE_SOFTPLUS
 };
 
-/* y[t, g * size + i] = y[t, g * size + i] * gate(x[t, g]) for n_groups groups of size elements, in
- * fp32, rounded once */
+/* y[t, g * size + i] = y[t, g * size + i] * gate(x[t, column(g)]) for n_groups groups of size
+ * elements, in fp32, rounded once; column(g) = g / run * step + g % run */
 struct ctw_op_gate {
     enum ctw_gate_kind kind;
     enum ctw_dtype dtype;
     int64_t n_tok, n_groups, size;
     const void *x; /* device [n_tok, ldx] */
     int64_t ldx;
-    void *y; /* device [n_tok, ldy], must not overlap x */
+    int64_t run, step; /* run 0: column(g) = g */
+    void *y;           /* device [n_tok, ldy], must not overlap x */
     int64_t ldy;
 };
+
+/* The column of x that gates group g. */
+CTW_HD int64_t ctw_gate_column(const struct ctw_op_gate *op, int64_t g)
+{
+    return op->run == 0 ? g : g / op->run * op->step + g % op->run;
+}
 
 /* ---- attention ---------------------------------------------------------------------------- */
 

@@ -95,20 +95,21 @@ def sanitizer_stage(name, about, ctest_options, left_out, environment):
 def golden_stage():
     golden = data_folder("CTWORKER_GOLDEN", "golden")
     families = data_folder("CTWORKER_GOLDEN_FAMILIES", "golden_families")
+    newest = data_folder("CTWORKER_GOLDEN_2026", "golden_2026")
     configs = data_folder("CTWORKER_CONFIGS", "configs")
     cases = data_folder("CTWORKER_CASES", "cases")
     published = [Step([PY, "tests/golden/check_configs.py", WORKER], "lines",
                       {"CTWORKER_CONFIGS": configs})] if configs else []
     published += [Step([PY, "tests/golden/check_cases.py", WORKER, cases], "lines")] if cases else []
     rotated = Step([PY, "tests/golden/check_rotations.py"], "lines")
-    if golden is None or families is None:
+    if golden is None or families is None or newest is None:
         written = Step([PY, "tests/golden/check_activations.py"], "lines")
         return Stage("golden", "golden checkpoints, if there are any", [*published, written, rotated],
-                     note="no golden checkpoints (CTWORKER_GOLDEN, CTWORKER_GOLDEN_FAMILIES): only checkpoints that the tests write")
+                     note="no golden checkpoints (CTWORKER_GOLDEN, .._GOLDEN_FAMILIES, .._GOLDEN_2026): only those that the tests write")
     return Stage("golden", "golden checkpoints: hashes, scores, refusals; published configurations", [
         *published,
-        Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": f"{golden}:{families}"}),
-        Step([PY, "tests/golden/check_scores.py", "--golden", golden, families], "lines"),
+        Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": f"{golden}:{families}:{newest}"}),
+        Step([PY, "tests/golden/check_scores.py", "--golden", golden, families, newest], "lines"),
         Step([PY, "tests/golden/check_activations.py", "--golden", golden], "lines"),
         rotated,
         Step([PY, "tests/golden/check_reference.py", golden, families], "lines")])

@@ -3,14 +3,15 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/math.h"
 
-/* The input of the sequence's token at row `row` of the call, which may lie before its first row. */
+/* The input of the sequence's token at row `row` of the call, which may lie before its first row.
+ */
 static float input_at(const struct ctw_op_conv *op, const struct ctw_attn_seq *s, int64_t row,
                       int64_t col)
 {
     int64_t behind = row - s->q_row; /* below 0: so many rows before the call's */
     if (behind < 0)
         return s->pos0 + behind < 0 ? 0 : op->before[(op->taps - 1 + behind) * op->dim + col];
-    float v = ctw_load_float(op->x, op->dtype, row * op->ldx + col);
+    float v = ctw_load_float(op->x, op->dtype, row * op->ldx + ctw_conv_column(op, col));
     if (op->form == CTW_CONV_GATED)
         v *= ctw_load_float(op->x, op->dtype, row * op->ldx + 2 * op->dim + col);
     return v;
@@ -47,15 +48,21 @@ static void one_row(void *arg, int64_t row, int thread)
     }
 }
 
-enum ctw_status ctw_cpu_conv(struct ctw_cpu *cpu, const struct ctw_op_conv *op, struct ctw_err *err)
+void ctw_conv_leave(const struct ctw_op_conv *op)
 {
-    (void)err;
-    struct ctw_op_conv copy = *op;
     const struct ctw_attn_seq *last = &op->seqs[op->n_seqs - 1];
-    ctw_threads_for(cpu->threads, op->n_tok, one_row, &copy);
     for (int64_t j = 0; j < op->taps - 1; j++)
         for (int64_t col = 0; col < op->dim; col++)
             op->after[j * op->dim + col] =
                 input_at(op, last, last->q_row + last->n_q - op->taps + 1 + j, col);
+}
+
+enum ctw_status ctw_cpu_conv_c(struct ctw_cpu *cpu, const struct ctw_op_conv *op,
+                               struct ctw_err *err)
+{
+    (void)err;
+    struct ctw_op_conv copy = *op;
+    ctw_threads_for(cpu->threads, op->n_tok, one_row, &copy);
+    ctw_conv_leave(op);
     return CTW_OK;
 }

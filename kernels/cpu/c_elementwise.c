@@ -218,7 +218,7 @@ static void qkv_one(void *arg, int64_t t, int thread)
     double factor = op->q_factor != NULL ? op->q_factor[op->positions[t]] : 1;
     for (int h = 0; h < op->n_head; h++)
         one_head(op, op->q_norm, cos_sin, factor, op->qkv,
-                 t * c->ld + c->q + h / r * c->q_step + (int64_t)(h % r) * op->head, op->q,
+                 t * c->ld + c->q + h / r * c->q_step + (h % r) * c->q_head, op->q,
                  (t * op->n_head + h) * op->head);
     for (int g = 0; g < op->n_kv && op->k != NULL; g++) {
         int64_t from = t * c->ld + g * c->kv_step, to = (t * op->n_kv + g) * op->head;

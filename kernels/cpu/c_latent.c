@@ -87,7 +87,8 @@ static void gate_one(void *arg, int64_t t, int thread)
     (void)thread;
     const struct ctw_op_gate *op = arg;
     for (int64_t g = 0; g < op->n_groups; g++) {
-        double factor = gate_of(op->kind, ctw_load_float(op->x, op->dtype, t * op->ldx + g));
+        double factor = gate_of(
+            op->kind, ctw_load_float(op->x, op->dtype, t * op->ldx + ctw_gate_column(op, g)));
         int64_t from = t * op->ldy + g * op->size;
         for (int64_t i = from; i < from + op->size; i++)
             ctw_store_float(op->y, op->dtype, i,

@@ -16,8 +16,11 @@ const struct ctw_cpu_variant *const ctw_cpu_variants[] = {
 
 static size_t scratch_bytes_c(const struct ctw_cpu *cpu, const struct ctw_reserve *r)
 {
-    return (size_t)ctw_threads_count(cpu->threads) * 2 * (size_t)r->max_k * sizeof(float) +
-           (size_t)r->n_tok * CTW_CPU_HEAD_STATE;
+    size_t n_threads = (size_t)ctw_threads_count(cpu->threads);
+    size_t rows =
+        n_threads * 2 * (size_t)r->max_k * sizeof(float) + (size_t)r->n_tok * CTW_CPU_HEAD_STATE;
+    size_t states = n_threads * (size_t)r->state * sizeof(float);
+    return rows > states ? rows : states;
 }
 
 #define REFERENCE(name) .name = ctw_cpu_##name##_c,

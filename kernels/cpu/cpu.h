@@ -19,6 +19,8 @@ struct ctw_cpu;
     X(quantise)                                                                                    \
     X(linear)                                                                                      \
     X(qkv)                                                                                         \
+    X(conv)                                                                                        \
+    X(delta)                                                                                       \
     X(attention)                                                                                   \
     X(ssm)                                                                                         \
     X(head)                                                                                        \
@@ -91,6 +93,8 @@ CTW_OPERATIONS(CTW_CPU_OPERATION)
 CTW_CPU_OPERATION(linear)
 #undef CTW_CPU_OPERATION
 
+/* What the last sequence of a convolution leaves. */
+void ctw_conv_leave(const struct ctw_op_conv *op);
 size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys);
 size_t ctw_cpu_rotate_bytes(const struct ctw_cpu *cpu, int64_t size);
 

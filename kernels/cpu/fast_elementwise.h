@@ -158,8 +158,7 @@ static void qkv_row(const void *arg, int64_t t)
     for (int h = 0; h < op->n_head + n_keys; h++) {
         const bool is_q = h < op->n_head;
         const int64_t g = is_q ? h / r : h - op->n_head;
-        int64_t from =
-            is_q ? c->q + g * c->q_step + (int64_t)(h % r) * op->head : c->k + g * c->kv_step;
+        int64_t from = is_q ? c->q + g * c->q_step + (h % r) * c->q_head : c->k + g * c->kv_step;
         int64_t to = is_q ? (t * op->n_head + h) * op->head : (t * op->n_kv + g) * op->head;
         widen(x, at(src, op->dtype, from), op->dtype, op->head);
         norm_and_turn(op, x, is_q ? op->q_norm : op->k_norm, cos_sin);

@@ -13,6 +13,11 @@
 #include "kernels/cpu/fast_tile.h"
 #include "kernels/cpu/fast_linear.h"
 #include "kernels/cpu/fast_elementwise.h"
+#include "kernels/conv.h"
+#include "kernels/cpu/fast_conv.h"
+#include "kernels/delta.h"
+#include "kernels/math.h"
+#include "kernels/cpu/fast_delta.h"
 #include "kernels/cpu/fast_quantise.h"
 #include "kernels/cpu/fast_norm.h"
 #include "kernels/cpu/fast_keys.h"
@@ -33,15 +38,18 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
     int64_t attention =
         n_threads * shape_attention(&job, r->max_group, r->max_head, r->max_head, FLOATS) +
         n_tok * (int64_t)(sizeof(struct attn_block) / sizeof(float));
-    return (size_t)max64(product + head, attention) * sizeof(float);
+    size_t recurrent =
+        r->state > 0 ? (size_t)n_threads * delta_scratch(r->state) / sizeof(float) + 1 : 0;
+    return (size_t)max64(max64(product + head, attention), (int64_t)recurrent) * sizeof(float);
 }
 
 #define FAST_VARIANT(variant_name, runs)                                                           \
     {                                                                                              \
         .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
         .embed = fast_embed, .norm = fast_norm, .act = fast_act, .quantise = fast_quantise,        \
-        .linear = fast_linear, .qkv = fast_qkv, .attention = fast_attention, .ssm = fast_ssm,      \
-        .head = fast_head, .divergence = fast_divergence                                           \
+        .linear = fast_linear, .qkv = fast_qkv, .conv = fast_conv, .delta = fast_delta,            \
+        .ssm = fast_ssm, .attention = fast_attention, .head = fast_head,                           \
+        .divergence = fast_divergence                                                              \
     }
 
 #endif

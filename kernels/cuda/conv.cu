@@ -27,16 +27,9 @@ static __device__ __forceinline__ float input_at(const struct ctw_op_conv &op, i
     if (row >= first)
         return op.form == CTW_CONV_GATED
                    ? ctw_cuda_widen(x[col]) * ctw_cuda_widen(x[2 * op.dim + col])
-                   : ctw_cuda_widen(x[col]);
+                   : ctw_cuda_widen(x[ctw_conv_column(&op, col)]);
     return pos0 + row - first < 0 ? 0.0f
                                   : op.before[(op.taps - 1 + row - first) * op.dim + col];
-}
-
-static __device__ __forceinline__ float number_at(const void *p, enum ctw_dtype dtype, int64_t i)
-{
-    return dtype == CTW_F32    ? ((const float *)p)[i]
-           : dtype == CTW_BF16 ? ctw_cuda_widen(((const __nv_bfloat16 *)p)[i])
-                               : ctw_cuda_widen(((const __half *)p)[i]);
 }
 
 /* Columns of blockIdx.x, rows blockIdx.y * ROWS .. of the sequence blockIdx.z. */
@@ -53,11 +46,11 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
          row0 += (int64_t)gridDim.y * ROWS) {
         float last[CTW_MAX_TAPS], weight[CTW_MAX_TAPS]; /* last[taps - 1]: the row's own input */
         for (int j = 0; j < op.taps; j++) {
-            weight[j] = number_at(op.weight, op.weight_dtype, col * op.taps + j);
+            weight[j] = ctw_cuda_number(op.weight, op.weight_dtype, col * op.taps + j);
             last[j] = j == 0 ? 0.0f
                              : input_at<T>(op, first, pos0, row0 - op.taps + j, col);
         }
-        float bias = op.bias == NULL ? 0.0f : number_at(op.bias, op.bias_dtype, col);
+        float bias = op.bias == NULL ? 0.0f : ctw_cuda_number(op.bias, op.bias_dtype, col);
         for (int64_t row = row0; row < row0 + ROWS && row < end; row++) {
             float sum = bias;
             for (int j = 0; j + 1 < op.taps; j++)

@@ -11,14 +11,14 @@
 #ifdef __CUDACC__
 
 /* CALL(type) for the type of a dtype, which is one of F32, BF16 and F16. */
-#define CTW_CUDA_FLOAT_SWITCH(dtype, CALL)                                                               \
-    do {                                                                                                 \
-        if ((dtype) == CTW_F32)                                                                          \
-            CALL(float);                                                                                 \
-        else if ((dtype) == CTW_BF16)                                                                    \
-            CALL(__nv_bfloat16);                                                                         \
-        else                                                                                             \
-            CALL(__half);                                                                                \
+#define CTW_CUDA_FLOAT_SWITCH(dtype, CALL)                                                         \
+    do {                                                                                           \
+        if ((dtype) == CTW_F32)                                                                    \
+            CALL(float);                                                                           \
+        else if ((dtype) == CTW_BF16)                                                              \
+            CALL(__nv_bfloat16);                                                                   \
+        else                                                                                       \
+            CALL(__half);                                                                          \
     } while (0)
 
 template <typename A, typename B> constexpr bool ctw_cuda_same_type = false;
@@ -54,8 +54,18 @@ static __device__ __forceinline__ void ctw_cuda_narrow(float v, __half *out)
     *out = __float2half_rn(v);
 }
 
+/* Element i of an array of floats of any kind. */
+static __device__ __forceinline__ float ctw_cuda_number(const void *p, enum ctw_dtype dtype,
+                                                        int64_t i)
+{
+    return dtype == CTW_F32    ? ((const float *)p)[i]
+           : dtype == CTW_BF16 ? ctw_cuda_widen(((const __nv_bfloat16 *)p)[i])
+                               : ctw_cuda_widen(((const __half *)p)[i]);
+}
+
 /* p[i] = v for a dtype that is known only at run time: F32, BF16 or F16. */
-static __device__ __forceinline__ void ctw_cuda_put(void *p, enum ctw_dtype dtype, int64_t i, float v)
+static __device__ __forceinline__ void ctw_cuda_put(void *p, enum ctw_dtype dtype, int64_t i,
+                                                    float v)
 {
 #define CTW_CUDA_PUT(type) ctw_cuda_narrow(v, (type *)p + i)
     CTW_CUDA_FLOAT_SWITCH(dtype, CTW_CUDA_PUT);
@@ -138,7 +148,8 @@ static __device__ __forceinline__ void ctw_cuda_store(T *p, const float (&v)[N])
     }
 }
 
-/* The sum over groups of `lanes` (a power of two) neighbouring lanes, the same bits in each of them. */
+/* The sum over groups of `lanes` (a power of two) neighbouring lanes, the same bits in each of
+ * them. */
 static __device__ __forceinline__ float ctw_cuda_lanes_sum(float v, int lanes)
 {
     for (int i = lanes / 2; i > 0; i /= 2)

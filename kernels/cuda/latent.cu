@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(THREADS) gate_rows(const __grid_constant__ str
     const T *x = (const T *)op.x + t * op.ldx;
     T *y = (T *)op.y + t * op.ldy;
     for (int64_t i = threadIdx.x; i < op.n_groups * op.size; i += THREADS) {
-        float factor = gate_of(op.kind, ctw_cuda_widen(x[i / op.size]));
+        float factor = gate_of(op.kind, ctw_cuda_widen(x[ctw_gate_column(&op, i / op.size)]));
         ctw_cuda_narrow(ctw_cuda_widen(y[i]) * factor, y + i);
     }
 }

@@ -53,7 +53,7 @@ static __device__ __forceinline__ struct head_job head_job(const struct split &a
     }
     const struct ctw_qkv_columns &c = a.columns;
     job.from = (int64_t)t * c.ld;
-    job.from += kind == 0   ? c.q + h / a.group * c.q_step + (int64_t)(h % a.group) * a.head
+    job.from += kind == 0   ? c.q + h / a.group * c.q_step + (int64_t)(h % a.group) * c.q_head
                 : kind == 1 ? c.k + h * c.kv_step
                             : c.v + h * c.kv_step;
     if (kind == 0 && a.q_factor != NULL)
@@ -198,8 +198,8 @@ bool ctw_cuda_side_by_side(const struct ctw_op_qkv *op)
     const struct ctw_qkv_columns *c = &op->columns;
     int64_t q_n = (int64_t)op->n_head * op->head, kv_n = (int64_t)op->n_kv * op->head;
     return c->ld == q_n + 2 * kv_n && c->q == 0 && c->k == q_n && c->v == q_n + kv_n &&
-           c->q_step == q_n / op->n_kv && c->kv_step == op->head && op->k != NULL &&
-           op->v != NULL && op->q_factor == NULL && op->norm_offset == 0;
+           c->q_step == q_n / op->n_kv && c->kv_step == op->head && c->q_head == op->head &&
+           op->k != NULL && op->v != NULL && op->q_factor == NULL && op->norm_offset == 0;
 }
 
 /* Can heads be read and written 8 elements at a time? */
@@ -207,7 +207,7 @@ static bool has_vectors(const struct ctw_op_qkv *op)
 {
     const struct ctw_qkv_columns *c = &op->columns;
     const void *arrays[] = {op->qkv, op->q, op->k, op->v, op->q_norm, op->k_norm, op->cos_sin};
-    bool aligned = (c->ld | c->q | c->k | c->v | c->q_step | c->kv_step) % 8 == 0;
+    bool aligned = (c->ld | c->q | c->k | c->v | c->q_step | c->q_head | c->kv_step) % 8 == 0;
     for (size_t i = 0; i < CTW_COUNT(arrays); i++)
         aligned = aligned && ctw_cuda_aligned16(arrays[i]);
     return aligned && op->head % 16 == 0 && op->rot_dim % 16 == 0;

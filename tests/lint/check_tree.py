@@ -37,9 +37,9 @@ ROOMS = {
     "kernels/cpu": ("base", "kernels", "kernels/formats"),
     "kernels/cuda": ("base", "kernels", "kernels/formats", "kernels/cuda/gemm", "kernels/cuda/attention",
                      "kernels/cuda/decode"),
+    "kernels/cuda/recurrent": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/gemm": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/attention": ("base", "kernels", "kernels/cuda"),
-    "kernels/cuda/recurrent": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/decode": ("base", "kernels", "kernels/formats", "kernels/formats/*", "kernels/cuda"),
     "worker/checkpoint": ("base", "kernels", "kernels/formats"),
     "worker/model": ("base", "kernels", "worker/checkpoint", "worker/model/*"),
@@ -79,6 +79,7 @@ ONLY_FILES = {"worker": {"main.c"}}
 # Room -> reason to have more than MAX_ROOM files.
 LARGE_ROOMS = {
     "base": "small files, each of its own use",
+    "kernels": "a header and a checked call for each operation",
     "worker/checkpoint": "to go: a room for the quantisation configurations, one file a method",
     "worker/cli": "one file a command",
     "worker/engine/compare": "to go: what two engines must have alike is in the file that pairs them",
@@ -104,7 +105,7 @@ SAME_NAMES_ALLOWED = {
     "decode.h": "one in the folder of each weight format, whose name tells it apart",
     **dict.fromkeys(("all.h", "list.h"), "the table of weight formats, that of kinds, that of operations"),
     **dict.fromkeys(("attention.c", "dense.c", "kinds.c", "kinds.h", "latent.c", "mixture.c", "own_input.c", "short_conv.c",
-                     "state_space.c"),
+                     "state_space.c", "delta_rule.c"),
                     "a kind of branch: how the model describes it, and how the engine runs it (dense.c: a weight format, too)"),
     "keys.c": "to go: keys of config.json, and keys of attention",
 }

@@ -4,11 +4,12 @@
 static void results_agree_however_sequences_are_cut(void **state)
 {
     (void)state;
-    for (int threads = 1; threads <= 3; threads++) {
-        struct ctw_backend *be = backend(NULL, threads);
-        conv_agrees(be);
-        ctw_backend_close(be);
-    }
+    for (int i = 0; any_variant(i) != NULL; i++)
+        for (int threads = 1; threads <= 3; threads++) {
+            struct ctw_backend *be = backend(any_variant(i), threads);
+            conv_agrees(be);
+            ctw_backend_close(be);
+        }
 }
 
 static void sequences_out_of_order_are_refused(void **state)

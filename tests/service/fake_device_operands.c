@@ -162,7 +162,9 @@ void fake_check_latent(struct gpu *gpu, const struct ctw_op_latent *op)
 
 void fake_check_gate(struct gpu *gpu, const struct ctw_op_gate *op)
 {
-    gpu_check(gpu, op->x, area(op->n_tok, op->ldx, op->n_groups, op->dtype), "gate: x");
+    gpu_check(gpu, op->x,
+              area(op->n_tok, op->ldx, ctw_gate_column(op, op->n_groups - 1) + 1, op->dtype),
+              "gate: x");
     gpu_check(gpu, op->y, area(op->n_tok, op->ldy, op->n_groups * op->size, op->dtype), "gate");
 }
 

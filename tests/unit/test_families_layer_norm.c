@@ -143,18 +143,18 @@ static void fused_projections(void **state)
         {NEOX ", \"num_hidden_layers\": 1, \"hidden_size\": 64, \"num_attention_heads\": 4}",
          "gpt_neox.layers.0.attention.query_key_value",
          192,
-         {192, 0, 16, 32, 48, 48},
+         {192, 0, 16, 32, 48, 48, 0},
          1},
         {FALCON ", \"num_hidden_layers\": 1, \"hidden_size\": 64, \"num_attention_heads\": 4, "
                 "\"new_decoder_architecture\": true, \"num_kv_heads\": 2}",
          "transformer.h.0.self_attention.query_key_value",
          128,
-         {128, 0, 32, 48, 64, 64},
+         {128, 0, 32, 48, 64, 64, 0},
          1},
         {FALCON ", \"num_hidden_layers\": 1, \"hidden_size\": 64, \"num_attention_heads\": 4}",
          "transformer.h.0.self_attention.query_key_value",
          96,
-         {96, 0, 64, 80, 64, 16},
+         {96, 0, 64, 80, 64, 16, 0},
          3},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {

@@ -3,7 +3,8 @@
  *
  * f->wide holds, at different times, the product's columns [chunk, ld], and behind them the queries
  * in attention's layout [chunk, n_head * head]; then attention's output [chunk, n_head * head_v],
- * which overwrites the product, and the gate of it, which overwrites the queries.
+ * which overwrites the product, and the gate of it, which overwrites the queries. If the product
+ * holds the gate, the output is behind the queries.
  */
 #include "worker/engine/mixers/keys.h"
 
@@ -26,6 +27,16 @@ static void *queries_at(const struct ctw_step *s)
 {
     int64_t at = ctw_wide_up(s->f->plan.chunk_tokens * product_columns(s->layer, s->index));
     return (char *)s->f->wide + (size_t)at * ctw_dtype_bytes(s->f->dtype);
+}
+
+/* Attention's output; before that, a place for rotated heads. */
+static void *output_at(const struct ctw_step *s)
+{
+    const struct ctw_attention *a = attention_of(s);
+    int64_t queries = ctw_wide_up(s->f->plan.chunk_tokens * a->n_head * a->head);
+    if (!a->gate_in_q)
+        return s->f->wide;
+    return (char *)queries_at(s) + (size_t)queries * ctw_dtype_bytes(s->f->dtype);
 }
 
 /* Does the split normalise the heads of q and k? Otherwise norms are steps of their own. */
@@ -135,7 +146,7 @@ static enum ctw_status norm_after_split(const struct ctw_step *s, const struct c
     return st;
 }
 
-/* n_heads heads, in place: rotated in f->wide, where the product is no longer needed. */
+/* n_heads heads, in place: rotated where the output will be. */
 static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *heads, int n_heads,
                                     struct ctw_err *err)
 {
@@ -149,11 +160,11 @@ static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *he
                                                             .dim = dim,
                                                             .x = heads,
                                                             .ldx = dim,
-                                                            .y = s->f->wide,
+                                                            .y = output_at(s),
                                                             .ldy = dim},
                                     err);
     size_t bytes = (size_t)(s->chunk->n_tok * dim) * ctw_dtype_bytes(s->f->dtype);
-    return st == CTW_OK ? ctw_device_copy(s->f->be, heads, s->f->wide, bytes, err) : st;
+    return st == CTW_OK ? ctw_device_copy(s->f->be, heads, output_at(s), bytes, err) : st;
 }
 
 static enum ctw_status quantise_heads(const struct ctw_step *s, const struct ctw_keys *keys,
@@ -244,12 +255,36 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
     return st == CTW_OK ? quantise_heads(s, keys, split.q, err) : st;
 }
 
+/* Attention's output times the gate in the product's columns behind each query head. */
+static enum ctw_status gate_by_columns(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_attention *l = attention_of(s);
+    int64_t all = (int64_t)l->n_head * l->head_v;
+    int64_t at = l->columns.q + l->head;
+    return ctw_gate(s->f->be,
+                    &(struct ctw_op_gate){.kind = l->gate,
+                                          .dtype = s->f->dtype,
+                                          .n_tok = s->chunk->n_tok,
+                                          .n_groups = all,
+                                          .size = 1,
+                                          .x = (const char *)s->f->wide +
+                                               (size_t)at * ctw_dtype_bytes(s->f->dtype),
+                                          .ldx = l->columns.ld,
+                                          .run = l->head,
+                                          .step = l->columns.q_head,
+                                          .y = output_at(s),
+                                          .ldy = all},
+                    err);
+}
+
 /* Attention's output times its gate. The queries are no longer needed: the gate is there. */
 static enum ctw_status gate_heads(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_attention *l = attention_of(s);
     int64_t n = ctw_plan_columns(ctw_step_product_of(s, CTW_P_HEADS_GATE)),
             all = (int64_t)l->n_head * l->head_v;
+    if (l->gate_in_q)
+        return gate_by_columns(s, err);
     enum ctw_status st = ctw_step_product(s, CTW_P_HEADS_GATE, s->f->norm, s->f->model->hidden,
                                           queries_at(s), n, err);
     if (st != CTW_OK)
@@ -292,14 +327,13 @@ static enum ctw_status attend(const struct ctw_step *s, const struct ctw_keys *k
         .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,
         .alibi = s->f->alibi,
         .q = queries_at(s),
-        .out = s->f->wide,
+        .out = output_at(s),
     };
     return ctw_keys_attend(s, keys, op, err);
 }
 
 static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
-    struct ctw_forward *f = s->f;
     const struct ctw_attention *l = attention_of(s);
     const struct ctw_keys keys = {.k = ctw_step_carry(s, CTW_CARRY_K),
                                   .v = ctw_step_carry(s, CTW_CARRY_V)};
@@ -310,8 +344,8 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
     if (st == CTW_OK && l->gate != CTW_GATE_NONE)
         st = gate_heads(s, err);
     if (st == CTW_OK)
-        st = ctw_step_norm_in_place(s, CTW_AT_HEADS_OUT, f->wide, columns, err);
-    return st == CTW_OK ? ctw_step_join(s, CTW_P_O, f->wide, columns, err) : st;
+        st = ctw_step_norm_in_place(s, CTW_AT_HEADS_OUT, output_at(s), columns, err);
+    return st == CTW_OK ? ctw_step_join(s, CTW_P_O, output_at(s), columns, err) : st;
 }
 
 /* ---- memory and time ---------------------------------------------------------------------- */
@@ -319,8 +353,9 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
 {
     const struct ctw_attention *a = &l->branch[branch].attention;
+    int64_t queries = (int64_t)a->n_head * a->head;
     (void)longest;
-    w->wide = ctw_max64(w->wide, product_columns(l, branch) + (int64_t)a->n_head * a->head);
+    w->wide = ctw_max64(w->wide, product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1));
     w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
     w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
     w->group = ctw_max64(w->group, a->n_head / a->n_kv);

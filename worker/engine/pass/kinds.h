@@ -17,13 +17,14 @@ struct ctw_widths {
     int64_t head, group;       /* of attention: elements of a head, query heads of a key head */
     int64_t n_experts, chosen; /* of a mixture */
     int64_t expert_inner;
-    bool sum;     /* some layer has an array for its experts' sum */
-    bool chooses; /* sparse attention */
+    int64_t state; /* elements of a head's recurrent state, padded */
+    bool sum;      /* some layer has an array for its experts' sum */
+    bool chooses;  /* sparse attention */
 };
 
 /* In elements. What is in `wide` begins at a multiple of this; parts that begin so, beside the
  * first. */
-enum { CTW_WIDE_ALIGN = 128, CTW_PARTS_OF_WIDE = 2 };
+enum { CTW_WIDE_ALIGN = 128, CTW_PARTS_OF_WIDE = 3 };
 
 static inline int64_t ctw_wide_up(int64_t elements)
 {

@@ -121,6 +121,7 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .max_head = (int)w.head,
                             .max_group = (int)w.group,
                             .n_seqs = plan->chunk_tokens,
+                            .state = w.state,
                             .n_vocab = model->vocab,
                             .head_k = model->embed_dim,
                             .n_experts = (int)w.n_experts,

@@ -78,6 +78,10 @@
     X(qwen2)                                                                                       \
     X(qwen2_moe)                                                                                   \
     X(qwen3)                                                                                       \
+    X(qwen3_5)                                                                                     \
+    X(qwen3_5_moe)                                                                                 \
+    X(qwen3_5_moe_text)                                                                            \
+    X(qwen3_5_text)                                                                                \
     X(qwen3_moe)                                                                                   \
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \
@@ -96,6 +100,7 @@
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
     X(lfm2_vl)                                                                                     \
+    X(qwen3_next)                                                                                  \
     X(qwen3_vl)                                                                                    \
     X(qwen3_vl_moe)
 

@@ -301,7 +301,8 @@ struct ctw_attention_rules {
     const char *sinks;       /* a tensor [n_head]: the name, "self_attn.sinks"; NULL: none */
     enum ctw_gate_kind gate; /* of attention's output: of each head, or of each value, by */
     bool gate_values;
-    const char *g;                      /* the module self_attn.g_proj, without bias */
+    bool gate_in_q; /* of each value, by the rows of q behind those of each head, as many */
+    const char *g;  /* the module self_attn.g_proj, without bias; not with gate_in_q */
     const struct ctw_qk_norms *norms;   /* NULL: none */
     const struct ctw_norm_form *v_norm; /* of value heads, without weight; NULL: none */
     bool values_are_keys; /* no v: values are what k gives, before its norm and RoPE */

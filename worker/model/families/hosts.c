@@ -8,15 +8,11 @@
 #include "worker/model/families/family.h"
 
 extern const struct ctw_family ctw_family_deepseek_v3, ctw_family_llama, ctw_family_mistral,
-    ctw_family_qwen2, ctw_family_qwen3, ctw_family_qwen3_moe;
+    ctw_family_qwen2, ctw_family_qwen3, ctw_family_qwen3_5_text, ctw_family_qwen3_moe;
 
-const struct ctw_family *const ctw_hosted[] = {&ctw_family_deepseek_v3,
-                                               &ctw_family_llama,
-                                               &ctw_family_mistral,
-                                               &ctw_family_qwen2,
-                                               &ctw_family_qwen3,
-                                               &ctw_family_qwen3_moe,
-                                               NULL};
+const struct ctw_family *const ctw_hosted[] = {
+    &ctw_family_deepseek_v3, &ctw_family_llama,        &ctw_family_mistral,   &ctw_family_qwen2,
+    &ctw_family_qwen3,       &ctw_family_qwen3_5_text, &ctw_family_qwen3_moe, NULL};
 
 static const struct ctw_spelling text_model[] = {{"model.text_model.", "lm_head"}, {NULL, NULL}};
 
@@ -37,6 +33,12 @@ const struct ctw_host ctw_hosts[] = {
      "LlavaOnevisionForConditionalGeneration",
      NULL,
      "qwen2",
+     {0},
+     ctw_wrapped_spellings},
+    {"minicpmv4_6",
+     "MiniCPMV4_6ForConditionalGeneration",
+     NULL,
+     "qwen3_5_text",
      {0},
      ctw_wrapped_spellings},
     {"smolvlm", "SmolVLMForConditionalGeneration", NULL, "llama", {0}, text_model},

@@ -3,6 +3,7 @@
 #define CTW_WORKER_RECIPE_ALL_H
 
 #include "worker/model/recipe/attention.h"
+#include "worker/model/recipe/delta_rule.h"
 #include "worker/model/recipe/dense.h"
 #include "worker/model/recipe/latent.h"
 #include "worker/model/recipe/mixture.h"

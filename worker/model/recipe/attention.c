@@ -9,6 +9,12 @@
 
 enum { MAX_NAME = 512 };
 
+/* Rows of q: of its heads, and of their gates. */
+static int64_t rows_of_q(const struct ctw_attention_rules *a)
+{
+    return a->n_head * a->head * (a->gate_in_q ? 2 : 1);
+}
+
 /* The blocks' queries, then their keys, then their values. */
 static void add_blocks(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a,
                        int bias)
@@ -32,10 +38,10 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
     int64_t values = a->n_kv * head_v_of(a);
     const char *qkv = ctw_name_or(a->qkv, "self_attn.qkv_proj");
     if (a->order == CTW_QKV_SPLIT) {
-        ctw_describe_linear(
-            c, i, CTW_MIXER,
-            &(struct ctw_linear_rules){CTW_P_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : 0,
-                                       ctw_name_or(a->q, "self_attn.q_proj"), q, hidden});
+        ctw_describe_linear(c, i, CTW_MIXER,
+                            &(struct ctw_linear_rules){
+                                CTW_P_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : 0,
+                                ctw_name_or(a->q, "self_attn.q_proj"), rows_of_q(a), hidden});
         if (a->uses != 0)
             return;
         ctw_describe_linear(
@@ -76,11 +82,14 @@ static struct ctw_qkv_columns columns_of(const struct ctw_attention_rules *a)
                                         .kv_step = (r + 2) * a->head};
     bool has_k = a->uses == 0, has_v = has_k && !a->values_are_keys;
     int64_t values = a->n_kv * head_v_of(a);
+    int64_t q_head = rows_of_q(a) / a->n_head;
+    q = rows_of_q(a);
     return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? values : 0),
                                     .k = q,
                                     .v = has_v ? q + kv : q,
-                                    .q_step = r * a->head,
-                                    .kv_step = a->head};
+                                    .q_step = r * q_head,
+                                    .kv_step = a->head,
+                                    .q_head = a->gate_in_q ? q_head : 0};
 }
 
 /* A norm of n_head heads of q or k. */
@@ -142,7 +151,6 @@ static void describe_heads_gate(struct ctw_config *c, int64_t i,
                                 const struct ctw_attention_rules *a)
 {
     int64_t n = a->n_head * (a->gate_values ? head_v_of(a) : 1);
-    ctw_describe_branch(c, i, CTW_MIXER)->attention.gate = a->gate;
     ctw_describe_linear(c, i, CTW_MIXER,
                         &(struct ctw_linear_rules){CTW_P_HEADS_GATE, CTW_M_HEADS_GATE, 0,
                                                    ctw_name_or(a->g, "self_attn.g_proj"), n,
@@ -156,6 +164,7 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
         return;
     assert(head_v_of(a) == a->head || (a->order == CTW_QKV_SPLIT && a->v_norm == NULL &&
                                        a->uses == 0 && a->keeps == 0 && !a->values_are_keys));
+    assert(!a->gate_in_q || (a->order == CTW_QKV_SPLIT && head_v_of(a) == a->head));
     l->n_head = (int)a->n_head;
     l->n_kv = (int)a->n_kv;
     l->head = (int)a->head;
@@ -170,6 +179,8 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     l->limits_normed = a->limit_normed;
     l->columns = columns_of(a);
     l->q_factors = a->q_factors;
+    l->gate = a->gate;
+    l->gate_in_q = a->gate_in_q;
     l->uses_kv = a->uses - 1;
     l->keeps_kv = a->keeps - 1;
     if (a->keeps > c->model->n_kept)
@@ -183,7 +194,7 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
                                                    c->model->hidden, a->n_head * head_v_of(a)});
     if (a->sinks != NULL)
         ctw_describe_vector(c, i, CTW_V_SINKS, a->sinks, a->n_head);
-    if (a->gate != CTW_GATE_NONE)
+    if (a->gate != CTW_GATE_NONE && !a->gate_in_q)
         describe_heads_gate(c, i, a);
     if (a->v_norm != NULL && a->uses == 0)
         ctw_describe_nameless_norm(c, i, CTW_AT_V, a->v_norm);

@@ -42,7 +42,8 @@ struct ctw_attention {
     int64_t chunk;           /* a query sees its own chunk of so many positions; 0: all */
     float v_factor;          /* of values; 0: 1 */
     enum ctw_gate_kind gate; /* of attention's output, by the product CTW_P_HEADS_GATE of what the
-                                branch reads */
+                                branch reads, or */
+    bool gate_in_q;          /* by the columns of the product behind each query head, as many */
     int rope;                /* index into the model's rope[]; -1: none */
     bool q_factors;          /* queries are multiplied by the model's q_factor of their position */
     float scale;             /* of q k^T */

@@ -14,7 +14,8 @@
     X(mixture)                                                                                     \
     X(own_input)                                                                                   \
     X(short_conv)                                                                                  \
-    X(state_space)
+    X(state_space)                                                                                 \
+    X(delta_rule)
 
 #define CTW_KIND_VALUE(name) CTW_KIND_##name,
 /* CTW_KIND_none: the layer has no such branch. */

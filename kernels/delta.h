@@ -1,0 +1,61 @@
+/* The gated delta rule, a linear recurrence over a sequence's tokens. */
+#ifndef CTW_KERNELS_DELTA_H
+#define CTW_KERNELS_DELTA_H
+
+#include "kernels/operations.h"
+
+enum { CTW_MAX_DELTA_HEAD = 256 }; /* elements of a key or value head */
+
+/*
+ * Each value head has a matrix S of `key` rows and `value` columns, 0 before the sequence. For a
+ * token and value head j, with the token's key head j / (n_value / n_key):
+ *     q = q / sqrt(sum q^2 + 1e-6) / sqrt(key)         k = k / sqrt(sum k^2 + 1e-6)
+ *     decay = exp(-exp(a_log[j]) softplus(a[j] + dt_bias[j]))      beta = sigmoid(b[j])
+ *     S = decay S;  S = S + k (beta (v - S^T k))^T;  y = S^T q
+ * S is fp32, y is rounded once. Token by token from the sequence's start, in every backend: the
+ * operation's sequences follow one another, from row 0 on; the first may have begun before, and
+ * `before` is its state. `after` receives that of the last sequence. Nothing is rounded because a
+ * call ends, so results do not depend on how a sequence is cut into calls.
+ */
+struct ctw_op_delta {
+    enum ctw_dtype dtype;
+    int64_t n_tok;
+    int n_key, n_value; /* heads; n_value is a multiple of n_key */
+    int key, value;     /* elements of a head */
+    const void *x;      /* device [n_tok, ldx]: all heads of q, then of k, then of v */
+    int64_t ldx;
+    /* device [n_tok, ldba]: b and a of value head j are in column j / r * ba_step + j % r, r =
+     * n_value / n_key */
+    const void *b, *a;
+    int64_t ldba, ba_step;
+    const void *a_log, *dt_bias; /* device [n_value] */
+    enum ctw_dtype a_log_dtype, dt_bias_dtype;
+    const struct ctw_attn_seq *seqs; /* q_row, n_q and pos0 */
+    int64_t n_seqs;
+    const float *before; /* device, ctw_delta_floats(); NULL: the first sequence begins here */
+    float *after;        /* likewise, must not overlap `before` */
+    void *y;             /* device [n_tok, ldy], n_value * value columns */
+    int64_t ldy;
+};
+
+/* Elements of a sequence's state: S of each value head, and a factor of S, which a backend may keep
+ * apart from S. */
+static inline int64_t ctw_delta_floats(int64_t n_value, int64_t key, int64_t value)
+{
+    return n_value * (key * value + 1);
+}
+
+/* Elements of a head's S as a backend may lay it out, with even rows and columns in blocks. */
+static inline int64_t ctw_delta_padded(int64_t key, int64_t value)
+{
+    return (key + 1) / 2 * 2 * ((value + 63) / 64 * 64);
+}
+
+/* The column of value head j in b and a. */
+CTW_HD int64_t ctw_delta_column(const struct ctw_op_delta *op, int j)
+{
+    int r = op->n_value / op->n_key;
+    return j / r * op->ba_step + j % r;
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* ctw_delta() on the GPU, as on the CPU. Run it like test_linear.c. */
+#include "delta_problem.h"
+#include "gpu_device.h"
+
+static void results_agree_however_sequences_are_cut(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CTW_COUNT(variants); i++) {
+        struct ctw_backend *be = gpu(variants[i]);
+        if (be == NULL)
+            continue;
+        delta_agrees(be);
+        ctw_backend_close(be);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_agree_however_sequences_are_cut),
+    };
+    return cmocka_run_group_tests(tests, ops_setup, NULL);
+}

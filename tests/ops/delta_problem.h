@@ -1,0 +1,238 @@
+/* ctw_delta() against its definition in double, whole and cut into calls, on any backend. */
+#ifndef CTW_TESTS_DELTA_PROBLEM_H
+#define CTW_TESTS_DELTA_PROBLEM_H
+
+#include "kernels/delta.h"
+#include "ops.h"
+
+enum { DELTA_MAX_SEQS = 150, DELTA_ARRAYS = 8 };
+
+struct delta_shape {
+    int n_key, n_value, key, value;
+    int64_t n_seqs, longest; /* sequences of 1 .. longest tokens, the first of longest */
+    bool by_head;            /* b and a in turn for each key head */
+    double decays;           /* a_log is near ln of this */
+};
+
+struct delta_problem {
+    struct ctw_backend *be;
+    struct ctw_op_delta op; /* of all rows */
+    struct ctw_attn_seq seqs[DELTA_MAX_SEQS];
+    struct buf x, ba, a_log, dt_bias;
+    void *device[DELTA_ARRAYS]; /* x, ba, a_log, dt_bias, y, two states */
+    int64_t b_at, a_at;
+};
+
+static void *delta_upload(struct ctw_backend *be, const void *from, size_t bytes)
+{
+    void *to;
+    OK(ctw_device_alloc(be, &to, bytes, &last_err));
+    if (from != NULL)
+        OK(ctw_device_upload(be, to, from, bytes, &last_err));
+    return to;
+}
+
+static int64_t delta_sequences(struct delta_problem *p, const struct delta_shape *s)
+{
+    int64_t n_tok = 0;
+    for (int64_t i = 0; i < s->n_seqs; i++) {
+        int64_t n = i == 0 ? s->longest : 1 + rng_below(s->longest);
+        p->seqs[i] = (struct ctw_attn_seq){.q_row = n_tok, .n_q = n};
+        n_tok += n;
+    }
+    return n_tok;
+}
+
+static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dtype,
+                                       const struct delta_shape *s)
+{
+    struct delta_problem p = {.be = be};
+    const int64_t n_tok = delta_sequences(&p, s), gap = rng_below(2) == 0 ? 0 : 3;
+    const int64_t values = (int64_t)s->n_value * s->value;
+    const int64_t ldx = 2 * (int64_t)s->n_key * s->key + values + gap, ldy = values + gap;
+    const int64_t ldba = 2 * (int64_t)s->n_value + gap, r = s->n_value / s->n_key;
+    const size_t es = ctw_dtype_bytes(dtype);
+    const size_t state = (size_t)ctw_delta_floats(s->n_value, s->key, s->value) * sizeof(float);
+    p.x = buf_random(dtype, n_tok * ldx, 1, 0);
+    p.ba = buf_random(dtype, n_tok * ldba, 2, 0);
+    p.a_log = buf_random(CTW_F32, s->n_value, 1, 0);
+    p.dt_bias = buf_random(dtype, s->n_value, 1, 0);
+    for (int i = 0; i < s->n_value; i++)
+        ((float *)p.a_log.p)[i] += (float)log(s->decays);
+    const struct buf *from[] = {&p.x, &p.ba, &p.a_log, &p.dt_bias};
+    const size_t bytes[] = {(size_t)(n_tok * ldx) * es, (size_t)(n_tok * ldba) * es,
+                            (size_t)s->n_value * sizeof(float), (size_t)s->n_value * es};
+    for (int i = 0; i < 4; i++)
+        p.device[i] = delta_upload(be, from[i]->p, bytes[i]);
+    p.device[4] = delta_upload(be, NULL, (size_t)(n_tok * ldy) * es);
+    p.device[5] = delta_upload(be, NULL, state);
+    p.device[6] = delta_upload(be, NULL, state);
+    p.a_at = s->by_head ? r : s->n_value;
+    p.op = (struct ctw_op_delta){.dtype = dtype,
+                                 .n_tok = n_tok,
+                                 .n_key = s->n_key,
+                                 .n_value = s->n_value,
+                                 .key = s->key,
+                                 .value = s->value,
+                                 .x = p.device[0],
+                                 .ldx = ldx,
+                                 .b = p.device[1],
+                                 .a = (char *)p.device[1] + (size_t)p.a_at * es,
+                                 .ldba = ldba,
+                                 .ba_step = s->by_head ? 2 * r : r,
+                                 .a_log = p.device[2],
+                                 .dt_bias = p.device[3],
+                                 .a_log_dtype = CTW_F32,
+                                 .dt_bias_dtype = dtype,
+                                 .n_seqs = s->n_seqs,
+                                 .y = p.device[4],
+                                 .ldy = ldy};
+    return p;
+}
+
+static void delta_close(struct delta_problem *p)
+{
+    struct buf *all[] = {&p->x, &p->ba, &p->a_log, &p->dt_bias};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        buf_close(all[i]);
+    for (int i = 0; i < DELTA_ARRAYS; i++)
+        ctw_device_free(p->be, p->device[i]);
+}
+
+/* y, after one call for all rows, or after calls of at most `most` rows each. */
+static struct buf delta_run(struct delta_problem *p, int64_t most)
+{
+    const size_t es = ctw_dtype_bytes(p->op.dtype);
+    const size_t bytes = (size_t)(p->op.n_tok * p->op.ldy) * es;
+    struct buf y = buf_open(bytes, 0);
+    struct ctw_attn_seq part[DELTA_MAX_SEQS];
+    int64_t seq = 0, into = 0, call = 0; /* into: rows of the sequence that are done */
+    for (int64_t row = 0; row < p->op.n_tok; call++) {
+        struct ctw_op_delta op = p->op;
+        int64_t n = 0, n_seqs = 0;
+        op.before = into > 0 ? p->device[5 + call % 2] : NULL;
+        op.after = p->device[6 - call % 2];
+        while (n < most && seq < p->op.n_seqs) {
+            int64_t left = p->seqs[seq].n_q - into, take = left < most - n ? left : most - n;
+            part[n_seqs++] = (struct ctw_attn_seq){.q_row = n, .n_q = take, .pos0 = into};
+            n += take;
+            into = take < left ? into + take : 0;
+            seq += take == left;
+        }
+        op.n_tok = n;
+        op.seqs = part;
+        op.n_seqs = n_seqs;
+        op.x = (const char *)p->op.x + (size_t)(row * op.ldx) * es;
+        op.b = (const char *)p->op.b + (size_t)(row * op.ldba) * es;
+        op.a = (const char *)p->op.a + (size_t)(row * op.ldba) * es;
+        op.y = (char *)p->op.y + (size_t)(row * op.ldy) * es;
+        OK(ctw_delta(p->be, &op, &last_err));
+        row += n;
+    }
+    OK(ctw_device_download(p->be, y.p, p->op.y, bytes, &last_err));
+    return y;
+}
+
+struct delta_head {
+    double S[CTW_MAX_DELTA_HEAD][CTW_MAX_DELTA_HEAD]; /* [value][key] */
+    double q[CTW_MAX_DELTA_HEAD], k[CTW_MAX_DELTA_HEAD];
+    double largest; /* length of a column so far */
+};
+
+static void delta_unit(const struct delta_problem *p, int64_t at, double factor, double *out)
+{
+    double sum = 0;
+    for (int i = 0; i < p->op.key; i++) {
+        out[i] = ctw_load_float(p->x.p, p->op.dtype, at + i);
+        sum += out[i] * out[i];
+    }
+    for (int i = 0; i < p->op.key; i++)
+        out[i] *= factor / sqrt(sum + 1e-6);
+}
+
+/*
+ * One token of a head: S in double, and each of y's elements near S^T q. In fp32 a token adds an
+ * error of at most (key + 20) u times the length of S's column to each of the products k S and
+ * q S, and so to S; the rule makes no error in S larger.
+ */
+static void delta_token(const struct delta_problem *p, struct delta_head *h, int head, int64_t row,
+                        int64_t pos, const struct buf *y)
+{
+    const struct ctw_op_delta *op = &p->op;
+    const int64_t keys = (int64_t)op->n_key * op->key, ba = row * op->ldba;
+    const int64_t from = row * op->ldx + (int64_t)(head / (op->n_value / op->n_key)) * op->key;
+    const int64_t col = ctw_delta_column(op, head), v0 = row * op->ldx + 2 * keys;
+    delta_unit(p, from, 1 / sqrt(op->key), h->q);
+    delta_unit(p, from + keys, 1, h->k);
+    double b = ctw_load_float(p->ba.p, op->dtype, ba + col), beta = 1 / (1 + exp(-b));
+    double a = ctw_load_float(p->ba.p, op->dtype, ba + p->a_at + col) +
+               ctw_load_float(p->dt_bias.p, op->dtype, head);
+    double decay = exp(-exp(((float *)p->a_log.p)[head]) * log1p(exp(a)));
+    for (int c = 0; c < op->value; c++) {
+        double read = 0, out = 0, length = 0, *S = h->S[c];
+        for (int i = 0; i < op->key; i++)
+            read += h->k[i] * S[i];
+        double v = ctw_load_float(p->x.p, op->dtype, v0 + (int64_t)head * op->value + c);
+        double d = beta * (v - decay * read);
+        for (int i = 0; i < op->key; i++) {
+            S[i] = decay * S[i] + h->k[i] * d;
+            out += h->q[i] * S[i];
+            length += S[i] * S[i];
+        }
+        h->largest = fmax(h->largest, fmax(sqrt(length), fabs(v)));
+        double got = ctw_load_float(y->p, op->dtype, row * op->ldy + (int64_t)head * op->value + c);
+        double error = (double)(pos + 2) * (op->key + 20) * 0x1p-24 * h->largest / sqrt(op->key);
+        near(got, out, error + half_step(op->dtype, out), "delta", row);
+    }
+}
+
+static void delta_check(const struct delta_problem *p, const struct buf *y)
+{
+    struct delta_head *h = malloc(sizeof(*h));
+    assert_non_null(h);
+    for (int64_t i = 0; i < p->op.n_seqs; i++)
+        for (int head = 0; head < p->op.n_value; head++) {
+            memset(h, 0, sizeof(*h));
+            for (int64_t t = 0; t < p->seqs[i].n_q; t++)
+                delta_token(p, h, head, p->seqs[i].q_row + t, t, y);
+        }
+    free(h);
+}
+
+/* The elements of y's rows that the operation writes. */
+static void delta_same(const struct delta_problem *p, const struct buf *a, const struct buf *b)
+{
+    const size_t es = ctw_dtype_bytes(p->op.dtype);
+    for (int64_t row = 0; row < p->op.n_tok; row++)
+        assert_memory_equal((char *)a->p + (size_t)(row * p->op.ldy) * es,
+                            (char *)b->p + (size_t)(row * p->op.ldy) * es,
+                            (size_t)p->op.n_value * (size_t)p->op.value * es);
+}
+
+static const struct delta_shape delta_shapes[] = {
+    {1, 1, 1, 1, 3, 5, false, 0.1},       {2, 4, 16, 32, 5, 70, false, 0.3},
+    {2, 6, 20, 33, 4, 40, true, 0.3},     {3, 3, 32, 16, 100, 3, false, 1},
+    {1, 3, 128, 128, 2, 200, true, 0.02}, {2, 2, 96, 72, 3, 65, false, 20},
+    {1, 2, 160, 40, 2, 33, true, 1},      {1, 1, 256, 256, 1, 20, false, 0.1},
+    {4, 8, 64, 128, 140, 2, false, 0.1},
+};
+
+static void delta_agrees(struct ctw_backend *be)
+{
+    static const enum ctw_dtype kinds[] = {CTW_F32, CTW_BF16, CTW_F16};
+    for (size_t i = 0; i < CTW_COUNT(delta_shapes) * CTW_COUNT(kinds); i++) {
+        struct delta_problem p =
+            delta_open(be, kinds[i % CTW_COUNT(kinds)], &delta_shapes[i / CTW_COUNT(kinds)]);
+        struct buf whole = delta_run(&p, p.op.n_tok);
+        delta_check(&p, &whole);
+        for (int64_t most = 1; most < 80; most = 4 * most + 3) {
+            struct buf cut = delta_run(&p, most);
+            delta_same(&p, &whole, &cut);
+            buf_close(&cut);
+        }
+        buf_close(&whole);
+        delta_close(&p);
+    }
+}
+
+#endif

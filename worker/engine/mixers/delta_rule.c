@@ -1,0 +1,182 @@
+/*
+ * A gated delta rule. f->wide holds, one behind another, the product of q, k, v and z, the
+ * convolution's output q | k | v, the rule's output [chunk, n_value * value], and the product of b
+ * and a [chunk, 2 n_value]. The carries are states: the convolution's last inputs, and the rule's.
+ */
+#include "kernels/conv.h"
+#include "kernels/delta.h"
+#include "worker/engine/pass/step.h"
+
+enum { CARRY_CONV, CARRY_DELTA };
+
+struct places {
+    void *in, *qkv, *out, *ba;
+    int64_t in_columns;
+};
+
+static void *behind(const struct ctw_step *s, void *from, int64_t columns)
+{
+    int64_t elements = ctw_wide_up(s->f->plan.chunk_tokens * columns);
+    return (char *)from + (size_t)elements * ctw_dtype_bytes(s->f->dtype);
+}
+
+static struct places places_of(const struct ctw_step *s)
+{
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
+    struct places p = {.in = s->f->wide, .in_columns = ctw_delta_qkv(d) + ctw_delta_values(d)};
+    p.qkv = behind(s, p.in, p.in_columns);
+    p.out = behind(s, p.qkv, ctw_delta_qkv(d));
+    p.ba = behind(s, p.out, ctw_delta_values(d));
+    return p;
+}
+
+static const void *element(const struct ctw_step *s, const void *p, int64_t i)
+{
+    return (const char *)p + (size_t)i * ctw_dtype_bytes(s->f->dtype);
+}
+
+/* The convolution of channels first .. first + dim - 1 of q | k | v, in runs of `run` columns of
+ * the product, from column `at` on. */
+static enum ctw_status conv(const struct ctw_step *s, const struct places *p, int64_t first,
+                            int64_t dim, int64_t at, int64_t run, struct ctw_err *err)
+{
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
+    const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_DELTA_CONV);
+    const struct ctw_carried state = ctw_step_carry(s, CARRY_CONV);
+    const int64_t before = first * (d->taps - 1);
+    const struct ctw_op_conv op = {
+        .form = CTW_CONV_SILU,
+        .dtype = s->f->dtype,
+        .n_tok = s->chunk->n_tok,
+        .dim = dim,
+        .taps = d->taps,
+        .x = element(s, p->in, at),
+        .ldx = p->in_columns,
+        .run = run,
+        .step = p->in_columns / d->n_key,
+        .weight = (const char *)ctw_step_vector_data(s, CTW_V_DELTA_CONV) +
+                  (size_t)(first * d->taps) * ctw_dtype_bytes(weight->dtype),
+        .weight_dtype = weight->dtype,
+        .seqs = s->chunk->seqs[CTW_FOR_LAYER],
+        .n_seqs = s->chunk->n_seqs,
+        .before = state.here != NULL ? (const float *)state.here + before : NULL,
+        .after = (float *)state.next + before,
+        .y = (char *)p->qkv + (size_t)first * ctw_dtype_bytes(s->f->dtype),
+        .ldy = ctw_delta_qkv(d)};
+    return ctw_conv(s->f->be, &op, err);
+}
+
+static enum ctw_status convolve(const struct ctw_step *s, const struct places *p,
+                                struct ctw_err *err)
+{
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
+    int64_t keys = ctw_delta_keys(d), values = ctw_delta_values(d);
+    if (!d->by_head)
+        return conv(s, p, 0, ctw_delta_qkv(d), 0, 0, err);
+    enum ctw_status st = conv(s, p, 0, keys, 0, d->key, err);
+    if (st == CTW_OK)
+        st = conv(s, p, keys, keys, d->key, d->key, err);
+    return st == CTW_OK ? conv(s, p, 2 * keys, values, 2 * (int64_t)d->key, values / d->n_key, err)
+                        : st;
+}
+
+static enum ctw_status rule(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
+{
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
+    const struct ctw_carried state = ctw_step_carry(s, CARRY_DELTA);
+    const int r = d->n_value / d->n_key;
+    const struct ctw_op_delta op = {.dtype = s->f->dtype,
+                                    .n_tok = s->chunk->n_tok,
+                                    .n_key = d->n_key,
+                                    .n_value = d->n_value,
+                                    .key = d->key,
+                                    .value = d->value,
+                                    .x = p->qkv,
+                                    .ldx = ctw_delta_qkv(d),
+                                    .b = p->ba,
+                                    .a = element(s, p->ba, d->by_head ? r : d->n_value),
+                                    .ldba = 2 * (int64_t)d->n_value,
+                                    .ba_step = d->by_head ? 2 * r : r,
+                                    .a_log = ctw_step_vector_data(s, CTW_V_DELTA_A_LOG),
+                                    .dt_bias = ctw_step_vector_data(s, CTW_V_DELTA_DT_BIAS),
+                                    .a_log_dtype = ctw_step_vector(s, CTW_V_DELTA_A_LOG)->dtype,
+                                    .dt_bias_dtype = ctw_step_vector(s, CTW_V_DELTA_DT_BIAS)->dtype,
+                                    .seqs = s->chunk->seqs[CTW_FOR_LAYER],
+                                    .n_seqs = s->chunk->n_seqs,
+                                    .before = state.here,
+                                    .after = state.next,
+                                    .y = p->out,
+                                    .ldy = ctw_delta_values(d)};
+    return ctw_delta(s->f->be, &op, err);
+}
+
+/* The rule's output: norms of its heads, times the activation of z. */
+static enum ctw_status finish(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
+{
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
+    const int groups = d->by_head ? d->n_key : 1; /* of z's columns */
+    const int64_t values = ctw_delta_values(d), z = values / groups;
+    struct ctw_op_norm norm = ctw_step_norm(s, CTW_AT_DELTA_HEADS);
+    norm.dim = d->value;
+    norm.n_groups = d->n_value;
+    norm.x = norm.y = p->out;
+    norm.x_dtype = norm.dtype = s->f->dtype;
+    enum ctw_status st = ctw_norm(s->f->be, &norm, err);
+    /* A row of this operation is a token's group. */
+    const struct ctw_op_act gate = {.act = d->gate,
+                                    .dtype = s->f->dtype,
+                                    .n_tok = s->chunk->n_tok * groups,
+                                    .dim = z,
+                                    .x = element(s, p->in, p->in_columns / groups - z),
+                                    .ldx = p->in_columns / groups,
+                                    .up = p->out,
+                                    .ldup = z,
+                                    .y = p->out,
+                                    .ldy = z};
+    return st == CTW_OK ? ctw_act(s->f->be, &gate, err) : st;
+}
+
+static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
+    const struct places p = places_of(s);
+    enum ctw_status st =
+        ctw_step_product(s, CTW_P_DELTA_IN, f->norm, f->model->hidden, p.in, p.in_columns, err);
+    if (st == CTW_OK)
+        st = ctw_step_product(s, CTW_P_DELTA_BA, f->norm, f->model->hidden, p.ba,
+                              2 * (int64_t)d->n_value, err);
+    if (st == CTW_OK)
+        st = convolve(s, &p, err);
+    if (st == CTW_OK)
+        st = rule(s, &p, err);
+    if (st == CTW_OK)
+        st = finish(s, &p, err);
+    return st == CTW_OK ? ctw_step_join(s, CTW_P_DELTA_OUT, p.out, ctw_delta_values(d), err) : st;
+}
+
+static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
+{
+    const struct ctw_delta_rule *d = &l->branch[branch].delta_rule;
+    (void)longest;
+    w->wide = ctw_max64(w->wide, 2 * (ctw_delta_qkv(d) + ctw_delta_values(d) + d->n_value));
+    w->inner_k = ctw_max64(w->inner_k, ctw_delta_values(d));
+    w->state = ctw_max64(w->state, ctw_delta_padded(d->key, d->value));
+}
+
+static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
+                  enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES])
+{
+    const struct ctw_delta_rule *d = &b->delta_rule;
+    (void)m;
+    (void)longest;
+    (void)dtype;
+    rules[CARRY_CONV].bytes = (size_t)(ctw_delta_qkv(d) * (d->taps - 1)) * sizeof(float);
+    rules[CARRY_CONV].life = CTW_STATE;
+    rules[CARRY_DELTA].bytes =
+        (size_t)ctw_delta_floats(d->n_value, d->key, d->value) * sizeof(float);
+    rules[CARRY_DELTA].life = CTW_STATE;
+}
+
+const struct ctw_kind_ops ctw_ops_delta_rule = {
+    .widen = widen, .carry = carry, .joins = CTW_P_DELTA_OUT, .run = run};
