@@ -25,7 +25,7 @@ enum { N_ARRAYS = 4 };
 static void arrays_of(struct ctw_differences *d, const struct ctw_model *model, int64_t n_tok,
                       struct array out[N_ARRAYS])
 {
-    size_t n = (size_t)n_tok, blocks = n * (size_t)ctw_difference_blocks(model->hidden);
+    size_t n = (size_t)n_tok, blocks = n * (size_t)ctw_difference_blocks(ctw_residual_width(model));
     out[0] = (struct array){(void **)&d->start, (n + 1) * sizeof(*d->start)};
     out[1] = (struct array){(void **)&d->rows, n * sizeof(*d->rows)};
     out[2] = (struct array){(void **)&d->channels, blocks * sizeof(*d->channels)};
@@ -93,7 +93,7 @@ enum ctw_status ctw_differences_take(struct ctw_differences *d, const struct ctw
         st = ctw_difference(d->be,
                             &(struct ctw_op_difference){.n_seqs = l->n_seqs,
                                                         .n_rows = l->n_tok,
-                                                        .dim = model->f->model->hidden,
+                                                        .dim = ctw_residual_width(model->f->model),
                                                         .start = d->start,
                                                         .x = reference->f->x,
                                                         .y = model->f->x,
