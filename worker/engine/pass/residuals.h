@@ -10,24 +10,29 @@
  * One stream (one_stream.c): width = hidden.
  *
  * Several streams, mixed around each branch (hyper-connections; n streams of H):
- *     begin()   every stream = the embedding
- *     read()    f = the token's n H numbers; m = fn f / rms(f), of (2 + n) n numbers;
- *               pre = sigmoid(m scale[0] + base) + eps; post and comb likewise, comb made doubly
- *               stochastic by Sinkhorn's iterations in some families, absent in others;
- *               y = norm of (sum over s of pre[s] stream[s]); post and comb are kept
- *     join()    stream[t] = post[t] out + sum over s of comb[s, t] stream[s]
- *     finish()  y = norm of (sum over s of pre[s] stream[s]), with a pre of its own, or the mean
- * width is n H and kept n + n n. A row of f is contiguous, so fn is an ordinary product with k = n
- * H whose matrix lies in the branch's stretch, as base and scale do: planner, prefetch and inspect
- * find them there. There is no rows(): no product adds to a stream, mixtures have a sum of their
- * own.
  *
- * Sums of blocks of layers (attention residuals; a running sum p, and b blocks at most):
- *     begin()   p = the embedding
- *     read()    if the layer begins a block: the next block = p, p = 0 (at the layer's first
- * branch); y = norm of (sum over blocks and p of softmax(w . x / rms(x)) x) rows()    p, so
- * products add to p directly, with a leading dimension of width finish()  as read(), with weights
- * of its own width is (b + 1) H, kept 0; whether the layer begins a block is a fact in struct
+ *     begin():  every stream = the embedding
+ *     read():   f = the token's n H numbers; m = fn f / rms(f), of (2 + n) n numbers;
+ *               pre = sigmoid(m scale[0] + base) + eps, post and comb likewise; some families
+ *               make comb doubly stochastic (Sinkhorn), some have none; post and comb are kept;
+ *               y = norm of (sum over s of pre[s] stream[s])
+ *     join():   stream[t] = post[t] out + sum over s of comb[s, t] stream[s]
+ *     finish(): y = norm of (sum over s of pre[s] stream[s]) with a pre of its own, or the mean
+ *
+ * Width is n H, and kept is n + n n. A row of f is contiguous, so fn is an ordinary product with
+ * k = n H. Its matrix, base and scale lie in the branch's stretch, where planner, prefetch and
+ * inspect find them. There is no rows(): no product adds to a stream, and a mixture has an array of
+ * its own for its sum.
+ *
+ * Sums of blocks of layers (attention residuals; a running sum p, at most b blocks of H):
+ *
+ *     begin():  p = the embedding
+ *     read():   at the first branch of a layer that begins a block: next block = p, p = 0;
+ *               y = norm of (sum over the blocks and p of softmax(w . x / rms(x)) x)
+ *     rows():   p, so that products add to p directly
+ *     finish(): as read(), with a w of its own
+ *
+ * Width is (b + 1) H, and kept is 0. Whether a layer begins a block is a fact in struct
  * ctw_residual.
  */
 #ifndef CTW_WORKER_RESIDUALS_H
@@ -70,7 +75,8 @@ struct ctw_residual_ops {
     enum ctw_status (*join)(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
                             struct ctw_err *err);
     /* The rows from tok0 on to which a branch without such a norm or factor may add its output
-     * itself; joined() ends that. Both NULL: none may. */
+     * itself; joined() ends that. Both NULL: none may,
+     * and no branch may have another beside it. */
     struct ctw_residual_rows (*rows)(const struct ctw_forward *f, int64_t tok0);
     enum ctw_status (*joined)(const struct ctw_step *s, struct ctw_err *err);
     /* y [n_tok, hidden] = the head's norm (CTW_AT_IN) of tokens rows[0 .. n_tok - 1] (device). */

@@ -1,7 +1,5 @@
 #include "worker/engine/pass/step.h"
 
-#include <assert.h>
-
 void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struct ctw_rows *rows,
                     const struct ctw_matrix *matrix, const struct ctw_weight_data *data,
                     int64_t bias0)
@@ -165,7 +163,9 @@ static enum ctw_status read_beside(const struct ctw_step *s, struct ctw_err *err
     next.index++;
     if (next.index == s->layer->n_branches || !s->layer->branch[next.index].beside)
         return CTW_OK;
-    assert(ctw_branch_is_direct(s->layer, s->index)); /* else f->norm is needed below */
+    if (!ctw_branch_is_direct(s->layer, s->index)) /* f->norm is needed for its output */
+        return ctw_fail(err, CTW_EINTERNAL,
+                        "a branch beside one that does not add to the residual");
     return ctw_step_rule(&next, CTW_AT_IN)->present ? ctw_step_read(&next, CTW_AT_IN, err) : CTW_OK;
 }
 
