@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "base/mem.h"
+#include "worker/engine/engine_state.h"
 #include "worker/engine/pass/pass_state.h"
 
 struct ctw_differences {
@@ -107,4 +108,18 @@ enum ctw_status ctw_differences_take(struct ctw_differences *d, const struct ctw
         if (model->seqs[i].divergence->layers != NULL)
             model->seqs[i].divergence->layers[layer] = d->host[i];
     return st;
+}
+
+enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
+                                              const struct ctw_engine *reference,
+                                              struct ctw_err *err)
+{
+    const struct ctw_model *a = e->model, *b = reference->model;
+    const int64_t own = ctw_residual_width(a), other = ctw_residual_width(b);
+    if (a->n_decoders == b->n_decoders && own == other)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EINVAL,
+                    "the model has %d layers of width %lld and the reference %d of width %lld: "
+                    "their layers cannot be compared",
+                    a->n_decoders, (long long)own, b->n_decoders, (long long)other);
 }
