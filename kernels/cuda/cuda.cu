@@ -1,5 +1,5 @@
 /* Opens the GPU; memory, uploads and the table of operations. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/context.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -20,66 +20,12 @@ static const struct ctw_cuda *cuda_of(const struct ctw_backend *be)
     return (const struct ctw_cuda *)be;
 }
 
-/* ---- errors ------------------------------------------------------------------------------- */
-
-enum ctw_status ctw_cuda_check(cudaError_t e, const char *what, struct ctw_err *err)
-{
-    if (e == cudaSuccess)
-        return CTW_OK;
-    if (e == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError(); /* it is not sticky */
-        return ctw_fail(err, CTW_ENOMEM, "cuda: %s: the GPU's memory is exhausted", what);
-    }
-    return ctw_fail(err, CTW_EDEVICE, "cuda: %s: %s: %s", what, cudaGetErrorName(e),
-                    cudaGetErrorString(e));
-}
-
-enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err)
-{
-    return ctw_cuda_check(cudaGetLastError(), what, err);
-}
-
 /* ---- memory ------------------------------------------------------------------------------- */
-
-static enum ctw_status cuda_alloc(struct ctw_backend *be, void **out, size_t bytes,
-                                  struct ctw_err *err)
-{
-    (void)cuda_of(be);
-    cudaError_t e = cudaMalloc(out, bytes > 0 ? bytes : 1);
-    if (e == cudaErrorMemoryAllocation) {
-        size_t free_bytes = 0, total = 0;
-        (void)cudaGetLastError();
-        (void)cudaMemGetInfo(&free_bytes, &total);
-        return ctw_fail(err, CTW_ENOMEM, "cuda: no memory for %zu MiB: %zu of %zu MiB are free",
-                        bytes >> 20, free_bytes >> 20, total >> 20);
-    }
-    return ctw_cuda_check(e, "allocating", err);
-}
 
 static void cuda_free(struct ctw_backend *be, void *p)
 {
     (void)cuda_of(be);
     (void)cudaFree(p);
-}
-
-enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, size_t bytes,
-                              struct ctw_err *err)
-{
-    if (b->bytes >= bytes)
-        return CTW_OK;
-    if (b->p != NULL) {
-        enum ctw_status st =
-            ctw_cuda_check(cudaDeviceSynchronize(), "waiting before memory is replaced", err);
-        if (st != CTW_OK)
-            return st;
-        (void)cudaFree(b->p);
-        b->p = NULL;
-        b->bytes = 0;
-    }
-    enum ctw_status st = cuda_alloc(&cu->backend, &b->p, bytes, err);
-    if (st == CTW_OK)
-        b->bytes = bytes;
-    return st;
 }
 
 static void drop(struct ctw_cuda_buffer *b)
@@ -218,7 +164,7 @@ static enum ctw_status make_evens(struct ctw_cuda *cu, struct ctw_err *err)
     for (int i = 0; i < CTW_CUDA_EVENS; i++)
         host[i] = 2 * i;
     size_t bytes = CTW_CUDA_EVENS * sizeof(*host);
-    enum ctw_status st = cuda_alloc(&cu->backend, (void **)&cu->evens, bytes, err);
+    enum ctw_status st = ctw_cuda_alloc(&cu->backend, (void **)&cu->evens, bytes, err);
     if (st == CTW_OK)
         st = cuda_upload(&cu->backend, cu->evens, host, bytes, err);
     ctw_free(host);
@@ -239,9 +185,9 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
     cu->ring.bytes = RING_BYTES;
     st = ctw_cuda_stage_alloc(&cu->backend, (void **)&cu->ring.host, RING_BYTES, err);
     if (st == CTW_OK)
-        st = cuda_alloc(&cu->backend, (void **)&cu->ring.device, RING_BYTES, err);
+        st = ctw_cuda_alloc(&cu->backend, (void **)&cu->ring.device, RING_BYTES, err);
     if (st == CTW_OK)
-        st = cuda_alloc(&cu->backend, &cu->workspace, CTW_CUDA_WORKSPACE, err);
+        st = ctw_cuda_alloc(&cu->backend, &cu->workspace, CTW_CUDA_WORKSPACE, err);
     if (st == CTW_OK)
         st = make_evens(cu, err);
     if (st == CTW_OK && cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS)
@@ -386,7 +332,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_reserve,
     cuda_trim,
     cuda_memory_free,
-    cuda_alloc,
+    ctw_cuda_alloc,
     cuda_free,
     cuda_upload,
     cuda_download,

@@ -118,7 +118,7 @@ enum ctw_status ctw_cuda_uuid(int device, char out[48], struct ctw_err *err);
 enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err);
 void ctw_cuda_close_streams(struct ctw_cuda *cu);
 
-/* ---- cuda.cu ------------------------------------------------------------------------------ */
+/* ---- context.cu --------------------------------------------------------------------------- */
 
 /* Also makes its GPU current for the calling thread, because one thread may use several backends.
  */
@@ -163,7 +163,7 @@ enum ctw_status ctw_cuda_fence_wait(struct ctw_backend *be, uint64_t fence, stru
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err);
 
-/* ---- decode.cu, decode_pack.cu, weights.cu ------------------------------------------------ */
+/* ---- decode/, products/weights.cu --------------------------------------------------------- */
 
 /*
  * Rows row0 .. row0+n_rows-1 of a weight, decoded into dst [n_rows, k] of dtype. group_rows > 0:
@@ -313,7 +313,7 @@ enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
                                           struct ctw_head_result *out, struct ctw_head_norm *norms,
                                           struct ctw_err *err);
 
-/* ---- linear.cu, for experts.cu -------------------------------------------------------------- */
+/* ---- products/ ---------------------------------------------------------------------------- */
 
 /* op's product, except for its weights and bias. */
 struct ctw_cuda_gemm ctw_cuda_gemm_of(const struct ctw_op_linear *op);

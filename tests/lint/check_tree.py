@@ -38,6 +38,7 @@ ROOMS = {
     "kernels/cuda": ("base", "kernels", "kernels/formats", "kernels/cuda/gemm", "kernels/cuda/attention",
                      "kernels/cuda/decode"),
     "kernels/cuda/recurrent": ("base", "kernels", "kernels/cuda"),
+    "kernels/cuda/products": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/gemm": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/attention": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/decode": ("base", "kernels", "kernels/formats", "kernels/formats/*", "kernels/cuda"),
@@ -82,24 +83,11 @@ LARGE_ROOMS = {
     "kernels": "a header and a checked call for each operation",
     "worker/checkpoint": "to go: a room for the quantisation configurations, one file a method",
     "worker/cli": "one file a command",
-    "worker/engine/compare": "to go: what two engines must have alike is in the file that pairs them",
-    "worker/engine/score": "to go: dealing calls what scores on one device, and is called by what scores on all",
-    "worker/model": "to go: opening a model and reading its keys share a file",
-    "worker/model/rope": "to go: the readers of keys are in the file that chooses the type",
     "worker/model/families": "one file a family",
     "kernels/cpu": "one file a variant of each operation",
-    "kernels": "a header and a checked call for each operation",
 }
 # Room -> reason for files that use each other in a circle.
-CIRCLES_ALLOWED = {
-    "worker/engine/compare": "to go: what two engines must have alike is in the file that pairs them",
-    "worker/engine/score": "to go: dealing calls what scores on one device, and is called by what scores on all",
-    "worker/model": "to go: opening a model and reading its keys share a file",
-    "worker/model/rope": "to go: the readers of keys are in the file that chooses the type",
-    "kernels/cuda": "to go: the context that cuda.cu opens is also where errors and scratch are",
-    "kernels/cuda/attention": "to go: the kernels' common walk over sequences is in the file that chooses among them",
-    "kernels/cuda/gemm": "to go: cuBLASLt's calls are in the file that chooses among them",
-}
+CIRCLES_ALLOWED = {}
 # File name, or tag of a struct, enum or union -> reason to stand twice in C sources.
 SAME_NAMES_ALLOWED = {
     "decode.h": "one in the folder of each weight format, whose name tells it apart",

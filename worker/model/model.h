@@ -24,9 +24,9 @@ struct ctw_tensor_place {
 };
 
 /*
- * A branch of a layer computes something of the residual stream, and adds it
- * (worker/engine/pass/step.h): x += factor * out_norm(the kind's of in_norm(x));  x = scalar *
- * sum_norm(x) with the norms that are present.
+ * A branch of a layer computes something of the residual stream, and joins it
+ * (worker/engine/pass/residuals.h). With one stream x: x += factor * out_norm(the kind's of
+ * in_norm(x));  x = scalar * sum_norm(x) with the norms that are present.
  */
 struct ctw_branch {
     enum ctw_kind kind;
@@ -44,6 +44,7 @@ struct ctw_branch {
 struct ctw_layer {
     int n_branches; /* the first of them may be of no kind */
     struct ctw_branch branch[CTW_MAX_BRANCHES];
+    struct ctw_residual residual; /* also the embedding's and the head's layers have it */
     /* The branches' stretches (recipe/parts.h). The embedding's and the head's layers have one. */
     struct ctw_norm_rule norm[CTW_N_NORMS];
     struct ctw_product product[CTW_LAYER_SLOTS];

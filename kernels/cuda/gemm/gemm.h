@@ -54,7 +54,7 @@ struct ctw_cuda_gemms {
     bool warned; /* that a product runs on the slow kernel */
 };
 
-/* ---- gemm.cu ------------------------------------------------------------------------------ */
+/* ---- gemm_lt.cu --------------------------------------------------------------------------- */
 
 /* A product as cuBLASLt sees it: D [n, m] = A^T B with A = w [k, n] and B = x [k, m], column-major. */
 struct ctw_gemm_lt {

@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "base/mem.h"
+#include "worker/engine/engine_state.h"
 #include "worker/engine/pass/pass_state.h"
 
 struct ctw_differences {
@@ -25,7 +26,7 @@ enum { N_ARRAYS = 4 };
 static void arrays_of(struct ctw_differences *d, const struct ctw_model *model, int64_t n_tok,
                       struct array out[N_ARRAYS])
 {
-    size_t n = (size_t)n_tok, blocks = n * (size_t)ctw_difference_blocks(model->hidden);
+    size_t n = (size_t)n_tok, blocks = n * (size_t)ctw_difference_blocks(ctw_residual_width(model));
     out[0] = (struct array){(void **)&d->start, (n + 1) * sizeof(*d->start)};
     out[1] = (struct array){(void **)&d->rows, n * sizeof(*d->rows)};
     out[2] = (struct array){(void **)&d->channels, blocks * sizeof(*d->channels)};
@@ -93,7 +94,7 @@ enum ctw_status ctw_differences_take(struct ctw_differences *d, const struct ctw
         st = ctw_difference(d->be,
                             &(struct ctw_op_difference){.n_seqs = l->n_seqs,
                                                         .n_rows = l->n_tok,
-                                                        .dim = model->f->model->hidden,
+                                                        .dim = ctw_residual_width(model->f->model),
                                                         .start = d->start,
                                                         .x = reference->f->x,
                                                         .y = model->f->x,
@@ -107,4 +108,18 @@ enum ctw_status ctw_differences_take(struct ctw_differences *d, const struct ctw
         if (model->seqs[i].divergence->layers != NULL)
             model->seqs[i].divergence->layers[layer] = d->host[i];
     return st;
+}
+
+enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
+                                              const struct ctw_engine *reference,
+                                              struct ctw_err *err)
+{
+    const struct ctw_model *a = e->model, *b = reference->model;
+    const int64_t own = ctw_residual_width(a), other = ctw_residual_width(b);
+    if (a->n_decoders == b->n_decoders && own == other)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EINVAL,
+                    "the model has %d layers of width %lld and the reference %d of width %lld: "
+                    "their layers cannot be compared",
+                    a->n_decoders, (long long)own, b->n_decoders, (long long)other);
 }

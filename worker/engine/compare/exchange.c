@@ -27,7 +27,7 @@ struct ctw_exchange {
     struct ctw_layer *layers;      /* [n_layers] */
     struct place *places;          /* [n] */
     int64_t n;
-    void *x; /* device [n_tok, hidden]: the reference's residual stream before layer `reached` */
+    void *x; /* device [n_tok, width]: the reference's residual stream before layer `reached` */
     /* Of a pass: */
     struct lent model_side, reference_side;
     struct ctw_pass *run, *final;      /* the exchanged models'; the reference's last layer */
@@ -156,7 +156,7 @@ enum ctw_status ctw_engines_exchangeable(const struct ctw_engine *e,
 
 size_t ctw_exchange_bytes(const struct ctw_model *model, int64_t n_tok)
 {
-    return (size_t)n_tok * (size_t)model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
+    return (size_t)(n_tok * ctw_residual_width(model)) * ctw_dtype_bytes(CTW_RESIDUAL);
 }
 
 /* The layers' descriptions are the reference's, but their experts' can be changed. *most: experts

@@ -54,19 +54,6 @@ enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
     return CTW_OK;
 }
 
-enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
-                                              const struct ctw_engine *reference,
-                                              struct ctw_err *err)
-{
-    const struct ctw_model *a = e->model, *b = reference->model;
-    if (a->n_decoders == b->n_decoders && a->hidden == b->hidden)
-        return CTW_OK;
-    return ctw_fail(err, CTW_EINVAL,
-                    "the model has %d layers of width %lld and the reference %d of width %lld: "
-                    "their layers cannot be compared",
-                    a->n_decoders, (long long)a->hidden, b->n_decoders, (long long)b->hidden);
-}
-
 /* Were both engines' buffers made for comparing them? */
 static bool share_already(const struct ctw_engine *e, const struct ctw_engine *reference)
 {

@@ -23,7 +23,8 @@ static const struct ctw_mixture *mixture_of(const struct ctw_step *s)
  * own array? */
 static bool has_sum(const struct ctw_layer *l, int branch)
 {
-    return l->norm[ctw_norm_at(branch, CTW_AT_SHARED_OUT)].present ||
+    return ctw_residual_of(l)->rows == NULL ||
+           l->norm[ctw_norm_at(branch, CTW_AT_SHARED_OUT)].present ||
            l->norm[ctw_norm_at(branch, CTW_AT_EXPERTS_OUT)].present ||
            l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present;
 }
@@ -61,9 +62,16 @@ static void *mixed_of(const struct ctw_step *s)
     return rows_at(s, s->f->mixed, width * ctw_dtype_bytes(s->f->dtype));
 }
 
-static void *sum_of(const struct ctw_step *s)
+static struct ctw_residual_rows sum_of(const struct ctw_step *s)
 {
-    return rows_at(s, s->f->sum, (size_t)mixture_of(s)->width * sizeof(float));
+    return (struct ctw_residual_rows){
+        .at = rows_at(s, s->f->sum, (size_t)mixture_of(s)->width * sizeof(float)),
+        .ld = mixture_of(s)->width};
+}
+
+static const struct ctw_residual_ops *residual_of(const struct ctw_step *s)
+{
+    return ctw_residual_of(s->layer);
 }
 
 /* y [n_tok, n] = a product of x, in fp32 */
@@ -139,9 +147,9 @@ static enum ctw_status shared_factor(const struct ctw_step *s, const void *x, fl
                     err);
 }
 
-/* y += factor * the shared expert's output; y [n_tok, hidden] fp32: the residual or the sum. */
-static enum ctw_status add_shared(const struct ctw_step *s, void *y, float factor,
-                                  struct ctw_err *err)
+/* y += factor * the shared expert's output; y: the residual or the sum. */
+static enum ctw_status add_shared(const struct ctw_step *s, struct ctw_residual_rows y,
+                                  float factor, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_dense *d = &mixture_of(s)->shared;
@@ -160,8 +168,9 @@ static enum ctw_status add_shared(const struct ctw_step *s, void *y, float facto
     if (epilogue(s->layer, s->index, CTW_P_DOWN) != CTW_EPI_STORE)
         return ctw_step_add_product(s, CTW_P_DOWN, f->wide, d->inner, y, f->factor, err);
     st = ctw_step_product(s, CTW_P_DOWN, f->wide, d->inner, f->norm, f->model->hidden, err);
-    return st == CTW_OK ? ctw_step_add_norm(s, CTW_AT_SHARED_OUT, f->norm, f->dtype, y, factor, err)
-                        : st;
+    return st == CTW_OK
+               ? ctw_step_add_norm(s, CTW_AT_SHARED_OUT, f->norm, f->dtype, y.at, factor, err)
+               : st;
 }
 
 static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
@@ -184,7 +193,7 @@ static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
                               err);
     if (st != CTW_OK || !m->has_shared || has_sum(s->layer, s->index))
         return st;
-    return add_shared(s, ctw_step_residual(s), s->branch->factor, err);
+    return add_shared(s, residual_of(s)->rows(f, s->chunk->tok0), s->branch->factor, err);
 }
 
 /* ---- the pass phase ----------------------------------------------------------------------- */
@@ -272,12 +281,15 @@ static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part 
                                     struct ctw_shard shards[CTW_MAX_SHARDS])
 {
     const struct ctw_mixture *x = mixture_of(s);
+    const struct ctw_residual_rows y =
+        uses_sum(s) ? (struct ctw_residual_rows){.at = s->f->sum, .ld = x->width}
+                    : residual_of(s)->rows(s->f, 0);
     struct ctw_op_linear op = down_of(s, part->expert, part->i, shards);
     op.n_tok = part->n;
     op.x = inner_of(s, part);
     op.ldx = x->inner;
-    op.y = uses_sum(s) ? s->f->sum : s->f->x;
-    op.ldy = x->width;
+    op.y = y.at;
+    op.ldy = y.ld;
     op.y_rows = s->f->expert_rows + part->row0;
     op.y_weight = x->on_input ? NULL : s->f->expert_weights + part->row0;
     return op;
@@ -403,12 +415,12 @@ static enum ctw_status leave_latent(const struct ctw_step *s, struct ctw_err *er
                                                         .dtype = f->dtype,
                                                         .n_tok = s->chunk->n_tok,
                                                         .dim = width,
-                                                        .x = sum_of(s),
+                                                        .x = sum_of(s).at,
                                                         .x_dtype = CTW_F32,
                                                         .y = f->wide},
                                   err);
     return st == CTW_OK ? ctw_step_add_product(s, CTW_P_LATENT_OUT, f->wide, width,
-                                               ctw_step_residual(s), NULL, err)
+                                               residual_of(s)->rows(f, s->chunk->tok0), NULL, err)
                         : st;
 }
 
@@ -419,14 +431,12 @@ static enum ctw_status end(const struct ctw_step *s, struct ctw_err *err)
         st = leave_latent(s, err);
     else if (has_sum(s->layer, s->index)) {
         if (ctw_step_rule(s, CTW_AT_EXPERTS_OUT)->present)
-            st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s), err);
+            st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s).at, err);
         if (st == CTW_OK && mixture_of(s)->has_shared)
             st = add_shared(s, sum_of(s), 1, err);
-        if (st == CTW_OK)
-            st = ctw_step_add_norm(s, CTW_AT_OUT, sum_of(s), CTW_F32, ctw_step_residual(s),
-                                   s->branch->factor, err);
+        return st == CTW_OK ? residual_of(s)->join(s, sum_of(s).at, CTW_F32, err) : st;
     }
-    return st == CTW_OK ? ctw_step_joined(s, err) : st;
+    return residual_of(s)->joined(s, err);
 }
 
 /* ---- memory and time ---------------------------------------------------------------------- */

@@ -202,23 +202,29 @@ static enum ctw_status embed(const struct ctw_step *s, int role, struct ctw_op_e
     return ctw_embed(s->f->be, &op, err);
 }
 
+static void *embedding_of(const struct ctw_step *s)
+{
+    return ctw_residual_of(s->layer)->embedding(s);
+}
+
 /* The residual from learned positions and an embedding of another width. A family with such an
  * embedding has learned positions. */
 static enum ctw_status embed_projected(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_model *m = s->f->model;
+    const struct ctw_residual_rows x = {.at = embedding_of(s), .ld = m->hidden};
     assert(s->layer->matrix[CTW_M_POSITIONS].name != NULL);
-    enum ctw_status st = embed(
-        s, CTW_M_POSITIONS,
-        (struct ctw_op_embed){.dtype = CTW_RESIDUAL, .scale = 1, .y = ctw_step_residual(s)}, err);
+    enum ctw_status st =
+        embed(s, CTW_M_POSITIONS,
+              (struct ctw_op_embed){.dtype = CTW_RESIDUAL, .scale = 1, .y = x.at}, err);
     if (st == CTW_OK)
         st = embed(
             s, CTW_M_EMBED,
             (struct ctw_op_embed){.dtype = s->f->dtype, .scale = m->embed_scale, .y = s->f->norm},
             err);
-    return st == CTW_OK ? ctw_step_add_product(s, CTW_P_WIDTH, s->f->norm, m->embed_dim,
-                                               ctw_step_residual(s), NULL, err)
-                        : st;
+    return st == CTW_OK
+               ? ctw_step_add_product(s, CTW_P_WIDTH, s->f->norm, m->embed_dim, x, NULL, err)
+               : st;
 }
 
 static enum ctw_status embed_tokens(const struct ctw_step *s, struct ctw_err *err)
@@ -226,7 +232,7 @@ static enum ctw_status embed_tokens(const struct ctw_step *s, struct ctw_err *er
     return embed(s, CTW_M_EMBED,
                  (struct ctw_op_embed){.dtype = CTW_RESIDUAL,
                                        .scale = s->f->model->embed_scale,
-                                       .y = ctw_step_residual(s)},
+                                       .y = embedding_of(s)},
                  err);
 }
 
@@ -235,10 +241,10 @@ static enum ctw_status embed_positions(const struct ctw_step *s, struct ctw_err 
 {
     if (s->layer->matrix[CTW_M_POSITIONS].name == NULL)
         return CTW_OK;
-    return embed(s, CTW_M_POSITIONS,
-                 (struct ctw_op_embed){
-                     .dtype = CTW_RESIDUAL, .scale = 1, .add = true, .y = ctw_step_residual(s)},
-                 err);
+    return embed(
+        s, CTW_M_POSITIONS,
+        (struct ctw_op_embed){.dtype = CTW_RESIDUAL, .scale = 1, .add = true, .y = embedding_of(s)},
+        err);
 }
 
 enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,
@@ -256,7 +262,7 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
     if (!projected)
         st = embed_positions(&s, err);
     if (st == CTW_OK)
-        st = ctw_step_joined(&s, err);
+        st = ctw_residual_of(s.layer)->begin(&s, err);
     if (st == CTW_OK && f->model->input_dim > 0) {
         st = ctw_layer_inputs(&s, err);
         if (st == CTW_OK)
@@ -358,19 +364,15 @@ enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_d
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
     const struct ctw_chunk chunk = {.n_tok = n_rows};
-    const struct ctw_step s = {
-        .f = f, .layer = l, .branch = &l->branch[0], .data = data, .chunk = &chunk};
+    const struct ctw_step s = {.f = f,
+                               .layer = l,
+                               .branch = &l->branch[0],
+                               .data = data,
+                               .chunk = &chunk,
+                               .stamp = (int16_t)(f->model->n_decoders - 1)};
     bool projected = ctw_step_has(&s, CTW_P_WIDTH);
-    struct ctw_op_norm op = ctw_step_norm(&s, CTW_AT_IN);
-    op.dim = f->model->hidden;
-    op.x = f->x;
-    op.x_dtype = CTW_RESIDUAL;
-    op.rows = f->rows + row0;
-    op.y = projected ? f->wide : f->norm;
-    op.dtype = f->dtype;
-    op.bad = f->bad;
-    op.stamp = (int16_t)(f->model->n_decoders - 1);
-    enum ctw_status st = ctw_norm(f->be, &op, err);
+    enum ctw_status st =
+        ctw_residual_of(l)->finish(&s, f->rows + row0, projected ? f->wide : f->norm, err);
     if (st != CTW_OK || !projected)
         return st;
     return ctw_step_product(&s, CTW_P_WIDTH, f->wide, f->model->hidden, f->norm,

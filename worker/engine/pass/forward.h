@@ -17,7 +17,7 @@ struct ctw_forward {
     enum ctw_dtype dtype;
     struct ctw_plan plan;
     /* device arrays; `pass` and `chunk` are the plan's token counts */
-    void *x;      /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
+    void *x;      /* the residual stream, see residuals.h */
     void *norm;   /* [chunk, hidden]: the input of a product, or the output of a branch */
     void *wide;   /* intermediate values, laid out by the branch's kind; experts use two halves
                      in turn, so that the next expert may begin before the previous has ended */

@@ -7,6 +7,7 @@
 
 #include "worker/engine/pass/carry.h"
 #include "worker/engine/pass/plan.h"
+#include "worker/engine/pass/residuals.h"
 #include "worker/model/recipe/kinds.h"
 
 /* The largest widths over all branches, in elements. */
@@ -72,11 +73,12 @@ const struct ctw_kind_ops *ctw_ops_of(const struct ctw_branch *b);
 
 /* The epilogue of a layer's product. */
 enum ctw_epilogue ctw_product_epilogue(const struct ctw_layer *l, int product);
-/* Does a branch's last product add to the residual itself, since no norm or factor comes between?
- */
+/* Does a branch's last product add to the residual itself, since the residual's kind allows it and
+ * no norm or factor comes between? */
 static inline bool ctw_branch_is_direct(const struct ctw_layer *l, int branch)
 {
-    return !l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present && l->branch[branch].factor == 1;
+    return ctw_residual_of(l)->rows != NULL && !l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present &&
+           l->branch[branch].factor == 1;
 }
 
 static inline int64_t ctw_max64(int64_t a, int64_t b)

@@ -34,7 +34,8 @@ int64_t ctw_plan_columns(const struct ctw_product *p)
 
 static struct ctw_widths model_widths(const struct ctw_model *model, int64_t longest)
 {
-    struct ctw_widths w = {.norm = ctw_max64(model->hidden, model->embed_dim)};
+    struct ctw_widths w = {.norm = model->embed_dim};
+    ctw_residual_of(&model->layers[0])->widen(&w, model);
     w.inner_k = ctw_max64(w.norm, model->input_dim);
     w.wide = ctw_max64(model->input_dim, model->hidden);
     for (int i = 1; i <= model->n_decoders; i++) {
@@ -191,7 +192,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
     plan->carry_rows = ctw_layout_carry_rows(r->longest, plan->chunk_tokens, plan->pass_tokens);
     plan->expert_rows = expert_rows(plan, r, &w);
-    plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
+    plan->residual = ctw_residual_bytes(r->model, plan->pass_tokens);
     plan->wide = (chunk * (size_t)w.wide + CTW_PARTS_OF_WIDE * CTW_WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;

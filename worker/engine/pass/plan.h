@@ -9,12 +9,6 @@
 #include "worker/engine/place/machine.h"
 #include "worker/model/model.h"
 
-/*
- * The residual stream is fp32 regardless of the activations' dtype: every layer adds to it, and
- * rounding these sums would be most of a 16-bit run's error.
- */
-#define CTW_RESIDUAL CTW_F32
-
 /* Tokens of a pass, at most. */
 enum { CTW_PLAN_PASS_MOST = 1 << 30 };
 

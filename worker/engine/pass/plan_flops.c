@@ -30,6 +30,8 @@ double ctw_plan_layer_flops(const struct ctw_model *model)
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
         flops += ctw_plan_matrix_flops(l);
+        if (ctw_residual_of(l)->flops != NULL)
+            flops += ctw_residual_of(l)->flops(model, l);
         for (int b = 0; b < l->n_branches; b++) {
             const struct ctw_kind_ops *ops = ctw_ops_of(&l->branch[b]);
             if (ops->experts != NULL)

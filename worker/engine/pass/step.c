@@ -106,7 +106,8 @@ enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const vo
 }
 
 enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, const void *x,
-                                     int64_t ldx, void *y, const float *factor, struct ctw_err *err)
+                                     int64_t ldx, struct ctw_residual_rows y, const float *factor,
+                                     struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
     struct ctw_op_linear op = linear(s, product, shards);
@@ -115,8 +116,8 @@ enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, cons
     op.residual_dtype = CTW_RESIDUAL;
     op.x = x;
     op.ldx = ldx;
-    op.y = y;
-    op.ldy = s->f->model->hidden;
+    op.y = y.at;
+    op.ldy = y.ld;
     op.y_weight = op.epilogue == CTW_EPI_SCATTER ? factor : NULL;
     return ctw_linear(s->f->be, &op, err);
 }
@@ -143,4 +144,43 @@ enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, int place, void *y, 
     op.x = op.y = y;
     op.x_dtype = op.dtype = CTW_F32;
     return ctw_norm(s->f->be, &op, err);
+}
+
+enum ctw_status ctw_step_read(const struct ctw_step *s, int place, struct ctw_err *err)
+{
+    return ctw_step_read_to(s, place, s->f->norm, err);
+}
+
+enum ctw_status ctw_step_read_to(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
+{
+    return ctw_residual_of(s->layer)->read(s, place, y, err);
+}
+
+/* The next branch, if it is beside this one and has a norm of its own, reads the residual now. */
+static enum ctw_status read_beside(const struct ctw_step *s, struct ctw_err *err)
+{
+    struct ctw_step next = *s;
+    next.index++;
+    if (next.index == s->layer->n_branches || !s->layer->branch[next.index].beside)
+        return CTW_OK;
+    if (!ctw_branch_is_direct(s->layer, s->index)) /* f->norm is needed for its output */
+        return ctw_fail(err, CTW_EINTERNAL,
+                        "a branch beside one that does not add to the residual");
+    return ctw_step_rule(&next, CTW_AT_IN)->present ? ctw_step_read(&next, CTW_AT_IN, err) : CTW_OK;
+}
+
+enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
+                              struct ctw_err *err)
+{
+    const struct ctw_residual_ops *residual = ctw_residual_of(s->layer);
+    enum ctw_status st = read_beside(s, err);
+    if (st != CTW_OK)
+        return st;
+    if (ctw_branch_is_direct(s->layer, s->index)) {
+        st = ctw_step_add_product(s, product, x, ldx, residual->rows(s->f, s->chunk->tok0), NULL,
+                                  err);
+        return st == CTW_OK ? residual->joined(s, err) : st;
+    }
+    st = ctw_step_product(s, product, x, ldx, s->f->norm, s->f->model->hidden, err);
+    return st == CTW_OK ? residual->join(s, s->f->norm, s->f->dtype, err) : st;
 }

@@ -66,14 +66,12 @@ struct ctw_carried {
 };
 struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i);
 
-/* The chunk's rows of the residual stream, [n_tok, hidden] of CTW_RESIDUAL. */
-void *ctw_step_residual(const struct ctw_step *s);
-
 /* A norm of the chunk's rows as the layer describes it; x, y, their dtypes and sizes are not set.
  * CTW_NORM_NONE if the layer has none at this place. */
 struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place);
 
-/* y [n_tok, hidden], or f->norm, = the norm of the residual, of the activations' dtype. */
+/* y [n_tok, hidden], or f->norm, = the norm of what the branch reads of the residual, of the
+ * activations' dtype. */
 enum ctw_status ctw_step_read_to(const struct ctw_step *s, int place, void *y,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_step_read(const struct ctw_step *s, int place,
@@ -98,18 +96,16 @@ enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const vo
 /* y += the product of x, or factor[t] times it if `product` scatters; y [n_tok, hidden]
  * of CTW_RESIDUAL */
 enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, const void *x,
-                                     int64_t ldx, void *y, const float *factor,
+                                     int64_t ldx, struct ctw_residual_rows y, const float *factor,
                                      struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Ends the branch: residual += factor * norm(product of x [n_tok, ldx]), then the residual's own
- * norm and its scalar. If the branch has a norm or a factor, f->norm is overwritten. If the next
- * branch is beside this branch, f->norm then holds the next branch's input.
+ * Ends the branch: the product of x [n_tok, ldx] joins the residual. Unless the product adds to the
+ * residual itself (ctw_branch_is_direct()), f->norm is overwritten. If the next branch is beside
+ * this branch, f->norm then holds the next branch's input.
  */
 enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
                               struct ctw_err *err) CTW_MUST_CHECK;
-/* The second half of that. */
-enum ctw_status ctw_step_joined(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Computes the layers' own inputs from the embedding, in layer 0 (mlps/own_input.c). */
 enum ctw_status ctw_layer_inputs(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;

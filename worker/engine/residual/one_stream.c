@@ -1,29 +1,53 @@
 /* One residual stream, [tokens, hidden] of CTW_RESIDUAL: a branch reads the stream, and its output
  * is added to the stream. */
-#include <assert.h>
-
 #include "worker/engine/pass/step.h"
 
-void *ctw_step_residual(const struct ctw_step *s)
+static int64_t width(const struct ctw_model *m)
 {
-    return (char *)s->f->x +
-           (size_t)s->chunk->tok0 * (size_t)s->f->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
+    return m->hidden;
 }
 
-enum ctw_status ctw_step_read(const struct ctw_step *s, int place, struct ctw_err *err)
+static void widen(struct ctw_widths *w, const struct ctw_model *m)
 {
-    return ctw_step_read_to(s, place, s->f->norm, err);
+    w->norm = ctw_max64(w->norm, m->hidden);
 }
 
-enum ctw_status ctw_step_read_to(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
+static struct ctw_residual_rows rows(const struct ctw_forward *f, int64_t tok0)
+{
+    int64_t hidden = f->model->hidden;
+    size_t before = (size_t)(tok0 * hidden) * ctw_dtype_bytes(CTW_RESIDUAL);
+    return (struct ctw_residual_rows){.at = (char *)f->x + before, .ld = hidden};
+}
+
+static void *embedding(const struct ctw_step *s)
+{
+    return rows(s->f, s->chunk->tok0).at;
+}
+
+static enum ctw_status read_norm(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
     op.dim = s->f->model->hidden;
-    op.x = ctw_step_residual(s);
+    op.x = rows(s->f, s->chunk->tok0).at;
     op.x_dtype = CTW_RESIDUAL;
     op.y = y;
     op.dtype = s->f->dtype;
     op.bad = s->f->bad + s->chunk->tok0;
+    op.stamp = s->stamp;
+    return ctw_norm(s->f->be, &op, err);
+}
+
+static enum ctw_status finish(const struct ctw_step *s, const int64_t *tokens, void *y,
+                              struct ctw_err *err)
+{
+    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_IN);
+    op.dim = s->f->model->hidden;
+    op.x = s->f->x;
+    op.x_dtype = CTW_RESIDUAL;
+    op.rows = tokens;
+    op.y = y;
+    op.dtype = s->f->dtype;
+    op.bad = s->f->bad;
     op.stamp = s->stamp;
     return ctw_norm(s->f->be, &op, err);
 }
@@ -33,7 +57,7 @@ static enum ctw_status on_residual(const struct ctw_step *s, struct ctw_op_norm 
                                    struct ctw_err *err)
 {
     op.dim = s->f->model->hidden;
-    op.x = op.y = ctw_step_residual(s);
+    op.x = op.y = rows(s->f, s->chunk->tok0).at;
     op.x_dtype = op.dtype = CTW_RESIDUAL;
     return ctw_norm(s->f->be, &op, err);
 }
@@ -51,7 +75,8 @@ static enum ctw_status scale_residual(const struct ctw_step *s, float factor, st
     return st == CTW_OK ? on_residual(s, op, err) : st;
 }
 
-enum ctw_status ctw_step_joined(const struct ctw_step *s, struct ctw_err *err)
+/* The stream's own norm, and its scalar. */
+static enum ctw_status joined(const struct ctw_step *s, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
     if (ctw_step_rule(s, CTW_AT_SUM)->present)
@@ -59,28 +84,20 @@ enum ctw_status ctw_step_joined(const struct ctw_step *s, struct ctw_err *err)
     return st == CTW_OK && s->branch->scalar != 1 ? scale_residual(s, s->branch->scalar, err) : st;
 }
 
-/* The next branch, if it is beside this one and has a norm of its own, reads the residual now. */
-static enum ctw_status read_beside(const struct ctw_step *s, struct ctw_err *err)
+static enum ctw_status join(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
+                            struct ctw_err *err)
 {
-    struct ctw_step next = *s;
-    next.index++;
-    if (next.index == s->layer->n_branches || !s->layer->branch[next.index].beside)
-        return CTW_OK;
-    assert(ctw_branch_is_direct(s->layer, s->index)); /* else f->norm is needed below */
-    return ctw_step_rule(&next, CTW_AT_IN)->present ? ctw_step_read(&next, CTW_AT_IN, err) : CTW_OK;
+    enum ctw_status st = ctw_step_add_norm(s, CTW_AT_OUT, x, x_dtype, rows(s->f, s->chunk->tok0).at,
+                                           s->branch->factor, err);
+    return st == CTW_OK ? joined(s, err) : st;
 }
 
-enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
-                              struct ctw_err *err)
-{
-    enum ctw_status st = read_beside(s, err);
-    if (st == CTW_OK && ctw_branch_is_direct(s->layer, s->index)) {
-        st = ctw_step_add_product(s, product, x, ldx, ctw_step_residual(s), NULL, err);
-    } else if (st == CTW_OK) {
-        st = ctw_step_product(s, product, x, ldx, s->f->norm, s->f->model->hidden, err);
-        if (st == CTW_OK)
-            st = ctw_step_add_norm(s, CTW_AT_OUT, s->f->norm, s->f->dtype, ctw_step_residual(s),
-                                   s->branch->factor, err);
-    }
-    return st == CTW_OK ? ctw_step_joined(s, err) : st;
-}
+const struct ctw_residual_ops ctw_residual_one_stream = {.width = width,
+                                                         .widen = widen,
+                                                         .embedding = embedding,
+                                                         .begin = joined,
+                                                         .read = read_norm,
+                                                         .join = join,
+                                                         .rows = rows,
+                                                         .joined = joined,
+                                                         .finish = finish};

@@ -7,51 +7,7 @@
 #include "worker/checkpoint/identity.h"
 #include "worker/engine/compare/exchange.h"
 #include "worker/engine/open/activity.h"
-#include "worker/engine/score/deal.h"
 #include "worker/engine/score/scoring_state.h"
-
-static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_seq *seq, int64_t i,
-                                 struct ctw_err *err)
-{
-    if (seq->n_tok < 2 || seq->first < 1 || seq->first >= seq->n_tok)
-        return ctw_fail(err, CTW_EINVAL,
-                        "sequence %lld: needs at least one token before the first target and one "
-                        "target (%lld tokens, first target at %lld)",
-                        (long long)i, (long long)seq->n_tok, (long long)seq->first);
-    if (ctw_seq_inputs(seq) > e->max_length)
-        return ctw_fail(
-            err, CTW_EINVAL,
-            "sequence %lld: %lld input tokens exceed the maximum length of %lld: truncate it "
-            "or raise --max-length",
-            (long long)i, (long long)ctw_seq_inputs(seq), (long long)e->max_length);
-    int64_t vocab = seq->vocab != 0 ? seq->vocab : e->model->vocab;
-    if (vocab < 1 || vocab > e->model->vocab)
-        return ctw_fail(err, CTW_EINVAL, "sequence %lld: a vocabulary of %lld is not in 1..%lld",
-                        (long long)i, (long long)vocab, (long long)e->model->vocab);
-    for (int64_t t = 0; t < seq->n_tok; t++)
-        if (seq->tokens[t] < 0 || seq->tokens[t] >= vocab)
-            return ctw_fail(err, CTW_EINVAL,
-                            "sequence %lld: token %lld is %d, outside the vocabulary of %lld",
-                            (long long)i, (long long)t, seq->tokens[t], (long long)vocab);
-    return CTW_OK;
-}
-
-/* The number of sequences from `first` on that make up the next pass; at least 1. All have the same
- * vocabulary, over which the head computes. */
-static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
-                         int64_t pass_tokens)
-{
-    int64_t n = 0, n_tok = 0;
-    while (first + n < n_seqs) {
-        int64_t more = ctw_seq_inputs(&seqs[first + n]);
-        if (!ctw_pass_fits(n, n_tok, more, pass_tokens) ||
-            seqs[first + n].vocab != seqs[first].vocab)
-            break;
-        n_tok += more;
-        n++;
-    }
-    return n;
-}
 
 static bool is_mapped(const struct ctw_engine *e)
 {
@@ -92,7 +48,7 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
     /* Other providers have their own copy, digested as it was read. */
     bool touched;
     enum ctw_status st = is_mapped(e) ? check_files(e, false, &touched, err) : CTW_OK;
-    s->n = take_pass(side->seqs, s->first, s->n_seqs, s->pass_tokens);
+    s->n = ctw_scoring_take_pass(side->seqs, s->first, s->n_seqs, s->pass_tokens);
     side->before = side->progress;
     if (st == CTW_OK)
         st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
@@ -152,43 +108,12 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
     return CTW_OK;
 }
 
-enum ctw_status ctw_scoring_check(const struct ctw_engine *e, const struct ctw_seq *seqs,
-                                  int64_t n_seqs, int64_t *longest, int64_t *total,
-                                  struct ctw_err *err)
-{
-    *longest = *total = 0;
-    for (int64_t i = 0; i < n_seqs; i++) {
-        enum ctw_status st = check_seq(e, &seqs[i], i, err);
-        if (st != CTW_OK)
-            return st;
-        int64_t n = ctw_seq_inputs(&seqs[i]);
-        *longest = n > *longest ? n : *longest;
-        *total += n;
-    }
-    return CTW_OK;
-}
-
-struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *seqs, int64_t total)
-{
-    return (struct ctw_scoring_side){
-        .e = e, .seqs = seqs, .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
-}
-
 /* Tokens of a pass if all passes have about the same number: a short pass would decode weights for
  * few tokens. */
 static int64_t equal_share(int64_t most, int64_t total, int64_t longest)
 {
     int64_t n = total / most + (total % most > 0), share = total / n + longest;
     return share < most ? share : most;
-}
-
-void ctw_scoring_count_passes(struct ctw_scoring *s)
-{
-    int n = 0;
-    for (int64_t first = 0; first < s->n_seqs; n++)
-        first += take_pass(s->side[0].seqs, first, s->n_seqs, s->pass_tokens);
-    for (int i = 0; i < s->n_sides; i++)
-        s->side[i].progress.n_passes = n;
 }
 
 enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e,
@@ -237,22 +162,6 @@ enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done, struct ctw_e
     return st;
 }
 
-void ctw_scoring_end(struct ctw_scoring *s)
-{
-    if (s == NULL)
-        return;
-    if (s->side[0].e != NULL)
-        ctw_activity_end(s->side[0].e, CTW_OK, NULL);
-    ctw_exchange_close(s->exchange); /* first: it may have the passes */
-    for (int i = 0; i < s->n_sides; i++)
-        ctw_pass_close(s->side[i].pass);
-    ctw_compare_close(s->compare);
-    ctw_differences_close(s->differences);
-    ctw_free(s->ref_seqs);
-    ctw_free(s->hidden);
-    ctw_free(s);
-}
-
 /* Steps to the end. */
 static enum ctw_status run(struct ctw_scoring *s, bool *in_reference, struct ctw_err *err)
 {
@@ -290,23 +199,4 @@ enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine 
         return run(s, in_reference, err);
     ctw_activity_end(e, st, err);
     return st;
-}
-
-enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
-                                 const struct ctw_hooks *hooks, struct ctw_err *err)
-{
-    return e->n_peers == 0 ? ctw_engine_score_here(e, seqs, n_seqs, hooks, err)
-                           : ctw_deal(e, NULL, seqs, n_seqs, hooks, NULL, err);
-}
-
-enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,
-                                   struct ctw_seq *seqs, int64_t n_seqs,
-                                   const struct ctw_hooks *hooks, bool *in_reference,
-                                   struct ctw_err *err)
-{
-    bool dummy, several = e->n_peers > 0 && e->n_peers == reference->n_peers;
-    in_reference = in_reference != NULL ? in_reference : &dummy;
-    *in_reference = false;
-    return several ? ctw_deal(e, reference, seqs, n_seqs, hooks, in_reference, err)
-                   : ctw_engine_compare_here(e, reference, seqs, n_seqs, hooks, in_reference, err);
 }

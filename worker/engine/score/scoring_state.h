@@ -1,4 +1,4 @@
-/* Private to scoring.c and scoring_both.c; all other code includes worker/engine/engine.h. */
+/* Private to this room; all other code includes worker/engine/engine.h. */
 #ifndef CTW_WORKER_SCORING_STATE_H
 #define CTW_WORKER_SCORING_STATE_H
 
@@ -40,6 +40,10 @@ enum ctw_status ctw_scoring_check(const struct ctw_engine *e, const struct ctw_s
                                   int64_t n_seqs, int64_t *longest, int64_t *total,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *seqs, int64_t total);
+/* The number of sequences from `first` on that make up the next pass; at least 1. All have the same
+ * vocabulary, over which the head computes. */
+int64_t ctw_scoring_take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
+                              int64_t pass_tokens);
 void ctw_scoring_count_passes(struct ctw_scoring *s);
 
 /* scoring_both.c: the same for two models that are compared. */

@@ -22,4 +22,15 @@
 enum ctw_kind { CTW_KIND_none, CTW_KINDS(CTW_KIND_VALUE) CTW_KIND_ends, CTW_N_KINDS };
 #undef CTW_KIND_VALUE
 
+/*
+ * The kinds of the residual stream. A new kind is one file in worker/engine/residual, its facts in
+ * recipe/residual.h, and one line here. X(name): the kind is CTW_RESIDUAL_name, its operations
+ * `ctw_residual_name` (worker/engine/pass/residuals.h). The first is that of most models.
+ */
+#define CTW_RESIDUALS(X) X(one_stream)
+
+#define CTW_RESIDUAL_VALUE(name) CTW_RESIDUAL_##name,
+enum ctw_residual_kind { CTW_RESIDUALS(CTW_RESIDUAL_VALUE) CTW_N_RESIDUALS };
+#undef CTW_RESIDUAL_VALUE
+
 #endif

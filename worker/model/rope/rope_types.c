@@ -11,15 +11,6 @@
 
 static const char original[] = "original_max_position_embeddings";
 
-enum ctw_status ctw_rope_positive(const struct ctw_json_node *node, const char *key, double value,
-                                  double above, struct ctw_err *err)
-{
-    if (value > above && value < 1e12)
-        return CTW_OK;
-    return ctw_json_fail(node, err, CTW_EFORMAT, "%s: found %g, expected a number above %g", key,
-                         value, above);
-}
-
 static enum ctw_status read_original_length(struct ctw_rope_params *p,
                                             const struct ctw_rope_place *at, struct ctw_err *err)
 {

@@ -12,15 +12,6 @@ static int64_t rows_of(const struct ctw_op_linear *op)
     return n;
 }
 
-/* The router's own type, if its weights are of another one: its logits are not rounded. */
-enum ctw_dtype ctw_cuda_w_dtype(const struct ctw_op_linear *op)
-{
-    enum ctw_dtype dtype = op->dtype;
-    for (int i = 0; op->epilogue == CTW_EPI_LOGITS && i < op->n_shards; i++)
-        dtype = op->shards[i].weight->dtype == op->dtype ? dtype : CTW_F32;
-    return dtype;
-}
-
 bool ctw_cuda_interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
 {
     int64_t n = op->shards[0].n;
@@ -152,6 +143,13 @@ bool ctw_cuda_slot_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, str
     g->bias = slot->bias;
     g->bias_y = slot->bias_y;
     return true;
+}
+
+enum ctw_status ctw_cuda_put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
+                                  char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
+{
+    return ctw_cuda_slot_bias(cu, op, g) ? CTW_OK
+                                         : ctw_cuda_join_bias(cu->stream, op, block, scratch, g, err);
 }
 
 bool ctw_cuda_weights_there(struct ctw_cuda *cu, const struct ctw_op_linear *op)
