@@ -195,7 +195,7 @@ def test_a_model_against_itself(report: Callable[..., dict[str, Any]]) -> None:
     [
         (["--window", "32"], {"window": 32}),
         (["--window", "32", "--stride", "20", "--new", "--tail"], {"window": 32, "stride": 20, "new": True, "tail": True}),
-        (["--window", "32", "--first", "16", "--max-windows", "3"], {"window": 32, "first": 16, "max_windows": 3}),
+        (["--window", "32", "--first", "16", "--max-windows", "3"], {"window": 32, "first": 16, "rows": 3}),
         (["--window", "31", "--bos", "prefix", "--bos-token", "256", "--first", "0"], {"window": 31, "first": 0}),
         (["--window", "32", "--spare", "20"], {"window": 32}),
     ],
