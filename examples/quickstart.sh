@@ -122,9 +122,9 @@ fi
 step "Word perplexity: lm_eval --model ctworker"
 context=$("$BIN/python" examples/quickstart_report.py context "$BIN/ctworker" "$model")
 if [ "$full" = 1 ]; then
-  limit_args=() rows_args=()
+  limit_args=() windows_args=()
 else
-  limit_args=(--limit "${limit:-4}") rows_args=(--rows $((2 * ${limit:-4})))
+  limit_args=(--limit "${limit:-4}") windows_args=(--max-windows $((2 * ${limit:-4})))
 fi
 names=(unquantised)
 run_lm_eval unquantised "$model"
@@ -134,7 +134,7 @@ if [ "$quantize" != none ]; then
   step "Token perplexity, and divergence from the unquantised model: ctworker-compare"
   compare=("$BIN/ctworker-compare" "$model" "$quantised" --window "$context" "${text_args[@]}")
   [ "$dtype" = auto ] || compare+=(--dtype "$dtype")
-  ctw_run "ctworker-compare" $DIR/logs/compare.log "${compare[@]}" "${rows_args[@]}" --hidden $DIR/hidden \
+  ctw_run "ctworker-compare" $DIR/logs/compare.log "${compare[@]}" "${windows_args[@]}" --hidden $DIR/hidden \
     --json "$DIR/results/compare-$quantize.json"
 fi
 

@@ -82,7 +82,7 @@ def next_commands(args):
     options = f" {args.options}" if args.options else ""
     commands = [(f"examples/quickstart.sh{options} --quantize {other}", "another format; only what is new is computed")]
     if args.compare:
-        commands.append((f"{args.compare} --rows 2 --layers", "after which layers the divergence arises"))
+        commands.append((f"{args.compare} --max-windows 2 --layers", "after which layers the divergence arises"))
     else:
         commands.append((f"examples/quickstart.sh{options} --quantize w4a16", "what 4 bits cost"))
     wheel = f" --wheel {args.wheel}" if args.wheel else ""

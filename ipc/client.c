@@ -78,9 +78,12 @@ void ctw_client_close(struct ctw_client *c)
 
 enum listener { NOBODY, CLOSES, GREETS };
 
+/* Of a function whose calls tests/tsan_suppressions.txt must be able to name. */
+#define NEVER_INLINE __attribute__((noinline))
+
 /* What does a new connection meet? A worker closes it without a word if it has no place for one;
  * nng's own socket dials again and again, and does not say. */
-static enum listener probe(const struct ctw_client *c)
+static NEVER_INLINE enum listener probe(const struct ctw_client *c)
 {
     enum { PROBE_MS = 500 };
     enum listener found = NOBODY;
@@ -115,8 +118,8 @@ static enum listener probe(const struct ctw_client *c)
     return found;
 }
 
-static enum ctw_status call_failed(const struct ctw_client *c, int rc, int timeout_ms,
-                                   struct ctw_err *err)
+static NEVER_INLINE enum ctw_status call_failed(const struct ctw_client *c, int rc, int timeout_ms,
+                                                struct ctw_err *err)
 {
     enum listener found = rc == NNG_ETIMEDOUT || rc == NNG_ECONNRESET ? probe(c) : NOBODY;
     if (found == CLOSES)

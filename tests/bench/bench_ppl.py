@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What ctworker-ppl costs beyond scoring the same windows with `ctworker score`.
 
-    CTWORKER=PROGRAM bench_ppl.py --model DIR --text FILE [--window 512] [--rows 4] [--reps 5] [--device cpu] [--ppl COMMAND ..]
+    CTWORKER=PROGRAM bench_ppl.py --model DIR --text FILE [--window 512] [--max-windows 4] [--reps 5] [--device cpu] [--ppl COMMAND ..]
 
 Both programs score the same windows, interleaved, in changing order. In the same repetition each also scores one window of
 two tokens; that run is subtracted, so what is compared is scoring: opening the model, starting Python and tokenising the text
@@ -39,7 +39,7 @@ def windows_of(args, scratch):
     import pyarrow.parquet
 
     path = scratch / "tokens.parquet"
-    given = ["--window", args.window, "--rows", args.rows, "--first", 0, "--bos", "prefix", "--bos-token", 0]
+    given = ["--window", args.window, "--max-windows", args.max_windows, "--first", 0, "--bos", "prefix", "--bos-token", 0]
     subprocess.run([*args.ppl, str(args.model), "--text", str(args.text), "--device", args.device, "--per-token", str(path),
                     *map(str, given), "--quiet"], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
     table = pyarrow.parquet.read_table(path).to_pydict()
@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--max-windows", type=int, default=4)
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ppl", nargs="+", default=[sys.executable, "-m", "ctworker.perplexity.main"], help="the command")
@@ -70,14 +70,15 @@ def main():
         ppl = [*args.ppl, args.model, "--text", args.text, "--device", args.device, "--quiet"]
         commands = {
             "score": [*score, whole], "score, one": [*score, one],
-            "ppl": [*ppl, "--window", args.window, "--rows", args.rows], "ppl, one": [*ppl, "--window", 2, "--rows", 1],
+            "ppl": [*ppl, "--window", args.window, "--max-windows", args.max_windows],
+            "ppl, one": [*ppl, "--window", 2, "--max-windows", 1],
         }  # fmt: skip
         times = {name: [] for name in commands}
         for rep in range(args.reps):
             for name in list(commands)[:: 1 if rep % 2 else -1]:
                 times[name].append(timed(commands[name]))
-    n_tok = args.rows * (args.window - 1)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} processors; {args.model.name}, {args.rows} windows of "
+    n_tok = args.max_windows * (args.window - 1)
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} processors; {args.model.name}, {args.max_windows} windows of "
           f"{args.window}, {args.reps} repetitions\n")  # fmt: skip
     print("| | seconds | processor seconds |\n| --- | --- | --- |")
     medians = {}

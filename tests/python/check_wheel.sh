@@ -110,7 +110,7 @@ step "plain lm_eval" sh -c "'$bin/lm_eval' --model ctworker --model_args 'pretra
   grep -q word_perplexity table && grep -q acc_norm table"
 
 seq -s " " 1 700 >numbers.txt
-method="--method gptq-2048 --window 64 --stride 64 --rows 5 --text numbers.txt --quiet"
+method="--method gptq-2048 --window 64 --stride 64 --max-windows 5 --text numbers.txt --quiet"
 step "ctworker-ppl" "$bin/ctworker-ppl" "$model" $method --json ppl.json
 step "ctworker-compare asks for numpy only" "$bin/ctworker-compare" "$original" "$model" $method --json compare.json
 step "install for sweeps" "$bin/pip" install -q "${wheel}[sweep]"
@@ -118,7 +118,7 @@ cat >sweep.yaml <<YAML
 models: [{path: $original, label: original, original: true}, {path: $model, label: model}]
 include_path: tasks
 tasks: [toy_choices]
-methods: [&method {method: gptq-2048, window: 64, stride: 64, rows: 5, text: numbers.txt}]
+methods: [&method {method: gptq-2048, window: 64, stride: 64, max_windows: 5, text: numbers.txt}]
 comparisons: [*method]
 YAML
 step "ctworker-sweep" "$bin/ctworker-sweep" sweep.yaml

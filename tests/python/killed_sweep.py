@@ -175,7 +175,7 @@ def real(scratch: Path, models: list[Path], text: Path, windows: int) -> str:
         if not link.exists():
             link.symlink_to(model.resolve())
     (scratch / "text.txt").write_bytes(text.read_bytes()[:50_000])
-    few = f"text: text.txt, rows: {windows}"
+    few = f"text: text.txt, max_windows: {windows}"
     return "\n".join([
         "name: killed", "options: {max_length: 256, memory_limit: 10MiB}  # a pass has two windows of SmolLM2",
         "models:", *(f"  - models/{model.name}" for model in models), "methods:",

@@ -28,7 +28,7 @@ FLOOR, N_LAYERS, WINDOWS = 0.000151, 32, 148
 KINDS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 _RULE = {
     "name": "gptq-2048", "join": "rows", "bos": "stream", "cut": "rule", "window": 2048, "stride": 2048, "first": 1, "new": False,
-    "tail": False, "spare": 0, "rows": 0, "vocabulary": "model", "mean": "token", "error": "windows", "bos_token": None,
+    "tail": False, "spare": 0, "max_windows": 0, "vocabulary": "model", "mean": "token", "error": "windows", "bos_token": None,
 }  # fmt: skip
 
 
@@ -68,10 +68,10 @@ def _cells(i: int, model: dict[str, Any], rng: random.Random) -> list[dict[str, 
     ppl = base * math.exp(0.7 * model["_kl"])
     weights = [2047] * 148
     nll = [2047 * (math.log(base) + 0.2 * math.sin(w)) + 2047 * 0.7 * model["_kl"] * (1 + 0.1 * math.cos(3 * w + i)) for w in range(4)]
-    text = {"text": "wikitext2", "source": "wiki.test.raw", "sha256": "ab" * 32, "windows": 4, "windows_of_text": WINDOWS, "rows": 4}
+    text = {"text": "wikitext2", "source": "wiki.test.raw", "sha256": "ab" * 32, "windows": 4, "windows_of_text": WINDOWS, "max_windows": 4}
     perplexity = _cell(
         i, model, "methods", "gptq-2048", [_metric("wikitext2", "perplexity", ppl, ppl * 0.02, False)],
-        _RULE | {"kind": "perplexity", "rows": 4, "texts": [text]},
+        _RULE | {"kind": "perplexity", "max_windows": 4, "texts": [text]},
         {"texts": [text | {"se_clusters": 4, "pieces": {"nll": nll, "weight": weights[:4]}}]},
     )  # fmt: skip
     tasks = [

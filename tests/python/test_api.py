@@ -140,6 +140,18 @@ def test_the_source_of_the_scores(fake: Callable[[str], Path], checkpoint: Path)
         worker.score([[1, 2]])
 
 
+def test_a_worker_without_identity_is_named(fake: Callable[[str], Path], checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All weights were read, and the worker still gives no identity."""
+    fake("unknown=99")
+    with Worker(checkpoint) as worker:
+        session, scored = worker._session, []
+        session.model["weights_streamed"] = True
+        monkeypatch.setattr(session, "score", lambda *args, **more: scored.append(args))
+        with pytest.raises(CtworkerError, match="gives no identity of model"):
+            session.source()
+        assert len(scored) == 1
+
+
 def test_timeouts_of_a_client(running_fake: Callable[..., str], tmp_path: Path) -> None:
     with pytest.raises(CtworkerError, match="still loading after 0.3 s"):
         Client(running_fake("loading=9999"), load_timeout=0.3)

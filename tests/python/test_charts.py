@@ -168,6 +168,13 @@ def test_a_spread_without_divergence() -> None:
     assert low < statistics["kl"]["value"] < 500.0 < high
 
 
+def test_layers_of_few_windows_have_no_band() -> None:
+    layers = synthetic_sweep.sweep(2)["cells"][7]["details"]["layers"]
+    for n_windows, errors in ((4, False), (5, True)):
+        _, draw = next(plot.of_layers([("a", 0, layers, n_windows)], "bf16", "about"))
+        assert bool(draw(look.LIGHT).axes.collections) is errors
+
+
 def test_the_same_results_give_the_same_bytes() -> None:
     draw = dict(plot.charts({
         "reference": "bf16", "text": {"name": "t", "windows": 3, "method": synthetic_sweep.sweep(2)["cells"][3]["method"]["method"]},

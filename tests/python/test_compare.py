@@ -20,6 +20,7 @@ import pytest
 
 from ctworker.base.tables import multiple, number, render
 from ctworker.client.results import Comparison
+from ctworker.compare import headline
 from ctworker.compare import main as compare
 from ctworker.compare import models as compare_models
 from ctworker.compare.divergence import COLUMNS, Columns, summarize
@@ -112,8 +113,17 @@ def test_the_headline(report: Callable[..., dict[str, Any]]) -> None:
     assert "9 windows, 279 targets of 308 tokens" in report.out and "--full has all statistics" in report.out
 
 
+def test_a_noise_floor_of_zero_was_measured(report: Callable[..., dict[str, Any]]) -> None:
+    """It has no multiples, and the sentence that recommends to measure it does not stand there."""
+    found = report("w4", "--window", "32", "--noise-floor", "--dtype", "bfloat16")
+    found["models"][0]["statistics"]["kl"] = {"value": 0.0, "se": 0.0}
+    assert "x floor" not in headline.rows(found["models"])[0]
+    said = " ".join(headline.caption(found, found["models"]))
+    assert "The noise floor is 0: " in said and "No noise floor" not in said and "multiples" not in said
+
+
 def test_markdown_has_its_caption(report: Callable[..., dict[str, Any]]) -> None:
-    found = report("w4", "w|8=w8", "--window", "32", "--rows", "6", "--markdown")
+    found = report("w4", "w|8=w8", "--window", "32", "--max-windows", "6", "--markdown")
     table, caption = report.out.split("\n\n")[:2]
     lines = table.splitlines()
     assert lines[0] == "| model | bits per weight | KL (nats) | 99.9 % of KL | same top-1 | perplexity |"
@@ -130,7 +140,7 @@ def test_markdown_has_its_caption(report: Callable[..., dict[str, Any]]) -> None
 
 def test_too_few_windows_have_no_error(report: Callable[..., dict[str, Any]]) -> None:
     for rows, sentence in (("1", "1 window"), ("4", "4 windows"), ("5", "")):
-        report("w4", "--window", "32", "--rows", rows, "--full")
+        report("w4", "--window", "32", "--max-windows", rows, "--full")
         assert ("±" in report.out) is not bool(sentence)
         assert (f"No standard errors: {sentence}, and an error needs 5" in report.out) is bool(sentence)
 
@@ -166,10 +176,10 @@ def test_labels(report: Callable[..., dict[str, Any]], folders: dict[str, Path])
 def test_methods_in_words() -> None:
     for name, given, words in (
         ("gptq-2048", {}, "gptq-2048: windows of 2048 tokens"),
-        ("gptq-2048", {"rows": 1}, "gptq-2048: windows of 2048 tokens, only the first window"),
+        ("gptq-2048", {"max_windows": 1}, "gptq-2048: windows of 2048 tokens, only the first window"),
         ("gptq-2048", {"window": 512, "tail": True}, "gptq-2048: windows of 512 tokens, tail yes"),
         ("llama.cpp-512", {"bos": "none"}, "llama.cpp-512: windows of 512 tokens, bos none"),
-        ("exl3", {"rows": 20}, "exl3: windows of 2048 tokens, only the first 20 windows"),
+        ("exl3", {"max_windows": 20}, "exl3: windows of 2048 tokens, only the first 20 windows"),
     ):
         assert methods.in_words(methods.resolve(methods.choose(name, given), 4096).fields()) == words
 
@@ -185,7 +195,7 @@ def test_a_model_against_itself(report: Callable[..., dict[str, Any]]) -> None:
     [
         (["--window", "32"], {"window": 32}),
         (["--window", "32", "--stride", "20", "--new", "--tail"], {"window": 32, "stride": 20, "new": True, "tail": True}),
-        (["--window", "32", "--first", "16", "--rows", "3"], {"window": 32, "first": 16, "rows": 3}),
+        (["--window", "32", "--first", "16", "--max-windows", "3"], {"window": 32, "first": 16, "rows": 3}),
         (["--window", "31", "--bos", "prefix", "--bos-token", "256", "--first", "0"], {"window": 31, "first": 0}),
         (["--window", "32", "--spare", "20"], {"window": 32}),
     ],

@@ -158,6 +158,44 @@ def test_a_second_one_ends_at_once(endless: Path, monkeypatch: pytest.MonkeyPatc
     wait_for(lambda: not alive(int(endless.read_text())))
 
 
+def ended_while_it_starts(text: str, pid: Path, said: str) -> int:
+    """The exit code of a program with this text. A signal comes in its Popen, when the worker runs."""
+    begin = (
+        "import os, signal, subprocess, sys, threading, time\nfrom ctworker.base import interrupt\n"
+        "from ctworker.client import launcher\n"
+        "class Popen(subprocess.Popen):\n"
+        "    def __init__(self, *args, **kw):\n"
+        "        super().__init__(*args, **kw)\n"
+        f"        open({str(pid)!r}, 'w').write(str(self.pid))\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        late()\n"
+        "def late(): pass\n"
+        "launcher.subprocess.Popen = Popen\n"
+    )
+    done = subprocess.run([sys.executable, "-c", begin + text], capture_output=True, text=True, timeout=120)
+    assert said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    wait_for(lambda: not alive(int(pid.read_text())))
+    return done.returncode
+
+
+def test_while_it_starts(endless: Path, tmp_path: Path) -> None:
+    """The worker runs, but no caller has it yet."""
+    pid = tmp_path / "started"
+    text = "interrupt.install('name')\nlauncher.WorkerProcess([])"
+    assert ended_while_it_starts(text, pid, "name: interrupted: ") == 130
+    text = (  # as in a notebook: the program goes on, and the traceback is kept
+        "try:\n    launcher.WorkerProcess([])\nexcept KeyboardInterrupt as error:\n    kept = error\n"
+        f"try:\n    os.kill(int(open({str(pid)!r}).read()), 0)\nexcept ProcessLookupError:\n    sys.exit(7)"
+    )
+    assert ended_while_it_starts(text, pid, "") == 7
+    text = (  # in another thread, which goes on while the handler runs
+        "def late():\n    while not interrupt._State.seen: time.sleep(0.01)\n    time.sleep(0.5)\n"
+        "def start(): made.append(launcher.WorkerProcess([]))\n"
+        "made = []\ninterrupt.install('name')\nthreading.Thread(target=start, daemon=True).start()\nwhile True: time.sleep(0.01)"
+    )
+    assert ended_while_it_starts(text, pid, "name: interrupted: ") == 130
+
+
 def test_ignored_where_it_was_ignored() -> None:
     """As of nohup and of shells without job control."""
     text = "import os, signal; from ctworker.base import interrupt; interrupt.install('name')\n"

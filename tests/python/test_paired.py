@@ -144,11 +144,11 @@ def test_what_is_left_out_is_said(two: tuple[Path, Path]) -> None:
     assert [p.task for p in pairs] == ["arc_easy", "boolq"]
     assert [note.partition(": ")[2] or note for note in notes] == [
         f"only {a} has piqa",
-        "questions of one run only are left out: 1 (was --limit used?)",
+        "documents of one run only are left out: 1 (was --limit used?)",
         "1 of 2 prompts differ (few-shot examples or chat template), so differences are not of the models alone",
-        "acc is not a number for every question of both runs and is left out",
-        "no metric is one number a question, so the task is left out",
-        "no metric is one number a question, so the task is left out",
+        "acc is not a number for every document of both runs and is left out",
+        "no metric is one number a document, so the task is left out",
+        "no metric is one number a document, so the task is left out",
     ]
 
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_paired_is_refused(two: tuple[Path, Path], tmp_path: Path
         read_run(tmp_path / "a")
     cases = {
         "no task in common: the first has arc_easy, the second piqa": ("piqa", [sample(0)]),
-        "no question in common": ("arc_easy", [sample(9)]),
+        "no document in common": ("arc_easy", [sample(9)]),
         "document 0: the two runs have different documents": ("arc_easy", [sample(0, doc_hash="?")]),
         "document 0: the two runs have different targets": ("arc_easy", [sample(0, target_hash="?")]),
     }
@@ -240,7 +240,7 @@ def test_the_samples_of_real_lm_eval(
         assert test["n"] == 20 and test["mean_a"] == test["mean_b"] == results[f"{test['metric']},none"]
         assert (test["lost"], test["gained"], test["p_mcnemar"], test["difference"]) == (0, 0, 1.0, 0.0)
     printed = capsys.readouterr().out
-    assert "task toy_rolling: no metric is one number a question" in printed
+    assert "task toy_rolling: no metric is one number a document" in printed
     assert "toy_choices  acc_norm         20" in printed
 
 

@@ -245,7 +245,7 @@ def test_wikitext2_with_the_worker(
     """The first windows of the real text, cut by the worker."""
     cut, mean, adds = RESTATED[name]
     report = report_of(
-        capsys, with_bos, "--method", name, "--dataset", f"wikitext2={WIKITEXT}", "--rows", 12, "--dtype", "float32"
+        capsys, with_bos, "--method", name, "--dataset", f"wikitext2={WIKITEXT}", "--max-windows", 12, "--dtype", "float32"
     )
     join = report["method"]["join"]
     (document,) = texts.load(f"wikitext2={WIKITEXT}", join, join_given=False).documents

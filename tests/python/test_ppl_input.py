@@ -52,7 +52,7 @@ REFUSED = {
     "first": (["--window", "8", "--first", "8"], "expected a position in 1..7"),
     "first 0": (["--window", "8", "--first", "0"], "expected a position in 1..7"),
     "window": (["--window", "big"], "expected a number of tokens, model, or N"),
-    "rows": (["--rows", "-1"], "rows -1: expected a whole number"),
+    "max_windows": (["--max-windows", "-1"], "max_windows -1: expected a whole number"),
     "short text": (["--window", "2000000"], "needs at least 2000000"),
     "short text, window from the stride": (
         ["--method", "llama.cpp-stride", "--window", "2000000+stride/2"], "needs at least 2000257",

@@ -36,10 +36,10 @@ def test_every_field_can_be_set(
     assert rebuilt["texts"][0]["perplexity_se"] == preset["texts"][0]["perplexity_se"]
     method = preset["method"]
     assert (method["window"], method["stride"], method["first"], method["bos_token"]) == (512, 512, 257, BOS)
-    assert {"join", "bos", "cut", "rows", "vocabulary", "mean", "error", "new", "tail", "spare"} <= set(method)
+    assert {"join", "bos", "cut", "max_windows", "vocabulary", "mean", "error", "new", "tail", "spare"} <= set(method)
     assert len(preset["model"]["identity"]) == 64 and preset["model"]["numerics"].startswith("cpu-")
     assert preset["model"]["backend"] == "cpu" and preset["model"]["device"]
-    given = ["--window", 64, "--stride", 16, "--first", 48, "--rows", 5, "--bos", "prefix", "--spare", 2, "--tail"]
+    given = ["--window", 64, "--stride", 16, "--first", 48, "--max-windows", 5, "--bos", "prefix", "--spare", 2, "--tail"]
     other = report_of(capsys, with_bos, "--text", text_file, *given)
     assert (other["texts"][0]["windows"], other["texts"][0]["scored_tokens"]) == (5, 5 * 16)
 
@@ -109,7 +109,9 @@ def test_bytes_and_words_are_those_of_the_scored_tokens(
                       "--first", 0, "--tail")["texts"][0]  # fmt: skip
     assert (entry["scored_tokens"], entry["scored_bytes"], entry["scored_words"]) == (128, 128, 32)
     assert entry["token_perplexity"] == entry["byte_perplexity"]
-    half = report_of(capsys, checkpoint, "--text", path, "--window", 16, "--rows", 1)["texts"][0]
+    short = report_of(capsys, checkpoint, "--text", path, "--window", 16, "--max-windows", 1)
+    assert "(over 1 window; " in ppl.text_of(short) and "1 document, 128 tokens, 1 window, 15 scored tokens" in ppl.text_of(short)
+    half = short["texts"][0]
     assert (half["scored_tokens"], half["scored_bytes"], half["scored_words"]) == (15, 16, 4)
 
 
@@ -226,7 +228,7 @@ def test_tokens_of_the_worker_must_be_expected(checkpoint: Path) -> None:
     method = methods.resolve(methods.choose("gptq-2048", {"window": 4}), 2048)
     text = texts.Text("t", "t", "rows", ["abcd"], ["abcd"])
     tokens = Tokens(text, [Document(array("i", list(b"abcd")), [0, 1, 2, 3, 4], [0] * 5)], None)
-    with pytest.raises(CtworkerError, match="scored 2 tokens in 1 windows, expected 3 in 1"):
+    with pytest.raises(CtworkerError, match="scored 2 tokens in 1 window, expected 3 in 1"):
         measure(Other(), tokens, method)  # type: ignore[arg-type]
 
 
@@ -252,7 +254,7 @@ def test_the_report_says_what_was_scored(
     assert ppl.main([str(checkpoint), *map(str, given), "--dry-run"]) == 0
     assert capsys.readouterr().out.split()[-2:] == ["256", str(256 * 31)]
     report = report_of(capsys, checkpoint, *given)
-    assert (report["texts"][0]["windows"], report["method"]["rows"], report["method"]["bos_token"]) == (256, 256, 256)
+    assert (report["texts"][0]["windows"], report["method"]["max_windows"], report["method"]["bos_token"]) == (256, 256, 256)
     assert {**report["method"], "about": None} == {**report["texts"][0]["method"], "about": None}
 
 

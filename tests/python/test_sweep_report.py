@@ -78,6 +78,7 @@ def test_view(made: dict[str, Any]) -> None:
     assert perplexity.values["bf16"].change == "" and perplexity.values["W2"].text == "failed"
     assert perplexity.best() == 10.0 and accuracy.best() == 0.70
     facts = dict(view.facts(perplexity.values["W3"], perplexity))
+    assert facts["bits per weight"] == f"{perplexity.values['W3'].model['bits_per_weight']:.3f}"
     assert facts["perplexity"] == "140.25" and facts["standard error"] == "2.805" and facts["file size"] == "2.9 GiB"
 
 
@@ -104,7 +105,7 @@ def test_a_caption_has_all_that_a_number_depends_on() -> None:
     text = tables.markdown(made)
     original = made["models"][0]["label"]
     assert "* gptq-2048: perplexity: **4 of 148 windows** of wikitext2; gptq-2048: windows of 2048 tokens; dtype bfloat16; " in text
-    assert "* hellaswag: acc: **500 of 2,376 questions** of hellaswag; lm-eval 0.4.13, 0-shot; " in text
+    assert "* hellaswag: acc: **500 of 2,376 documents** of hellaswag; lm-eval 0.4.13, 0-shot; " in text
     assert f"* KL gptq-2048: against {original}; 148 windows of wikitext2; " in text and "sha256 abababababababab" in text
     assert "KL gptq-2048 ↓ | 99.9 % of KL | same top-1 | perplexity, paired |" in text.splitlines()[0]
     row = next(line for line in text.splitlines() if line.startswith(f"| {made['models'][3]['label']} "))
@@ -193,7 +194,7 @@ def test_amounts_of_older_results() -> None:
         for each in [cell["method"], *cell["method"].get("texts", [])]:
             each.pop("windows_of_text", None)
     assert [captions.amount(column) for column in view.columns(made)] == [
-        ("4 windows", True), ("2,376 questions", False), ("500 of 2,376 questions", True), ("148 windows", False)]  # fmt: skip
+        ("4 windows", True), ("2,376 documents", False), ("500 of 2,376 documents", True), ("148 windows", False)]  # fmt: skip
 
 
 def test_plots(made: dict[str, Any]) -> None:
@@ -322,7 +323,7 @@ class TestPage:
             else:
                 svg = urllib.parse.unquote(data)
                 assert svg.startswith("<svg") and not re.search(r"var\(|class=|style=", svg)
-                assert " windows" in svg or " questions" in svg, "the subtitle"
+                assert " windows" in svg or " documents" in svg, "the subtitle"
         self.clean(page, file)
 
     def test_table_sorts(self, page: Browser, file: Path) -> None:

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "queue_bench.h"
+#include "worker/service/jobs/space.h"
 
 /* A full queue: job i over connection 1000 + i. */
 static void fill(struct bench *b, int64_t now)
@@ -111,6 +112,57 @@ static void a_client_has_one_place(void **state)
     free_slot(&b, now + 50);
     assert_waits(&b, id, 1, now + 60);
     assert_served(&b, "other-----------", 4, now + 70);
+    close_bench(&b);
+}
+
+/* The log names each client that made room once, also if its name begins as another's does. */
+static void dropped_clients_are_named(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    int64_t now = ctw_now_ms();
+    struct ctw_contact later = {.pipe = 1, .now_ms = now + 3600000};
+    int retry_ms;
+    struct ctw_space_request r = {
+        .contact = &later, .job = id_of("late------------"), .retry_ms = &retry_ms};
+    open_ready(&b);
+    fill(&b, now);
+    struct ctw_job *j = b.queue.jobs.first;
+    const char *const clients[] = {"process 17", "process 1", "process 7", "process 17"};
+    for (size_t i = 0; i < CTW_COUNT(clients); i++, j = j->next)
+        (void)snprintf(j->contact.address, sizeof(j->contact.address), "%s", clients[i]);
+    pthread_mutex_lock(&b.queue.lock);
+    assert_int_equal(ctw_space_for_job(&b.queue, &r, &err), CTW_OK);
+    pthread_mutex_unlock(&b.queue.lock);
+    assert_string_equal(r.dropped.clients, "process 17, process 1, process 7, this user");
+    close_bench(&b);
+}
+
+/* An administrator who names no owner is given the owners that have a job with the id. */
+static void owners_of_one_id_are_named(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    struct ctw_job *found;
+    struct ctw_contact root = {.pipe = 9, .owner = "root", .admin = true};
+    const struct ctw_span none = {0};
+    const char *const id = "one id----------", *const owners[] = {"alice", NULL, "bob"};
+    open_ready(&b);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(begin(&b, id, 1 + i, owners[i], ctw_now_ms(), &err), CTW_OK);
+    pthread_mutex_lock(&b.queue.lock);
+    assert_int_equal(ctw_jobs_find(&b.queue.jobs, &root, id_of(id), &none, &found, &err),
+                     CTW_EINVAL);
+    assert_non_null(strstr(err.msg, "the token alice and the worker's user each have a job"));
+    ctw_jobs_remove(&b.queue.jobs, b.queue.jobs.first);
+    assert_int_equal(ctw_jobs_find(&b.queue.jobs, &root, id_of(id), &none, &found, &err),
+                     CTW_EINVAL);
+    assert_non_null(strstr(err.msg, "the token bob and the worker's user each have a job"));
+    ctw_jobs_remove(&b.queue.jobs, b.queue.jobs.first);
+    assert_int_equal(ctw_jobs_find(&b.queue.jobs, &root, id_of(id), &none, &found, &err), CTW_OK);
+    pthread_mutex_unlock(&b.queue.lock);
     close_bench(&b);
 }
 
@@ -259,6 +311,8 @@ int main(void)
         cmocka_unit_test(first_come_first_served),
         cmocka_unit_test(a_late_client_is_passed_over),
         cmocka_unit_test(a_client_has_one_place),
+        cmocka_unit_test(dropped_clients_are_named),
+        cmocka_unit_test(owners_of_one_id_are_named),
         cmocka_unit_test(a_token_at_its_bound_waits_beside_the_line),
         cmocka_unit_test(a_large_job_is_not_overtaken_for_ever),
         cmocka_unit_test(the_line_is_bounded),

@@ -1,10 +1,8 @@
 /* A container's files: opening and reading them, and checking whether they changed. */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/map_guard.h"
@@ -195,29 +193,11 @@ void ctw_container_accept(struct ctw_container *c, bool settled)
 
 /* ---- do the times of files show every write? ---- */
 
-/*
- * File systems that give a file new times when a mapping makes a clean page dirty. Read-only ones
- * are never written to. The files of an overlay lie in another file system, which is a disk's
- * unless the overlay itself is in memory.
- */
-static bool shows_writes(unsigned long type)
-{
-    static const unsigned long known[] = {
-        EXT4_SUPER_MAGIC,      XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,    F2FS_SUPER_MAGIC,
-        OVERLAYFS_SUPER_MAGIC, SQUASHFS_MAGIC,  EROFS_SUPER_MAGIC_V1, ISOFS_SUPER_MAGIC};
-    for (size_t i = 0; i < CTW_COUNT(known); i++)
-        if (type == known[i])
-            return true;
-    return false;
-}
-
 const char *ctw_container_hides_writes(const struct ctw_container *c)
 {
-    for (int i = 0; i < c->n_files; i++) {
-        struct statfs system;
-        if (fstatfs(c->files[i].fd, &system) != 0 || !shows_writes((unsigned long)system.f_type))
+    for (int i = 0; i < c->n_files; i++)
+        if (!ctw_file_shows_writes(c->files[i].fd))
             return c->files[i].name;
-    }
     return NULL;
 }
 

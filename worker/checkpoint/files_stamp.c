@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/sha256.h"
+#include "base/status.h"
 #include "worker/checkpoint/container.h"
 
 static bool is_json(const char *name)
@@ -38,21 +39,33 @@ static void digest_file(const char *name, const struct stat *info, unsigned char
     ctw_sha256_final(&sha, digest);
 }
 
+bool ctw_file_shows_writes(int fd)
+{
+    static const unsigned long known[] = {
+        EXT4_SUPER_MAGIC,      XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,    F2FS_SUPER_MAGIC,
+        OVERLAYFS_SUPER_MAGIC, SQUASHFS_MAGIC,  EROFS_SUPER_MAGIC_V1, ISOFS_SUPER_MAGIC};
+    struct statfs system;
+    if (fstatfs(fd, &system) != 0)
+        return false;
+    for (size_t i = 0; i < CTW_COUNT(known); i++)
+        if ((unsigned long)system.f_type == known[i])
+            return true;
+    return false;
+}
+
 /* Adds a file to the stamp. False: its metadata cannot vouch for its bytes. */
 static bool add_file(int folder, const char *name, int64_t now_s, unsigned char stamp[32])
 {
     struct stat info;
-    struct statfs system;
     unsigned char digest[32];
     int fd = openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool ok = fd >= 0 && fstat(fd, &info) == 0 && fstatfs(fd, &system) == 0;
+    bool ok = fd >= 0 && fstat(fd, &info) == 0, shows_writes = ok && ctw_file_shows_writes(fd);
     if (fd >= 0)
         (void)close(fd);
     if (!ok || !S_ISREG(info.st_mode))
         return ok;
-    if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC ||
-        info.st_ctim.tv_sec > now_s - CTW_FILES_REST_S) /* programs set st_mtim as they like */
-        return false;
+    if (!shows_writes || info.st_ctim.tv_sec > now_s - CTW_FILES_REST_S)
+        return false; /* not st_mtim, which programs set as they like */
     digest_file(name, &info, digest);
     for (int i = 0; i < 32; i++) /* in any order of the files */
         stamp[i] ^= digest[i];

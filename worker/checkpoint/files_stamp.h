@@ -6,6 +6,7 @@
 #ifndef CTW_WORKER_FILES_STAMP_H
 #define CTW_WORKER_FILES_STAMP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A file is at rest if it last changed this many seconds ago: longer than the ticks of a file
@@ -13,11 +14,18 @@
 enum { CTW_FILES_REST_S = 60 };
 
 /*
+ * Whether the open file's times show every write. True on file systems that give a file new times
+ * when a mapping makes a clean page dirty, and on those that are never written to. The files of an
+ * overlay lie in another file system, which is a disk's unless the overlay itself is in memory.
+ * False on all others (in memory, on a network, unknown).
+ */
+bool ctw_file_shows_writes(int fd);
+
+/*
  * 64 hex digits over the name, device, inode, size and times of each regular file in the folder
  * whose name is that of a .json file or of a container's (ctw_container_names_file()). "" if the
  * metadata cannot vouch for the bytes: a file was not at rest at `now_s` (of the system's clock),
- * or its file system is in memory, where writes through a mapping leave no time; or if the folder
- * cannot be read.
+ * or its times do not show every write; or if the folder cannot be read.
  */
 void ctw_files_stamp(const char *dir, int64_t now_s, char out[65]);
 

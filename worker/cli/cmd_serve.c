@@ -143,8 +143,8 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
          .type = CTW_OPT_BYTES,
          .value = &v->queue_bytes,
          .meta = "SIZE",
-         .help = "limit of memory for jobs and their results (default: an eighth of the memory, at "
-                 "most 1 GiB)"},
+         .help = "limit of memory for jobs and their results (default: an eighth of the free "
+                 "memory, at most 1 GiB)"},
         {.name = "log",
          .type = CTW_OPT_CHOICE,
          .value = &v->log,
@@ -269,7 +269,7 @@ static enum ctw_status add_models(struct ctw_option_list *models, const char *co
 /* Less where memory is short, but not less than one request. */
 static uint64_t default_queue_bytes(void)
 {
-    uint64_t share = ctw_host_memory("").total / CTW_QUEUE_SHARE;
+    uint64_t share = ctw_queue_share(ctw_host_memory("").free);
     share = share > CTW_IPC_REQUEST_BYTES ? share : CTW_IPC_REQUEST_BYTES;
     return share < CTW_IPC_QUEUE_BYTES ? share : CTW_IPC_QUEUE_BYTES;
 }

@@ -9,10 +9,15 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+uint64_t ctw_queue_share(uint64_t have)
+{
+    return have / 8;
+}
+
 uint64_t ctw_host_left(uint64_t have)
 {
     const uint64_t program = 24ull << 20;
-    return have - less(have, have / CTW_QUEUE_SHARE + program);
+    return have - less(have, ctw_queue_share(have) + program);
 }
 
 static bool on_host(const struct ctw_engine *e)

@@ -18,8 +18,8 @@ struct ctw_machine {
                                 between two devices */
 };
 
-/* Requests and results that wait may take 1/CTW_QUEUE_SHARE of the memory, and 1 GiB at most. */
-enum { CTW_QUEUE_SHARE = 8 };
+/* limits.c: what requests and results that wait may take of `have` free bytes of host memory. */
+uint64_t ctw_queue_share(uint64_t have);
 /* limits.c: what is left for weights and passes of `have` free bytes of host memory, behind the
  * program itself and requests. */
 uint64_t ctw_host_left(uint64_t have);

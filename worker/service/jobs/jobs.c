@@ -26,6 +26,20 @@ bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name)
     return false;
 }
 
+/* An owner "" is this user over ipc, without a token. */
+static enum ctw_status two_owners(const char *a, const char *b, struct ctw_err *err)
+{
+    if (a[0] != '\0' && b[0] != '\0')
+        return ctw_fail(err, CTW_EINVAL,
+                        "the tokens %s and %s each have a job with this id: name one of them as "
+                        "owner",
+                        a, b);
+    return ctw_fail(err, CTW_EINVAL,
+                    "the token %s and the worker's user each have a job with this id: name the "
+                    "token as owner, or ask over ipc without a token",
+                    a[0] != '\0' ? a : b);
+}
+
 /* The job with this id of the owner (n 0: of any other client than the contact). */
 static enum ctw_status find_foreign(const struct ctw_jobs *l, const struct ctw_contact *contact,
                                     struct ctw_span id, struct ctw_span owner, struct ctw_job **out,
@@ -38,10 +52,7 @@ static enum ctw_status find_foreign(const struct ctw_jobs *l, const struct ctw_c
         if (*out != NULL) {
             const char *first = (*out)->contact.owner;
             *out = NULL;
-            return ctw_fail(err, CTW_EINVAL,
-                            "the tokens %s and %s each have a job with this id: name one of them "
-                            "as owner",
-                            first, j->contact.owner);
+            return two_owners(first, j->contact.owner, err);
         }
         *out = j;
     }

@@ -52,12 +52,22 @@ static int n_owned_jobs(const struct ctw_queue *q, const struct ctw_contact *con
 
 /* ---- jobs of clients that went away ---- */
 
+/* Whether a list such as "process 17, process 4" has this entry, and not only a part of one. */
+static bool has_entry(const char *list, const char *entry)
+{
+    size_t n = strlen(entry);
+    for (const char *at = list; (at = strstr(at, entry)) != NULL; at++)
+        if ((at == list || at[-1] == ' ') && (at[n] == '\0' || at[n] == ','))
+            return true;
+    return false;
+}
+
 static void note_client(struct ctw_dropped *d, const struct ctw_job *j)
 {
     char client[CTW_CLIENT_MAX];
     size_t at = strlen(d->clients);
     ctw_job_client(j, client);
-    if (strstr(d->clients, client) == NULL && at + strlen(client) + 3 < sizeof(d->clients))
+    if (!has_entry(d->clients, client) && at + strlen(client) + 3 < sizeof(d->clients))
         snprintf(d->clients + at, sizeof(d->clients) - at, "%s%s", at == 0 ? "" : ", ", client);
 }
 

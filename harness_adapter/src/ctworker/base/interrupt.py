@@ -11,10 +11,12 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 STATUS = 130
+_HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END_S = 5.0  # for workers to end by themselves
 
 
@@ -65,6 +67,26 @@ def unwinding() -> Iterator[None]:
         yield
     finally:
         _State.unwinds = False
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Meanwhile, signals with a handler in Python wait. A handler that raises or ends the process would lose a process that is
+    being started."""
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+        yield
+        return
+    waiting: list[int] = []
+    handlers = {number: handler for number in _HELD if callable(handler := signal.getsignal(number))}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, frame: waiting.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for again in waiting:
+            signal.raise_signal(again)
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:

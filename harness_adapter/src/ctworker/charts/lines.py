@@ -47,6 +47,8 @@ def draw(title: str, subtitle: str, y: str, lines: Sequence[Line], theme: Theme)
 def _band(axes: Any, points: Sequence[tuple[int, float, float | None]], colour: str) -> None:
     """95 %."""
     known = [(i, v, 1.96 * se) for i, v, se in points if se]
+    if not known:
+        return
     low, high = [max(v - d, v / 10) for _, v, d in known], [v + d for _, v, d in known]
     axes.fill_between([i for i, _, _ in known], low, high, color=colour, alpha=0.15, linewidth=0)
 

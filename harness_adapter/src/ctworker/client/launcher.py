@@ -17,12 +17,14 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ..base import interrupt
 from ..base.errors import ArgumentError, ConnectionLost, CtworkerError, WorkerDied
 from ..options import spelling
 from .connection import Connection
@@ -30,6 +32,7 @@ from .connection import Connection
 log = logging.getLogger("lm_eval.ctworker")
 
 _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()  # for end_all()
+_starting: set[int] = set()  # threads that start a worker, which is not in _live yet
 _PACKAGE = __name__.partition(".")[0]
 _LOADING_NOTE_S = 15.0
 _LOG_TAIL_BYTES = 16384
@@ -158,28 +161,36 @@ class WorkerProcess:
             *options,
         ]
         log.debug("starting %s", shlex.join(self._command))
+        self._folder = folder
         try:
-            with self.log_path.open("ab") as sink:
-                self._log_start = sink.tell()
-                self._process = subprocess.Popen(
-                    self._command,
-                    env=environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # this process handles Ctrl-C on the terminal
+            with interrupt.held(), _noted():
+                self._process = self._launch()
+                self._finalizer = weakref.finalize(
+                    self, _stop, self._process, folder, self.url, os.getpid(), lock
                 )
+                _live.add(self)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             lock.close()
             raise CtworkerError(
                 f"cannot start {binary} with its log in {self.log_path}: {error.strerror}"
             ) from error
-        self._folder = folder
-        self._finalizer = weakref.finalize(
-            self, _stop, self._process, folder, self.url, os.getpid(), lock
-        )
-        _live.add(self)
+        except KeyboardInterrupt:
+            if self in _live:
+                self.close()
+            raise
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        with self.log_path.open("ab") as sink:
+            self._log_start = sink.tell()
+            return subprocess.Popen(
+                self._command,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # this process handles Ctrl-C on the terminal
+            )
 
     @property
     def pid(self) -> int:
@@ -291,11 +302,23 @@ class WorkerProcess:
         return False
 
 
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    """Meanwhile, end_all() waits for the worker that this thread starts."""
+    _starting.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        _starting.discard(threading.get_ident())
+
+
 def end_all(number: int, seconds: float) -> None:
     """Ends all workers of this process by a signal, and by SIGKILL those that take longer. Only before the process ends at once:
     Python does not learn that they have ended."""
-    workers = [worker for worker in _live if worker.signal(number)]
     deadline = time.monotonic() + seconds
+    while _starting and time.monotonic() < deadline:
+        time.sleep(0.01)
+    workers = [worker for worker in _live if worker.signal(number)]
     while workers:
         time.sleep(0.01)
         late = time.monotonic() > deadline

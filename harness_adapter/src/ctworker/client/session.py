@@ -189,6 +189,11 @@ class Session:
         log.info("waiting for the identity of model %s", self.model["name"])
         if self.model.get("weights_streamed"):  # read only while something is scored
             self._score_two_tokens()
+            if not self.model.get("identity"):
+                raise CtworkerError(
+                    f"the worker at {self.url} gives no identity of model {self.model['name']}, even after all its weights were read: "
+                    "use a worker of the same version as this package"
+                )
             return self.source()
         with self.client() as client:
             while True:

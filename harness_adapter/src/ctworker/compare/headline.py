@@ -27,7 +27,8 @@ def noise_floor(models: list[dict[str, Any]]) -> float | None:
     """The KL that rounding alone causes, if it was measured."""
     for model in models:
         if model["label"] == NOISE_FLOOR and "statistics" in model:
-            return model["statistics"]["kl"]["value"] or None
+            value: float | None = model["statistics"]["kl"]["value"]
+            return value
     return None
 
 
@@ -38,7 +39,7 @@ def _row(model: dict[str, Any], floor: float | None) -> list[str]:
         model["label"],
         tables.bits(bits) if bits and model["label"] != NOISE_FLOOR else "",
         shown(found["kl"], found),
-        "" if floor is None or kl is None else multiple(kl / floor),
+        "" if not floor or kl is None else multiple(kl / floor),
         shown(found["kl_percentiles"]["99.9"], found),
         shown(found["same_top"], found, 100.0, " %"),
         perplexity_change(found),
@@ -73,8 +74,11 @@ def caption(report: dict[str, Any], done: list[dict[str, Any]]) -> list[str]:
         f"{text['targets']:,} targets; {methods.in_words(text['method'])}.",
         errors(first),
     ]
-    if noise_floor(report["models"]) is None:
+    floor = noise_floor(report["models"])
+    if floor is None:
         lines.append("No noise floor: --noise-floor measures what rounding alone does.")
+    elif floor == 0:
+        lines.append("The noise floor is 0: the reference's own 16-bit run is equal to its float32 run here.")
     else:
         lines.append(f"{_HEADS[3]}: multiples of the noise floor, the reference's own 16-bit run against its float32 run.")
     lines.append("perplexity: difference from the reference's on the same windows, with the error of the difference.")

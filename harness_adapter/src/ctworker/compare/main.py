@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     out.add_argument(
         "--samples", metavar="RUN", type=Path, nargs="+",
-        help="instead of models, compare lm-eval runs question by question: the --output_path of two or more runs with "
+        help="instead of models, compare lm-eval runs document by document: the --output_path of two or more runs with "
         "--log_samples, or their samples files; the first run is the reference",
     )  # fmt: skip
     add_text(out.add_argument_group("text"))

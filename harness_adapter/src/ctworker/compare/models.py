@@ -364,5 +364,5 @@ def _text(
         "documents": len(texts), "notes": notes, "tokens": sum(map(len, texts)), "tokens_sha256": digest.hexdigest(),
         "tokenizer": {"name": plan.tokenizer.name_or_path, "sha256": plan.tokenizer.fingerprint},
         "method": method.fields(), "rule": rule, "windows": found["windows"], "targets": found["statistics"]["targets"],
-        "windows_of_text": methods.total(replace(method, rows=0), tokens.sizes).windows,
+        "windows_of_text": methods.total(replace(method, max_windows=0), tokens.sizes).windows,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Paired tests of two runs on the same questions. docs/METHODS.md ("Paired tests") defines them. Needs numpy."""
+"""Paired tests of two runs on the same documents. docs/METHODS.md ("Paired tests") defines them. Needs numpy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 1 << 22  # numbers drawn at once
 
 @dataclass(frozen=True)
 class PairedTest:
-    """b against a. lost: questions right in a and wrong in b; gained: the reverse; None unless every value is 0 or 1."""
+    """b against a. lost: documents right in a and wrong in b; gained: the reverse; None unless every value is 0 or 1."""
 
     task: str
     filter: str
@@ -27,7 +27,7 @@ class PairedTest:
     mean_a: float
     mean_b: float
     difference: float  # mean_b - mean_a
-    se: float | None  # of the difference, paired; None for one question
+    se: float | None  # of the difference, paired; None for one document
     low: float  # paired bootstrap interval of the difference
     high: float
     lost: int | None
@@ -55,7 +55,7 @@ def test(pairs: Pairs, seed: int = SEED) -> PairedTest:
 
 
 def pool(pairs: Sequence[Pairs]) -> list[Pairs]:
-    """All tasks' questions together, for each metric and filter that at least two tasks have."""
+    """All tasks' documents together, for each metric and filter that at least two tasks have."""
     groups: dict[tuple[str, str], list[Pairs]] = {}
     for one in pairs:
         groups.setdefault((one.filter, one.metric), []).append(one)
@@ -77,8 +77,8 @@ def mcnemar(lost: int, gained: int) -> float:
 
 
 def bootstrap_interval(d: np.ndarray, seed: int) -> tuple[float, float]:
-    """Percentile interval of the mean of d. A resample of n questions is a multinomial draw of how often each distinct
-    value occurs, which is the same in distribution and as fast for 100,000 questions as for 100."""
+    """Percentile interval of the mean of d. A resample of n documents is a multinomial draw of how often each distinct
+    value occurs, which is the same in distribution and as fast for 100,000 documents as for 100."""
     values, counts = np.unique(d, return_counts=True)
     rng = np.random.default_rng(seed)
     block = max(1, _BLOCK // len(values))

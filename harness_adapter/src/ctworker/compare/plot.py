@@ -16,6 +16,7 @@ from ..charts.sheet import Sheet
 from ..charts.spread import Spread
 from ..perplexity import methods
 from . import headline
+from .divergence import FEWEST_CLUSTERS
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -67,25 +68,29 @@ def charts(report: dict[str, Any]) -> Iterator[tuple[str, Draw]]:
         return
     about = f"{report['text']['name']} \u00b7 {headline.windows(report['text'])} \u00b7 {methods.in_words(report['text']['method'])}"
     named = [(model["label"], i, model) for i, model in enumerate(models)]
-    yield from of_layers([(label, i, model["layers"]) for label, i, model in named if "layers" in model], report["reference"], about)
+    layers = [(label, i, model["layers"], model["windows"]) for label, i, model in named if "layers" in model]
+    yield from of_layers(layers, report["reference"], about)
     for label, _, model in named:
         if "matrices" in model:
             yield f"matrices-{slug(label)}", of_matrices(label, model["matrices"], report["reference"], about)
     rows = [(label, i, model["statistics"]) for label, i, model in named if label != headline.NOISE_FLOOR]
     if any(found["kl"]["value"] for _, _, found in rows):  # a divergence of 0 has no place on a logarithmic axis
-        yield "spread", of_spread(rows, headline.noise_floor(models), report["reference"], about)
+        yield "spread", of_spread(rows, headline.noise_floor(models) or None, report["reference"], about)
 
 
 def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
-def of_layers(models: list[tuple[str, int, list[dict[str, Any]]]], reference: str, about: str) -> Iterator[tuple[str, Draw]]:
-    """models: label, number, and a report's `layers`."""
+def of_layers(models: list[tuple[str, int, list[dict[str, Any]], int]], reference: str, about: str) -> Iterator[tuple[str, Draw]]:
+    """models: label, number, a report's `layers`, and windows, of which fewer than 5 have no error."""
     for key, words, name, value in _OF_LAYERS:
         made = [
-            Line(label, i, [value(layer[key]["value"]) for layer in found], [layer[key]["se"] for layer in found])
-            for label, i, found in models
+            Line(
+                label, i, [value(layer[key]["value"]) for layer in found],
+                [layer[key]["se"] if n_windows >= FEWEST_CLUSTERS else None for layer in found],
+            )
+            for label, i, found, n_windows in models
         ]
         if made:
             title = f"{words[:1].upper()}{words[1:]}, against {reference}"

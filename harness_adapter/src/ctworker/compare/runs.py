@@ -45,11 +45,11 @@ def text(report: dict[str, Any]) -> str:
     for comparison in report["comparisons"]:
         parts += [f"b = {comparison['run']}", *(f"note: {note}" for note in comparison["notes"]), ""]
         rows = [
-            ["task", "metric", "questions", "a", "b", "b - a (%)", "95 % interval", "lost", "gained", "McNemar p"]
+            ["task", "metric", "documents", "a", "b", "b - a (%)", "95 % interval", "lost", "gained", "McNemar p"]
         ]
         rows += [_row(test) for test in comparison["tests"]]
         parts += [render(rows), ""]
-    parts.append("lost: right in a, wrong in b; gained: the reverse. Intervals: paired bootstrap over questions.")
+    parts.append("lost: right in a, wrong in b; gained: the reverse. Intervals: paired bootstrap over documents.")
     return "\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The samples that `lm_eval --log_samples --output_path DIR` writes: read, and paired question by question."""
+"""The samples that `lm_eval --log_samples --output_path DIR` writes: read, and paired document by document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HASHES = {"doc_hash": "documents", "target_hash": "targets"}
 
 @dataclass(frozen=True)
 class Answer:
-    """One question's metrics. hashes: of the document and the target, as far as the file has them."""
+    """One document's metrics. hashes: of the document and the target, as far as the file has them."""
 
     metrics: dict[str, float]
     hashes: dict[str, str]
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The values of one metric for the questions that both runs answered, in the order of the questions."""
+    """The values of one metric for the documents that both runs answered, in the order of the documents."""
 
     task: str
     filter: str
@@ -131,7 +131,7 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _metrics(sample: dict[str, Any]) -> dict[str, float]:
-    """The metrics that are one number a question. Others (perplexities, F1 over a task) have no value for a question."""
+    """The metrics that are one number a document. Others (perplexities, F1 over a task) have no value for a document."""
     names = sample.get("metrics")
     if not isinstance(names, list):
         names = [name for name in sample if name not in _NOT_METRICS and not name.endswith("_hash")]
@@ -140,9 +140,9 @@ def _metrics(sample: dict[str, Any]) -> dict[str, float]:
 
 
 def pair(a: Run, b: Run) -> tuple[list[Pairs], list[str]]:
-    """The common questions of two runs, by task, filter and metric, and notes on what was not compared.
+    """The common documents of two runs, by task, filter and metric, and notes on what was not compared.
 
-    Raises ArgumentError if the runs have no question in common, or other documents under the same numbers.
+    Raises ArgumentError if the runs have no document in common, or other documents under the same numbers.
     """
     common = [task for task in a.answers if task in b.answers]
     if not common:
@@ -159,7 +159,7 @@ def pair(a: Run, b: Run) -> tuple[list[Pairs], list[str]]:
         pairs += _pair_task(task, a, b, notes)
     if not pairs:
         raise ArgumentError(
-            f"{a.name} and {b.name}: no metric of {_list(common)} is one number a question, so there is nothing to pair"
+            f"{a.name} and {b.name}: no metric of {_list(common)} is one number a document, so there is nothing to pair"
         )
     return pairs, notes
 
@@ -168,7 +168,7 @@ def _pair_task(task: str, a: Run, b: Run, notes: list[str]) -> list[Pairs]:
     mine, other = a.answers[task], b.answers[task]
     keys = sorted(key for key in mine if key in other)
     if not keys:
-        raise ArgumentError(f"task {task}: {a.name} and {b.name} have no question in common")
+        raise ArgumentError(f"task {task}: {a.name} and {b.name} have no document in common")
     for key in keys:
         for name, what in _HASHES.items():
             before, after = mine[key].hashes.get(name), other[key].hashes.get(name)
@@ -179,7 +179,7 @@ def _pair_task(task: str, a: Run, b: Run, notes: list[str]) -> list[Pairs]:
                 )
     n_alone = len(mine) + len(other) - 2 * len(keys)
     if n_alone:
-        notes.append(f"task {task}: questions of one run only are left out: {n_alone} (was --limit used?)")
+        notes.append(f"task {task}: documents of one run only are left out: {n_alone} (was --limit used?)")
     n_prompts = sum(mine[key].prompt != other[key].prompt for key in keys)
     if n_prompts:
         notes.append(
@@ -193,9 +193,9 @@ def _pair_task(task: str, a: Run, b: Run, notes: list[str]) -> list[Pairs]:
             if all(metric in x and metric in y for x, y in rows):
                 out.append(Pairs(task, chosen, metric, [x[metric] for x, _ in rows], [y[metric] for _, y in rows]))
             else:
-                notes.append(f"task {task}: {metric} is not a number for every question of both runs and is left out")
+                notes.append(f"task {task}: {metric} is not a number for every document of both runs and is left out")
     if not out:
-        notes.append(f"task {task}: no metric is one number a question, so the task is left out")
+        notes.append(f"task {task}: no metric is one number a document, so the task is left out")
     return out
 
 

@@ -14,7 +14,7 @@ from .. import __version__
 from ..base import interrupt
 from ..base.errors import ArgumentError
 from ..base.output import Parser, ProgressLine, ReportFile, exit_code, say
-from ..base.tables import number, render
+from ..base.tables import counted, number, render
 from ..client import hub
 from ..client.report import about_activations, about_length
 from ..client.token_client import TokenClient, TokenWorker
@@ -228,7 +228,7 @@ def _headline(report: dict[str, Any]) -> str:
 
 
 def _text_lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
-    over = f"over {entry['se_clusters']} {entry['se_over']}"
+    over = f"over {counted(entry['se_clusters'], entry['se_over'].removesuffix('s'))}"
     return [
         ("text", f"{entry['text']}: {entry['source']}, {entry['bytes']} bytes, sha256 {entry['sha256']}"),
         ("perplexity", f"{entry['perplexity']:.6f}"),
@@ -238,8 +238,12 @@ def _text_lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
         ("per word", number(entry["word_perplexity"])),
         (
             "counts",
-            f"{entry['documents']} documents, {entry['tokens']} tokens, {entry['windows']} windows, "
-            f"{entry['scored_tokens']} scored tokens",
+            ", ".join(
+                counted(entry[key], noun)
+                for key, noun in (
+                    ("documents", "document"), ("tokens", "token"), ("windows", "window"), ("scored_tokens", "scored token"),
+                )
+            ),
         ),
         ("probabilities", f"over {entry['vocabulary']} token ids"),
     ]

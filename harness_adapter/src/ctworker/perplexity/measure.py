@@ -12,6 +12,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, CtworkerError
 from ..base.progress import Progress
+from ..base.tables import counted
 from ..client.results import Score
 from ..client.token_client import TokenClient
 from ..text.encoding import Encoder
@@ -204,7 +205,7 @@ def check(tokens: Tokens, method: Method) -> Tokens:
 
 def limited(method: Method, tokens: Tokens) -> Method:
     """The method with the number of windows that the data set limits."""
-    return replace(method, rows=method.rows or tokens.text.windows) if method.cut == "rule" else method
+    return replace(method, max_windows=method.max_windows or tokens.text.windows) if method.cut == "rule" else method
 
 
 def inputs(method: Method, tokens: Tokens) -> list[array[int]]:
@@ -214,8 +215,8 @@ def inputs(method: Method, tokens: Tokens) -> list[array[int]]:
 
 def rule(method: Method, tokens: Tokens) -> dict[str, Any]:
     """The keys of a job's head that cut the texts (docs/PROTOCOL.md, "Windows of a rule"); the method is resolved."""
-    keys = ("window", "stride", "first", "new", "tail", "rows")
-    found = {key: getattr(method, key) for key in keys}
+    keys = ("window", "stride", "first", "new", "tail")
+    found = {key: getattr(method, key) for key in keys} | {"rows": method.max_windows}
     if tokens.bos is None:
         return found
     return found | {"bos": tokens.bos, "bos_mode": "prefix" if method.bos == "prefix" else "replace"}
@@ -245,8 +246,8 @@ def measure(
     expected = total(method, tokens.sizes)
     if (found, scored) != (expected.windows, expected.targets):
         raise CtworkerError(
-            f"the worker scored {scored} tokens in {found} windows, expected {expected.targets} in {expected.windows}: its "
-            "version of the windows differs from this package's"
+            f"the worker scored {counted(scored, 'token')} in {counted(found, 'window')}, expected {expected.targets} "
+            f"in {expected.windows}: its version of the windows differs from this package's"
         )
     return _result(tokens, method, scores, spans, vocabulary)
 
@@ -259,9 +260,9 @@ def _spans(tokens: Tokens, method: Method, scores: Sequence[Score]) -> Iterator[
         if method.cut == "lm-eval":
             for k in range(0, n, window):
                 yield Span(i, k // window, k, min(n, k + window))
-        for k, counted in enumerate(score.window_counts):
+        for k, n_counted in enumerate(score.window_counts):
             end = min(k * stride + window, n)
-            yield Span(i, k, end - counted, end)
+            yield Span(i, k, end - n_counted, end)
 
 
 def logprobs_of(spans: Sequence[Span], scores: Sequence[Score]) -> Iterator[tuple[Span, array[float]]]:
@@ -275,7 +276,7 @@ def logprobs_of(spans: Sequence[Span], scores: Sequence[Score]) -> Iterator[tupl
 
 
 def used_fields(method: Method, results: Sequence[Result]) -> dict[str, Any]:
-    """The fields of the method as they were used; a field that differs between the texts (rows, if a data set limits them)
+    """The fields of the method as they were used; a field that differs between the texts (max_windows, if a data set limits them)
     as it was asked for."""
     used = [result.method.fields() for result in results]
     return {

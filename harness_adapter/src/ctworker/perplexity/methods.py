@@ -80,7 +80,7 @@ class Method:
     new: bool = _field(False, "later windows score only tokens behind the window before")
     tail: bool = _field(False, "the shorter last window counts")
     spare: int = _field(0, "tokens that must follow every window", "N")
-    rows: int = _field(0, "windows of each text, 0: all", "N")
+    max_windows: int = _field(0, "only the first N windows of each text count, 0: all", "N")
     vocabulary: str = _field("model", _listed(VOCABULARIES))
     mean: str = _field("token", _listed(MEANS))
     error: str = _field("windows", f"the standard error is {_listed(ERRORS)}")
@@ -110,11 +110,11 @@ _ROLLING: dict[str, Any] = {
 }  # fmt: skip
 _PRESETS = [
     Method("gptq-2048", "GPTQ, AWQ and most papers", bos="stream"),
-    Method("exl3", "exllamav3 ppl.py since April 2026", rows=100, spare=1, vocabulary="tokenizer"),
-    Method("exl3-512", "exllamav3 ppl.py before April 2026", stride=512, rows=100, spare=1, vocabulary="tokenizer"),
-    Method("compare-q", "exllamav3 compare_q.py, wiki2_llama3.json", bos="stream", stride=512, rows=20, spare=1),
-    Method("qbench", "exllamav3 qbench.py, its example", join="nonempty", rows=10, spare=1, vocabulary="tokenizer"),
-    Method("scoremode", "score mode of a vLLM fork, 100 windows", join="nonempty", stride=512, rows=100),
+    Method("exl3", "exllamav3 ppl.py since April 2026", max_windows=100, spare=1, vocabulary="tokenizer"),
+    Method("exl3-512", "exllamav3 ppl.py before April 2026", stride=512, max_windows=100, spare=1, vocabulary="tokenizer"),
+    Method("compare-q", "exllamav3 compare_q.py, wiki2_llama3.json", bos="stream", stride=512, max_windows=20, spare=1),
+    Method("qbench", "exllamav3 qbench.py, its example", join="nonempty", max_windows=10, spare=1, vocabulary="tokenizer"),
+    Method("scoremode", "score mode of a vLLM fork, 100 windows", join="nonempty", stride=512, max_windows=100),
     Method("llama.cpp-512", "llama-perplexity, -c 512 (the default)", **_HALF),
     Method("llama.cpp-stride", "llama-perplexity -c 512 -b 512 --ppl-stride 512", **_STRIDED),
     Method("hf-sliding", "the page on perplexity in transformers' documentation", **_SLIDING),
@@ -135,10 +135,10 @@ def in_words(fields: dict[str, Any]) -> str:
     others = {key: value for key, value in fields.items() if key not in ("name", "window") and value != usual.get(key)}
     if fields.get("stride") == fields["window"]:
         others.pop("stride", None)
-    rows = others.pop("rows", None)
+    most = others.pop("max_windows", None)
     found = [f"windows of {fields['window']} tokens", *(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in others.items())]
-    if rows:
-        found.append(f"only the first {rows} windows" if rows > 1 else "only the first window")
+    if most:
+        found.append(f"only the first {most} windows" if most > 1 else "only the first window")
     return f"{fields['name']}: {', '.join(found)}"
 
 
@@ -161,7 +161,7 @@ def choose(name: str, given: dict[str, Any]) -> Method:
     for key, names in _CHOICES.items():
         if (value := getattr(method, key)) not in names:
             raise ArgumentError(f"{key} {value!r} is unknown; expected one of {', '.join(names)}")
-    for key, least in (("stride", 1), ("spare", 0), ("rows", 0), ("bos_token", 0)):
+    for key, least in (("stride", 1), ("spare", 0), ("max_windows", 0), ("bos_token", 0)):
         value = getattr(method, key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise ArgumentError(f"{key} {value!r}: expected a whole number of at least {least}")
@@ -179,7 +179,7 @@ def choose(name: str, given: dict[str, Any]) -> Method:
 
 def _check_rolling(method: Method, given: dict[str, Any]) -> None:
     """lm-eval's windows follow from their length alone, so other fields of windows cannot be set."""
-    fixed = ("stride", "first", "new", "tail", "spare", "rows")
+    fixed = ("stride", "first", "new", "tail", "spare", "max_windows")
     for key in fixed if method.cut == "lm-eval" else ():
         if key in given:
             raise ArgumentError(f"{key} has no meaning for lm-eval's windows, which follow from their length: leave it out")
@@ -261,6 +261,6 @@ def _count(method: Method, n_tokens: int) -> Counts:
             break
         windows, end = windows + 1, stop
         scored, inputs = scored + stop - begin, inputs + stop - start - 1 + (method.bos == "prefix")
-        if windows == method.rows:
+        if windows == method.max_windows:
             break
     return Counts(windows, scored, inputs)

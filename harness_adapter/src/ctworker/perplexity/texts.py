@@ -57,7 +57,7 @@ DATASETS = {
 @dataclass(frozen=True)
 class Text:
     """documents: each is scored on its own. originals: the documents before detokenisation (words and bytes are counted
-    there), the same list if nothing was changed. join: how the rows became documents. rows: windows that count, 0: all."""
+    there), the same list if nothing was changed. join: how the rows became documents. windows: how many count, 0: all."""
 
     name: str
     source: str

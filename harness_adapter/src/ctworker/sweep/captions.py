@@ -31,13 +31,13 @@ def amount(column: Column) -> tuple[str, bool]:
 
 def _amount(found: dict[str, Any]) -> tuple[str, bool]:
     if "n_docs" in found:
-        return _of(sum(n or 0 for n in found["n_docs"].values()), sum(n or 0 for n in found["n_docs_of"].values()), "question")
+        return _of(sum(n or 0 for n in found["n_docs"].values()), sum(n or 0 for n in found["n_docs_of"].values()), "document")
     counts = found.get("texts") or ([found] if "windows" in found else [])
     if not counts:
         return "", False
     if not all("windows_of_text" in each for each in counts):  # written by an older version
-        rows = found.get("rows") or found.get("method", {}).get("rows", 0)
-        return counted(sum(each["windows"] for each in counts), "window"), bool(rows)
+        most = found.get("max_windows") or found.get("method", {}).get("max_windows", 0)
+        return counted(sum(each["windows"] for each in counts), "window"), bool(most)
     return _of(sum(each["windows"] for each in counts), sum(each["windows_of_text"] for each in counts), "window")
 
 
@@ -49,9 +49,9 @@ def how(column: Column) -> str:
     """The method in one phrase."""
     found = column.method
     if column.kind == "comparison" and isinstance(found.get("method"), dict):
-        return methods.in_words(found["method"] | {"rows": 0})
+        return methods.in_words(found["method"] | {"max_windows": 0})
     if "texts" in found and "window" in found:
-        return methods.in_words({name: found.get(name) for name in _FIELDS} | {"rows": 0})
+        return methods.in_words({name: found.get(name) for name in _FIELDS} | {"max_windows": 0})
     if "task" in found:
         shots = found.get("num_fewshot")
         known = sorted({n for n in (shots.values() if isinstance(shots, dict) else [shots]) if isinstance(n, int)})

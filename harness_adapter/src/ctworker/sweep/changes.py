@@ -1,4 +1,4 @@
-"""Differences from the original, each with its paired error: both models read the same text or questions, so the error of the
+"""Differences from the original, each with its paired error: both models read the same text or documents, so the error of the
 difference is far smaller than those of the two numbers."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fill(column: Column, document: dict[str, Any]) -> None:
         if any(word in column.metric for word in _RATIO) and before > 0:
             value.change = _ratio(value.value / before, _text_error(cells[label], cells[origin]))
         else:
-            value.change = _difference(value.value - before, _question_error(column, label, document))
+            value.change = _difference(value.value - before, _document_error(column, label, document))
 
 
 def _ratio(ratio: float, log_error: float | None) -> str:
@@ -60,7 +60,7 @@ def _text_error(cell: dict[str, Any], other: dict[str, Any]) -> float | None:
     return math.sqrt(squares * m / (m - 1)) / total
 
 
-def _question_error(column: Column, label: str, document: dict[str, Any]) -> float | None:
+def _document_error(column: Column, label: str, document: dict[str, Any]) -> float | None:
     """The paired error of a task's difference, from its paired test."""
     for entry in document.get("paired", []):
         if (entry["work"], entry["options"], entry["model"]) != (column.work, column.options, label):

@@ -126,6 +126,11 @@ class Column:
         """The one that holds for all models of the column; None: there is none, or each group has its own reference."""
         return self.floors.get(self.reference)
 
+    @property
+    def line(self) -> float | None:
+        """The noise floor as a line of a chart: 0 has no place on a logarithmic axis."""
+        return None if self.noise_floor == 0 and self.logarithmic else self.noise_floor
+
     def best(self) -> float | None:
         known = [value.value for value in self.values.values() if value.value is not None and not value.floor]
         if self.higher is None or len(known) < 2:

@@ -1,4 +1,4 @@
-"""Paired tests of a sweep: each model's answers to a task's questions against its original's (docs/METHODS.md)."""
+"""Paired tests of a sweep: each model's answers to a task's documents against its original's (docs/METHODS.md)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _PROGRESS_S = 0.5
 class Place:
     """Where a cell runs. url: of the worker; folder: of the model's files; formats: of its weights, as `inspect --json` counts
     them; max_length: longest input, with the options; reference: label, folder and name of the second model, if the cell has
-    one (folder: None if unknown); samples: folder for what a task says about each question; kept: what the kinds keep between
+    one (folder: None if unknown); samples: folder for what a task says about each document; kept: what the kinds keep between
     cells."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], None]) -> None:

@@ -35,7 +35,7 @@ def chart(column: Column, axis: Axis, sweep: str, numbers: dict[str, int]) -> Ch
         for label, value in column.values.items()
         if value.value is not None and not value.floor and (x := axis.of(value.model)) is not None
     ]
-    levels = [("noise floor", column.noise_floor, "-.")] if column.noise_floor is not None else []
+    levels = [("noise floor", column.line, "-.")] if column.line is not None else []
     levels += [(f"{dot.name}: original", dot.y, ":") for dot in dots if dot.hollow]
     front = view.front([(dot.x, dot.y) for dot in dots], column.higher) if column.higher is not None else []
     return Chart(
@@ -46,10 +46,15 @@ def chart(column: Column, axis: Axis, sweep: str, numbers: dict[str, int]) -> Ch
 
 def of_comparison(column: Column, numbers: dict[str, int]) -> Iterator[tuple[str, plot.Draw]]:
     reference, about = column.reference, captions.subtitle(column)
-    layers = [(label, numbers[label], found) for label, found in view.parts(column, "layers") if not column.values[label].floor]
+    cells = {cell["model"]: cell for cell in column.cells}
+    layers = [
+        (label, numbers[label], found, cells[label]["method"]["windows"])
+        for label, found in view.parts(column, "layers")
+        if not column.values[label].floor
+    ]
     yield from plot.of_layers(layers, reference, about)
     for label, found in view.parts(column, "matrices"):
         yield f"matrices-{numbers[label] + 1}", plot.of_matrices(label, found, reference, about)
     spreads = [(label, numbers[label], found) for label, found in view.spreads(column)]
     if spreads:
-        yield "spread", plot.of_spread(spreads, column.noise_floor, reference, about)
+        yield "spread", plot.of_spread(spreads, column.noise_floor or None, reference, about)

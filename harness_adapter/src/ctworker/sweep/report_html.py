@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from .. import __version__
-from ..base.tables import size
+from ..base.tables import counted, size
 from ..charts import heat, look
 from ..compare import headline
 from . import captions, view
@@ -50,6 +50,8 @@ def render(document: dict[str, Any]) -> str:
         axes=axes,
         charts=data["charts"],
         spread=data["spread"],
+        has_floor=any(chart["floor"] is not None for chart in data["charts"]),
+        has_spread_floor=any(plot["floor"] for plot in data["spread"]),
         layers=data["layers"],
         matrices=[table for column in columns for table in _matrices(column)],
         paired_heads=view.PAIRED_HEADS,
@@ -117,7 +119,7 @@ def _chart(column: Column, axes: list[Axis], document: dict[str, Any]) -> dict[s
         "full": captions.title(column, document["sweep"]["name"]),
         "higher": column.higher,
         "log": column.logarithmic,
-        "floor": column.noise_floor,
+        "floor": column.line,
         "points": [
             {
                 "label": label,
@@ -179,7 +181,7 @@ def _matrices(column: Column) -> Iterator[dict[str, Any]]:
             if each["kl"]["value"] is not None and whole
         ]
         more = len(found["alone"]) - len(rows)
-        yield {"title": f"{label}, {column.name}", "rows": rows, "more": more, "windows": found["windows"]}
+        yield {"title": f"{label}, {column.name}", "rows": rows, "more": more, "windows": counted(found["windows"], "window")}
 
 
 # -- the table ---------------------------------------------------------------------------------------------

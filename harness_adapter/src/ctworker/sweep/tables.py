@@ -41,7 +41,7 @@ def markdown(document: dict[str, Any]) -> str:
     parts = [models_table(document["models"], columns), "", *captions_of(columns), *_failures(document)]
     rows = view.paired(document)
     if rows:
-        about = "Paired with the original question by question. Lost: right before, wrong now; intervals: paired bootstrap."
+        about = "Paired with the original document by document. Lost: right before, wrong now; intervals: paired bootstrap."
         parts += ["", tables.markdown([view.PAIRED_HEADS, *rows], left=3), "", about]
     return "\n".join(parts) + "\n"
 

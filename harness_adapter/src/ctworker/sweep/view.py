@@ -90,8 +90,8 @@ def facts(value: Value, column: Column) -> list[tuple[str, str]]:
     found += list(value.more.items())
     if "bytes" in model:
         found += [
-            ("bits per weight", f"{model['bits_per_weight']:.4f}"),
-            ("bits per parameter", f"{model['bits_per_parameter']:.4f}"),
+            ("bits per weight", tables.bits(model["bits_per_weight"])),
+            ("bits per parameter", tables.bits(model["bits_per_parameter"])),
             ("file size", size(model["bytes"])),
         ]
     if model["method"]:
@@ -114,7 +114,7 @@ def spreads(column: Column) -> list[tuple[str, dict[str, Any]]]:
     return [(label, each) for label, each in found if each.get("kl_percentiles") and each["kl"]["value"]]
 
 
-PAIRED_HEADS = ("model", "task", "metric", "questions", "difference", "95 % interval", "lost", "gained", "McNemar p")
+PAIRED_HEADS = ("model", "task", "metric", "documents", "difference", "95 % interval", "lost", "gained", "McNemar p")
 
 
 def paired(document: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -97,7 +97,7 @@ def _tokens_read(method: methods.Method, sizes: Sequence[int], settings: dict[st
     read = methods.total(method, sizes).inputs
     if settings.get("matrices") is None:
         return read
-    few = replace(method, rows=min(method.rows or settings["matrices"], settings["matrices"]))
+    few = replace(method, max_windows=min(method.max_windows or settings["matrices"], settings["matrices"]))
     return read + methods.total(few, sizes).inputs * (2 + n_matrices) // 2
 
 

@@ -168,8 +168,8 @@ def _method(
     )  # fmt: skip
     texts = [
         {name: report[name] for name in names} | {
-            "join": result.tokens.text.join, "rows": result.method.rows,
-            "windows_of_text": methods.total(replace(result.method, rows=0), result.tokens.sizes).windows,
+            "join": result.tokens.text.join, "max_windows": result.method.max_windows,
+            "windows_of_text": methods.total(replace(result.method, max_windows=0), result.tokens.sizes).windows,
         }
         for result, report in zip(results, reports)
     ]

@@ -224,7 +224,7 @@ def _subtasks(settings: dict[str, Any], results: dict[str, Any]) -> dict[str, An
 
 
 def _keep_samples(samples: dict[str, list[dict[str, Any]]], place: Place) -> list[dict[str, Any]]:
-    """Writes what paired tests need of each question, in lm-eval's form, for the tasks whose metrics are one number a question:
+    """Writes what paired tests need of each document, in lm-eval's form, for the tasks whose metrics are one number a document:
     what was written. Raises CtworkerError."""
     kept = []
     for task, answers in sorted(samples.items()):
