@@ -90,7 +90,8 @@ def tiny_expected(folder):
     runs = [model.score(t) for t in tokens]
     sequences = [{"tokens": t, "f64": f, "greedy": g} for t, (f, g) in zip(tokens, runs)]
     old = reference_model.Model(folder, CONFIGS[1])
-    if any(not np.array_equal(old.score(t)[0], f) for t, (f, _) in zip(tokens, runs)):
+    # Not the longest: the worker scores all of them with either configuration, against `runs`.
+    if any(not np.array_equal(old.score(t)[0], f) for t, (f, _) in zip(tokens[:4], runs)):
         raise ValueError(f"{folder}: the two configurations mean different models")
     if kind != "float32":
         key, activations = {"bfloat16": ("bf16", "BF16"), "float16": ("fp16", "F16")}[kind]

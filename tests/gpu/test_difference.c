@@ -57,8 +57,11 @@ static void results_agree_with_the_definition(void **state)
         for (int64_t seq = 0; seq < p.n_seqs; seq++) {
             const struct ctw_difference_result *r = (struct ctw_difference_result *)same.p + seq;
             compare(&p, (struct ctw_difference_result *)got.p + seq, seq);
-            assert_true(r->error == 0 && r->relative == 0 && r->channel_error == 0);
-            assert_true(r->cosine == (double)(start[seq + 1] - start[seq]) && r->channel == 0);
+            assert_true(r->error == 0);
+            assert_true(r->relative == 0);
+            assert_true(r->channel_error == 0);
+            assert_true(r->cosine == (double)(start[seq + 1] - start[seq]));
+            assert_true(r->channel == 0);
         }
         buf_close(&got);
         buf_close(&same);
@@ -82,9 +85,11 @@ static void a_sequence_does_not_depend_on_the_others(void **state)
             struct buf got = run(&p, be, p.y.p, seq, n, seq % 2 == 0 ? 0 : 4);
             const struct ctw_difference_result *r = got.p;
             for (int64_t k = 0; k < n; k++) {
-                if (seq + k == 4)
-                    assert_true(isnan(r[k].error) && isnan(r[k].cosine) && isnan(r[k].relative));
-                else
+                if (seq + k == 4) {
+                    assert_true(isnan(r[k].error));
+                    assert_true(isnan(r[k].cosine));
+                    assert_true(isnan(r[k].relative));
+                } else
                     assert_memory_equal(&r[k], (struct ctw_difference_result *)want.p + seq + k,
                                         sizeof(*r));
             }

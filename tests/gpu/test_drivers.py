@@ -1,5 +1,6 @@
 """The messages if the NVIDIA driver is too old, reports no GPU, or does not start: the real CUDA backend on
-a fake driver (stub_driver.c). Needs a build with CUDA (CTW_CUDA_BUILD names its folder), no GPU."""
+a fake driver (stub_driver.c). Needs a build with CUDA (CTW_CUDA_BUILD names its folder) and a program of the same
+sources (CTWORKER names it), no GPU."""
 
 import json
 import os
@@ -32,10 +33,11 @@ class Drivers(unittest.TestCase):
         self.assertTrue((stub / "libcuda.so.1").exists(), "built by the target gpu_tests")
         path = os.pathsep.join(filter(None, [str(stub), os.environ.get("LD_LIBRARY_PATH")]))
         return subprocess.run(
-            [BUILD / "worker/ctworker", "score", "--model", self.folder.name, "--backend", backend],
+            [os.environ["CTWORKER"], "score", "--model", self.folder.name, "--backend", backend],
             input='{"id": 0, "tokens": [1, 2, 3]}\n', capture_output=True, text=True, timeout=120,
             check=False, env={k: v for k, v in os.environ.items() if not k.startswith("CTW")} | {
-                "LD_LIBRARY_PATH": path, "CTW_STUB_DRIVER_VERSION": str(version),
+                "CTWORKER_CUDA_LIBRARY": str(BUILD / "kernels/cuda/libctworker_cuda.so"), "LD_LIBRARY_PATH": path,
+                "CTW_STUB_DRIVER_VERSION": str(version),
                 "CTW_STUB_DRIVER_INIT": str(init)})
 
     def refused(self, backend, version, init, code, *parts):

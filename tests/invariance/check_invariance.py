@@ -82,6 +82,13 @@ def compare_wide(worker, folder, variant, seed):
     return wrong
 
 
+def turn_of(variants, i):
+    """The best variant, and one of the others, which take turns: a family's or a format's other checkpoints meet the
+    rest, and the next seed changes the turns."""
+    *others, best = [v for v in variants if v != "c"] or ["c"]
+    return [best, *others[i % len(others):][:1]] if others else [best]
+
+
 def run_program(program, folder, variant, seed, rounds):
     done = subprocess.run([program, folder, variant, str(seed), str(rounds)], check=False,
                           capture_output=True, text=True, timeout=900)
@@ -101,22 +108,20 @@ def main():
     print(f"seed {args.seed}")
     variants = worker_cli.machine_variants()
     jobs = []
-    for folder in sorted(p for p in args.tiny.iterdir() if (p / "config.json").exists()):
-        for v in variants:
-            if v != "c" or folder.name in PLAIN_C:
+    for i, folder in enumerate(sorted(p for p in args.tiny.iterdir() if (p / "config.json").exists())):
+        for v in turn_of(variants, i + args.seed) + ["c"] * (folder.name in PLAIN_C):
+            if v in variants:
                 # Batches, chunks and passes are cut by the same code for every variant.
                 rounds = args.rounds if v == variants[-1] else max(1, args.rounds - 1)
                 # Each draws settings of its own: some draws take ten times as long as others.
                 seed = random.Random(f"{args.seed} {folder.name} {v}").randrange(10**9)
                 jobs.append((f"{folder.name} {v}", lambda f=folder, v=v, s=seed, n=rounds: run_program(
                     args.program, f, v, s, n)))
-    for width, family, fmt in WIDE:
+    for i, (width, family, fmt) in enumerate(WIDE):
         folder = args.scratch / f"wide{width}-{family}-{fmt}"
         tiny_checkpoint.write(folder, family, fmt, seed=5, **WIDTHS[width])
-        for v in variants:
-            if v != "c":
-                jobs.append((f"{folder.name} {v}", lambda f=folder, v=v: compare_wide(
-                    args.worker, f, v, args.seed)))
+        for v in turn_of(variants, i + args.seed):
+            jobs.append((f"{folder.name} {v}", lambda f=folder, v=v: compare_wide(args.worker, f, v, args.seed)))
 
     def attempt(job):
         try:

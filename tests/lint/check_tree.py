@@ -231,6 +231,17 @@ def check_named(name, text):
               f"{name}: names {found and found[0]}, which only files matching {where.pattern} may; use {instead}")
 
 
+def check_assertions(name, code):
+    """An assertion of `a && b` that fails does not say which half is wrong."""
+    for m in re.finditer(r"\bassert_(true|false)\(([^;]*)\);", code):
+        top, inner = m[2], ""
+        while top != inner:  # without what is in brackets
+            top, inner = re.sub(r"\([^(){}[\]]*\)|\{[^(){}[\]]*\}|\[[^(){}[\]]*\]", "", top), top
+        joined = "&&" in top and "||" not in top if m[1] == "true" else "||" in top
+        check(not joined or "?" in top, f"{name}:{code.count(chr(10), 0, m.start()) + 1}: an assertion of several conditions; "
+              "assert each by itself, so that a failure names it")
+
+
 def check_sizes(name, text):
     lines = text.split("\n")
     most = MAX_TEST_FILE if name.startswith("tests/") else MAX_FILE
@@ -360,6 +371,7 @@ def main():
             check_calls(name, code_only(text))
             if name.split("/")[0] in C_DIRS:
                 check_named(name, text)
+            check_assertions(name, code_only(text))
             check_sizes(name, text)
         elif name.endswith(".sh") or name in ("tests/run", ".ci/run"):
             ok = subprocess.run(["bash", "-n", name], cwd=ROOT, check=False).returncode == 0

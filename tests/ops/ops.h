@@ -34,7 +34,7 @@ enum { THIN = 1 };
 /* The longest loops, which call the same code again and again, are thinned under the address
  * sanitizer too; a prime that leaves no shape out. */
 #ifdef __SANITIZE_ADDRESS__
-enum { SPARSE = 5 };
+enum { SPARSE = 11 };
 #else
 enum { SPARSE = THIN };
 #endif

@@ -48,8 +48,11 @@ static void equal_streams_do_not_differ(void **state)
     struct buf got = problem_run(&p, be, p.x.p);
     for (int64_t i = 0; i < p.n_seqs; i++) {
         const struct ctw_difference_result *r = (struct ctw_difference_result *)got.p + i;
-        assert_true(r->error == 0 && r->relative == 0 && r->channel_error == 0);
-        assert_true(r->cosine == (double)(start[i + 1] - start[i]) && r->channel == 0);
+        assert_true(r->error == 0);
+        assert_true(r->relative == 0);
+        assert_true(r->channel_error == 0);
+        assert_true(r->cosine == (double)(start[i + 1] - start[i]));
+        assert_true(r->channel == 0);
     }
     buf_close(&got);
     problem_close(&p);
@@ -69,7 +72,8 @@ static void zeros_have_a_cosine(void **state)
     struct buf got = problem_run(&p, be, y);
     for (int i = 0; i < 3; i++) {
         const struct ctw_difference_result *r = (struct ctw_difference_result *)got.p + i;
-        assert_true(r->cosine == want[i][0] && r->relative == want[i][1]);
+        assert_true(r->cosine == want[i][0]);
+        assert_true(r->relative == want[i][1]);
     }
     buf_close(&got);
     problem_close(&p);
@@ -106,9 +110,11 @@ static void a_sequence_does_not_depend_on_the_others(void **state)
     struct buf bad = problem_run(&p, be, p.y.p);
     for (int64_t i = 0; i < p.n_seqs; i++) {
         const struct ctw_difference_result *r = (struct ctw_difference_result *)bad.p + i;
-        if (i == 4)
-            assert_true(isnan(r->error) && isnan(r->cosine) && isnan(r->relative));
-        else
+        if (i == 4) {
+            assert_true(isnan(r->error));
+            assert_true(isnan(r->cosine));
+            assert_true(isnan(r->relative));
+        } else
             assert_memory_equal(r, (struct ctw_difference_result *)want.p + i, sizeof(*r));
     }
     buf_close(&bad);

@@ -56,7 +56,9 @@ static void equal_models_do_not_diverge(void **state)
         struct buf got = problem_run(&same, be, 0, 4);
         for (int t = 0; t < 4; t++) {
             const struct ctw_divergence_result *r = (struct ctw_divergence_result *)got.p + t;
-            assert_true(r->kl == 0 && r->kl_reverse == 0 && r->tv == 0);
+            assert_true(r->kl == 0);
+            assert_true(r->kl_reverse == 0);
+            assert_true(r->tv == 0);
             assert_int_equal(r->overlap5, 5);
         }
         buf_close(&got);
@@ -139,11 +141,20 @@ static void what_is_not_finite_is_seen(void **state)
         set_norms(&p.reference, 5);
         struct buf got = problem_run(&p, be, 0, 6);
         const struct ctw_divergence_result *r = got.p;
-        assert_true(isfinite(r[0].kl) && isfinite(r[0].kl_reverse) && isfinite(r[0].tv));
-        assert_true(isinf(r[1].kl) && isfinite(r[1].kl_reverse) && isfinite(r[1].tv));
-        assert_true(isfinite(r[2].kl) && isinf(r[2].kl_reverse) && isfinite(r[2].tv));
-        for (int t = 3; t <= 4; t++)
-            assert_true(isnan(r[t].kl) && isnan(r[t].kl_reverse) && isnan(r[t].tv));
+        assert_true(isfinite(r[0].kl));
+        assert_true(isfinite(r[0].kl_reverse));
+        assert_true(isfinite(r[0].tv));
+        assert_true(isinf(r[1].kl));
+        assert_true(isfinite(r[1].kl_reverse));
+        assert_true(isfinite(r[1].tv));
+        assert_true(isfinite(r[2].kl));
+        assert_true(isinf(r[2].kl_reverse));
+        assert_true(isfinite(r[2].tv));
+        for (int t = 3; t <= 4; t++) {
+            assert_true(isnan(r[t].kl));
+            assert_true(isnan(r[t].kl_reverse));
+            assert_true(isnan(r[t].tv));
+        }
         assert_memory_equal(&r[5], (struct ctw_divergence_result *)before.p + 5, sizeof(r[5]));
         buf_close(&before);
         buf_close(&got);

@@ -55,6 +55,7 @@ with Worker(sys.argv[1]) as worker:
     (score,) = worker.score([[1, 5, 9]])
     assert score.count == 2 and score.identity
 PY
+export PIP_NO_COMPILE=1 # most modules of the packages that follow are never imported
 step "install with lm-eval" "$bin/pip" install -q "${wheel}[lm-eval]" "lm-eval==0.4.13"
 step "the sweep's files" "$bin/python" -c "
 import importlib.resources as r

@@ -106,7 +106,9 @@ static __attribute__((unused)) enum ctw_status submit(struct bench *b, const cha
     int n_tok = n_items * (n_context + 1);
     int32_t *tokens = calloc((size_t)n_tok, 4), *contexts = calloc((size_t)n_items, 4);
     int32_t *continuations = calloc((size_t)n_items, 4);
-    assert_true(tokens != NULL && contexts != NULL && continuations != NULL);
+    assert_true(tokens != NULL);
+    assert_true(contexts != NULL);
+    assert_true(continuations != NULL);
     for (int i = 0; i < n_tok; i++)
         tokens[i] = i % (n_context + 1) == n_context ? token : i % 500;
     for (int i = 0; i < n_items; i++) {

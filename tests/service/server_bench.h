@@ -178,7 +178,8 @@ BENCH void ask_as(int fd, const char *token, enum ctw_op op, int n)
     }
     assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
     for (int i = 0; i < n; i++) {
-        assert_true(4 + w.n < 256 && at + 13 + w.n <= sizeof(bytes));
+        assert_true(4 + w.n < 256);
+        assert_true(at + 13 + w.n <= sizeof(bytes));
         const unsigned char head[13] = {1,
                                         0,
                                         0,

@@ -108,7 +108,8 @@ static void a_rule_goes_round(void **state)
     assert_int_equal(d->stride, 512);
     assert_int_equal(d->first, 3);
     assert_int_equal(d->rows, 100);
-    assert_true(d->new && !d->tail);
+    assert_true(d->new);
+    assert_true(!d->tail);
     assert_false(d->has.tail);
     assert_int_equal(d->bos, 4294967295u);
     assert_span(d->bos_mode, "replace", 7);
@@ -193,7 +194,8 @@ static void info_goes_round(void **state)
     assert_true(m[1].has.ready);
     assert_span(m[1].numerics, "cpu-avx2/bfloat16/1", 19);
     assert_int_equal(m[1].vocab, 49152);
-    assert_true(m[1].weight_bits == 4.125 && r->uptime_s == 1.5);
+    assert_true(m[1].weight_bits == 4.125);
+    assert_true(r->uptime_s == 1.5);
     assert_int_equal(m[1].memory_limit, 1ull << 40);
     assert_span(m[1].placement, "streamed", 8);
     assert_int_equal(m[1].weights_streamed, 7ull << 33);

@@ -66,7 +66,9 @@ static void every_token_is_predicted_once(void **state)
                 for (int64_t i = 0; i < ctw_windows_count(n, l, c); i++) {
                     struct ctw_window w = ctw_window_at(n, l, c, i);
                     assert_int_equal(w.start + w.first, next);
-                    assert_true(w.start >= 0 && w.first >= 1 && w.first < w.n_tok);
+                    assert_true(w.start >= 0);
+                    assert_true(w.first >= 1);
+                    assert_true(w.first < w.n_tok);
                     assert_true(i == 0 ? w.n_tok - 1 <= l : w.n_tok - 1 == l);
                     assert_true(i == 0 || w.first >= c);
                     next = w.start + w.n_tok;
@@ -130,8 +132,11 @@ static void check_rule(const struct ctw_cut_rule *r, int64_t n)
     bool whole = r->only_new && r->tail && r->rows == 0;
     for (int64_t i = 0; i < count; i++) {
         struct ctw_window w = ctw_rule_window(r, n, i);
-        assert_true(w.start == i * r->stride && w.start + w.n_tok <= n);
-        assert_true(w.first >= r->first && w.first < w.n_tok && w.n_tok <= r->window);
+        assert_true(w.start == i * r->stride);
+        assert_true(w.start + w.n_tok <= n);
+        assert_true(w.first >= r->first);
+        assert_true(w.first < w.n_tok);
+        assert_true(w.n_tok <= r->window);
         assert_true(w.n_tok == r->window || (r->tail && i == count - 1));
         if (whole && r->first <= r->window - r->stride) {
             assert_int_equal(w.start + w.first, next);

@@ -22,9 +22,9 @@ def round_to(x, dtype):
         return x.astype(np.float32)
     if dtype == "F16":
         return x.astype(np.float16).astype(np.float32)
-    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    bits = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return bits.astype(np.uint32).view(np.float32)
+    bits = x.astype(np.float32).view(np.uint32)
+    bits = bits + ((bits >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32)
 
 
 def narrow_bytes(x, dtype):

@@ -15,6 +15,7 @@ eager model in that dtype rounds: this gives the error that a 16-bit run is allo
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -328,17 +329,17 @@ class Model:
             seen &= block[:, None] == block[None]
         sinks = self.weight(a.stem + a.sinks) if a.sinks else np.full(a.heads, -np.inf)
         out = np.empty((*q.shape[:2], v.shape[2]))
-        for h in range(a.heads):
-            kv = h // (a.heads // a.kv_heads)
-            s = self.r(self.r(q[:, h] @ k[:, kv].T) * a.scale)
+        for h, at in itertools.product(range(a.heads), range(0, len(q), 128)):
+            kv, rows, end = h // (a.heads // a.kv_heads), slice(at, at + 128), at + 128  # these rows see no key from `end` on
+            s = self.r(self.r(q[rows, h] @ k[:end, kv].T) * a.scale)
             if a.softcap is not None:
                 s = self.r(self.r(np.tanh(self.r(s / a.softcap))) * a.softcap)
             if a.slopes is not None:
-                s = self.r(s - a.slopes[h] * distance)
-            s = np.where(seen, s, -np.inf)
+                s = self.r(s - a.slopes[h] * distance[rows, :end])
+            s = np.where(seen[rows, :end], s, -np.inf)
             top = np.maximum(s.max(axis=1, keepdims=True), sinks[h])
             p = np.exp(s - top)
-            out[:, h] = self.r(p / (p.sum(axis=1, keepdims=True) + np.exp(sinks[h] - top))) @ v[:, kv]
+            out[rows, h] = self.r(p / (p.sum(axis=1, keepdims=True) + np.exp(sinks[h] - top))) @ v[:end, kv]
         return out
 
     def mlp(self, x, a):

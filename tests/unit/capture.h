@@ -22,7 +22,8 @@ static inline void capture_start(struct capture *c, enum ctw_log_level level)
     (void)fflush(stderr);
     c->was = dup(STDERR_FILENO);
     c->file = tmpfile();
-    assert_true(c->was >= 0 && c->file != NULL);
+    assert_true(c->was >= 0);
+    assert_true(c->file != NULL);
     assert_true(dup2(fileno(c->file), STDERR_FILENO) >= 0);
 }
 

@@ -164,7 +164,8 @@ static void divergences_are_of_the_distributions(void **state)
                 top = fmax(top, p[id]);
                 overlap += in_top5(p, id) && in_top5(q, id);
             }
-            assert_true(kl > 1e-4 && reverse > 1e-4);
+            assert_true(kl > 1e-4);
+            assert_true(reverse > 1e-4);
             assert_true(fabs((double)r->kl[at] - kl) < 2e-6);
             assert_true(fabs((double)r->kl_reverse[at] - reverse) < 2e-6);
             assert_true(fabs((double)r->tv[at] - tv) < 1e-6);
@@ -184,7 +185,9 @@ static void a_model_does_not_diverge_from_itself(void **state)
     compare(e, reference, &s);
     for (int i = 0; i < N_SEQS; i++)
         for (int64_t t = 0; t < s.seqs[i].n_tok - s.seqs[i].first; t++) {
-            assert_true(s.r[i].kl[t] == 0 && s.r[i].kl_reverse[t] == 0 && s.r[i].tv[t] == 0);
+            assert_true(s.r[i].kl[t] == 0);
+            assert_true(s.r[i].kl_reverse[t] == 0);
+            assert_true(s.r[i].tv[t] == 0);
             assert_int_equal(s.r[i].overlap5[t], 5);
         }
     ctw_engine_close(e);
@@ -295,7 +298,9 @@ static void grows(void *arg, const struct ctw_progress *p)
     struct watch *w = arg;
     char path[256];
     assert_true(w->touch_at != 0 || p->tok_done >= w->last.tok_done);
-    assert_true(p->tok_done <= p->tok_total && p->pass < p->n_passes && p->layer < p->n_layers);
+    assert_true(p->tok_done <= p->tok_total);
+    assert_true(p->pass < p->n_passes);
+    assert_true(p->layer < p->n_layers);
     w->last = *p;
     tiny_path(path, sizeof(path), two, "model.safetensors");
     if (w->touch_at != 0 && w->calls++ == w->touch_at)

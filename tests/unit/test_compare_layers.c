@@ -40,7 +40,8 @@ static void differences_begin_where_the_models_differ(void **state)
                 assert_true(r->reference > 0);
                 assert_true(same ? r->error == 0 && r->relative == 0 : r->error > 0);
                 assert_true(same ? r->cosine == n : r->cosine < n && r->cosine > 0);
-                assert_true(r->channel >= 0 && r->channel < HIDDEN);
+                assert_true(r->channel >= 0);
+                assert_true(r->channel < HIDDEN);
                 assert_true(r->channel_error <= r->error);
                 assert_true(r->channel_error >= r->error / HIDDEN);
             }

@@ -96,9 +96,12 @@ static void families_have_their_defaults(void **state)
         bool phi3 = strcmp(c.family->model_type, "phi3") == 0;
         const struct ctw_layer *first = &m->layers[1], *last = &m->layers[m->n_layers - 1];
         float eps = phi3 ? 1e-5f : 1e-6f;
-        assert_true(first->norm[CTW_AT_MIXER].eps == eps && last->norm[CTW_AT_HEAD].eps == eps);
-        assert_true(first->branch[CTW_MLP].dense.act == CTW_ACT_SILU && !m->tied && !c.has_dtype &&
-                    c.rope[0].theta == 10000.0);
+        assert_true(first->norm[CTW_AT_MIXER].eps == eps);
+        assert_true(last->norm[CTW_AT_HEAD].eps == eps);
+        assert_true(first->branch[CTW_MLP].dense.act == CTW_ACT_SILU);
+        assert_true(!m->tied);
+        assert_true(!c.has_dtype);
+        assert_true(c.rope[0].theta == 10000.0);
         ctw_config_close(&c);
     }
 }
@@ -194,9 +197,13 @@ static void longrope_has_two_tables(void **state)
             ctw_config_close(&c);
     }
     const struct ctw_rope *r = &c.model->rope[0];
-    assert_true(c.model->n_ropes == 1 && r->rot_dim == 4 && r->long_from == 256);
-    assert_true(r->inv_freq[0] == 1 && r->long_inv_freq[0] == 0.25f);
-    assert_true(fabs(r->inv_freq[1] - 0.005) < 1e-8 && fabs(r->long_inv_freq[1] - 0.00125) < 1e-8);
+    assert_true(c.model->n_ropes == 1);
+    assert_true(r->rot_dim == 4);
+    assert_true(r->long_from == 256);
+    assert_true(r->inv_freq[0] == 1);
+    assert_true(r->long_inv_freq[0] == 0.25f);
+    assert_true(fabs(r->inv_freq[1] - 0.005) < 1e-8);
+    assert_true(fabs(r->long_inv_freq[1] - 0.00125) < 1e-8);
     assert_true(fabs(r->scale - sqrt(1.5)) < 1e-6); /* 1 + ln 16 / ln 256 */
     assert_null(c.unread.text);
     ctw_config_close(&c);
@@ -223,7 +230,8 @@ static void ropes_of_a_family(void **state)
     assert_int_equal(ctw_describe_rope(&c, &interleaved), 2);
     assert_int_equal(ctw_describe_rope(&c, &same), 0);
     assert_int_equal(c.model->n_ropes, 3);
-    assert_true(c.model->rope[2].pairing == CTW_ROPE_INTERLEAVED && c.model->rope[2].rot_dim == 64);
+    assert_true(c.model->rope[2].pairing == CTW_ROPE_INTERLEAVED);
+    assert_true(c.model->rope[2].rot_dim == 64);
     assert_true(ctw_key_rope_number(&c, "beta", 1) == 0.5);
     assert_true(ctw_key_rope_number(&c, "gamma", 1) == 1);
     assert_int_equal(c.status, CTW_OK);
@@ -249,9 +257,12 @@ static void a_file_of_transformers_4(void **state)
                  "\"transformers_version\": \"4.40.1\", \"use_cache\": true, \"vocab_size\": "
                  "49152, \"eos_token_id_\": null, \"is_causal\": true, \"transformers.js_config\": "
                  "{\"kv_cache\": 1}}");
-    assert_true(c.model->tied && c.has_dtype && c.dtype == CTW_BF16);
+    assert_true(c.model->tied);
+    assert_true(c.has_dtype);
+    assert_true(c.dtype == CTW_BF16);
     assert_int_equal(c.model->layers[1].branch[CTW_MIXER].attention.head, 64);
-    assert_true(c.rope[0].theta == 100000.0 && c.model->layers[1].norm[CTW_AT_MLP].eps == 1e-05f);
+    assert_true(c.rope[0].theta == 100000.0);
+    assert_true(c.model->layers[1].norm[CTW_AT_MLP].eps == 1e-05f);
     ctw_config_close(&c);
 }
 
@@ -323,7 +334,8 @@ static void unread_keys_change_nothing(void **state)
         if (rows[i].unread != NULL)
             assert_string_equal(c.unread.text, rows[i].unread);
         bool mistral = strcmp(c.family->model_type, "mistral") == 0;
-        assert_true(!wants(&c, "mlp.gate_proj.bias") && c.rope[0].theta == 10000.0);
+        assert_true(!wants(&c, "mlp.gate_proj.bias"));
+        assert_true(c.rope[0].theta == 10000.0);
         for (int l = 1; l <= c.model->n_decoders; l++)
             assert_int_equal(c.model->layers[l].branch[CTW_MIXER].attention.window,
                              mistral ? 4096 : 0);

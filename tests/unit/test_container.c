@@ -395,7 +395,8 @@ static void settled_files_show_every_write(void **state)
     put_tensors(f, "model.safetensors", two, 8);
     int fd = open(path_of(f, "model.safetensors"), O_RDWR);
     struct stat info;
-    assert_true(fd >= 0 && fstat(fd, &info) == 0);
+    assert_true(fd >= 0);
+    assert_true(fstat(fd, &info) == 0);
     size_t bytes = (size_t)info.st_size;
     unsigned char *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_true(map != MAP_FAILED);

@@ -96,11 +96,14 @@ static void a_device_is_opened_once(void **state)
     assert_int_equal(ctw_devices_borrow(&devices, &d[1], backend, &two, &err), CTW_OK);
     assert_int_equal(ctw_devices_borrow(&devices, &d[2], backend, &one, &err), CTW_OK);
     assert_int_equal(ctw_devices_borrow(&devices, &d[3], backend, &bad, &err), CTW_EINVAL);
-    assert_true(d[0] == d[2] && d[0] != d[1] && d[0]->be != d[1]->be);
+    assert_true(d[0] == d[2]);
+    assert_true(d[0] != d[1]);
+    assert_true(d[0]->be != d[1]->be);
     ctw_devices_return(&devices, d[0]);
     assert_int_equal(ctw_backend_sync(d[2]->be, &err), CTW_OK); /* it is still open */
     ctw_devices_return(&devices, d[1]);
-    assert_true(devices.first == d[2] && d[2]->next == NULL);
+    assert_true(devices.first == d[2]);
+    assert_true(d[2]->next == NULL);
     ctw_devices_return(&devices, d[2]);
     assert_null(devices.first);
     ctw_devices_return(&devices, NULL);
@@ -324,7 +327,8 @@ static void others_see_what_a_device_does(void **state)
         ctw_engine_get_info(e[m], &info[m]);
     }
     r = report_of(&devices);
-    assert_true(r.weights == info[0].weights_memory + info[1].weights_memory && r.tokens_done == 0);
+    assert_true(r.weights == info[0].weights_memory + info[1].weights_memory);
+    assert_true(r.tokens_done == 0);
     int64_t n_tok = 0;
     for (int m = 0; m < N_MODELS; m++) {
         prepare(&s, m);
@@ -334,17 +338,22 @@ static void others_see_what_a_device_does(void **state)
                          CTW_OK);
     }
     r = report_of(&devices);
-    assert_true(watched.n > 0 && watched.n_layers == n_decoders[1] + 1);
+    assert_true(watched.n > 0);
+    assert_true(watched.n_layers == n_decoders[1] + 1);
     assert_int_equal(watched.last_layer, watched.n_layers); /* the head */
     assert_string_equal(r.state, "idle");
-    assert_true(r.weights_read == 1 && r.tokens_done == n_tok && r.tokens_per_s > 0);
+    assert_true(r.weights_read == 1);
+    assert_true(r.tokens_done == n_tok);
+    assert_true(r.tokens_per_s > 0);
     assert_int_equal(r.passes_planned, info[1].memory_planned);
     if (strcmp(backend, "cuda") == 0) { /* what the fake GPU counts, in whole pages */
         uint64_t taken = r.memory_total - ctw_backend_memory_free(devices.first->be);
-        assert_true(taken >= r.memory_used && taken < r.memory_used + (1 << 20));
+        assert_true(taken >= r.memory_used);
+        assert_true(taken < r.memory_used + (1 << 20));
         assert_true(r.memory_free == r.memory_total - taken);
     } else {
-        assert_true(r.memory_free < r.memory_total && r.memory_used > 1 << 20);
+        assert_true(r.memory_free < r.memory_total);
+        assert_true(r.memory_used > 1 << 20);
     }
     uint64_t both = r.memory_used;
     ctw_engine_close(e[1]);

@@ -253,8 +253,10 @@ static void goes_on(void *arg, const struct ctw_progress *p)
     struct course *c = arg;
     assert_true(p->tok_done >= c->last.tok_done);
     assert_true(p->pass > c->last.pass || p->layer >= c->last.layer);
-    assert_true(p->pass < p->n_passes && p->layer < p->n_layers);
-    assert_true(p->tok_done >= 5 * p->pass && p->tok_done <= 5 * (p->pass + 1)); /* of this pass */
+    assert_true(p->pass < p->n_passes);
+    assert_true(p->layer < p->n_layers);
+    assert_true(p->tok_done >= 5 * p->pass);
+    assert_true(p->tok_done <= 5 * (p->pass + 1)); /* of this pass */
     c->last = *p;
     c->calls++;
 }
@@ -320,7 +322,8 @@ static void a_write_that_leaves_no_time_is_noticed(void **state)
     char path[256];
     tiny_path(path, sizeof(path), dir, "model.safetensors");
     int fd = open(path, O_RDWR);
-    assert_true(fd >= 0 && fstat(fd, &file) == 0);
+    assert_true(fd >= 0);
+    assert_true(fstat(fd, &file) == 0);
     size_t last = (size_t)file.st_size - 1;
     unsigned char *map = mmap(NULL, last + 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_true(map != MAP_FAILED);
@@ -532,7 +535,8 @@ static void the_place_says_what_is_done(void **state)
         n_resident += info.weights_streamed == 0;
         ctw_engine_close(e);
     }
-    assert_true(n_streamed > 0 && n_resident > 0);
+    assert_true(n_streamed > 0);
+    assert_true(n_resident > 0);
     tiny_write(dir, 1, -1);
     unsetenv("CTW_FAKE_GPU_MEMORY");
 }

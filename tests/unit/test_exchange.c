@@ -62,7 +62,8 @@ static void a_matrix_is_that_of_a_checkpoint_with_it(void **state)
             double kl = 0;
             for (int64_t t = 0; t < one.seqs[i].n_tok - one.seqs[i].first; t++)
                 kl += (double)one.kl[i][t];
-            assert_true(kl > 0 && s.matrices[i][m] == kl);
+            assert_true(kl > 0);
+            assert_true(s.matrices[i][m] == kl);
         }
         ctw_engine_close(other);
     }
@@ -156,7 +157,8 @@ static void grows(void *arg, const struct ctw_progress *p)
     struct watch *w = arg;
     char path[256];
     assert_true(w->touch_at != 0 || p->tok_done >= w->last.tok_done);
-    assert_true(p->tok_done >= 0 && p->tok_done <= p->tok_total);
+    assert_true(p->tok_done >= 0);
+    assert_true(p->tok_done <= p->tok_total);
     w->last = *p;
     tiny_path(path, sizeof(path), base, "model.safetensors");
     if (w->touch_at != 0 && w->calls++ == w->touch_at)
@@ -207,7 +209,8 @@ static void a_repeated_pass_counts_once(void **state)
     const struct ctw_hooks hooks = {.arg = &w, .progress = grows, .done = count_done};
     assert_int_equal(ctw_engine_compare(e, reference, make(&got)->seqs, N_SEQS, &hooks, NULL, &err),
                      CTW_OK);
-    assert_true(w.calls > w.touch_at && w.n_done == N_SEQS);
+    assert_true(w.calls > w.touch_at);
+    assert_true(w.n_done == N_SEQS);
     assert_memory_equal(got.matrices, want.matrices, sizeof(want.matrices));
     ctw_engine_close(e);
     ctw_engine_close(reference);

@@ -92,8 +92,10 @@ static void families_have_their_defaults(void **state)
         assert_int_equal(m->rope[0].rot_dim, rows[i].rot_dim);
         assert_int_equal(m->rope[0].pairing == CTW_ROPE_INTERLEAVED, rows[i].interleaved);
         assert_true(c.rope[0].theta == rows[i].theta);
-        for (size_t k = 0; k < CTW_COUNT(norms); k++)
-            assert_true(norms[k]->present && norms[k]->eps == (float)rows[i].eps);
+        for (size_t k = 0; k < CTW_COUNT(norms); k++) {
+            assert_true(norms[k]->present);
+            assert_true(norms[k]->eps == (float)rows[i].eps);
+        }
         assert_null(c.unread.text);
         ctw_config_close(&c);
     }
@@ -109,12 +111,18 @@ static void cohere(void **state)
     const struct ctw_layer *l = &c.model->layers[1];
     const struct ctw_want *q = find(&c, "model.layers.0.self_attn.q_norm.weight");
     const struct ctw_want *k = find(&c, "model.layers.0.self_attn.k_norm.weight");
-    assert_true(l->branch[CTW_MLP].beside && l->norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER);
-    assert_true(!l->norm[CTW_AT_MLP].present && l->norm[CTW_AT_Q].kind == CTW_NORM_LAYER);
-    assert_true(l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_OWN &&
-                !l->branch[CTW_MIXER].attention.norms_after_rope);
-    assert_true(q->n == 64 && q->k == 128 && k->n == 8 && k->k == 128);
-    assert_true(c.model->head_scale == 0.25f && n_biases(&c) == 4);
+    assert_true(l->branch[CTW_MLP].beside);
+    assert_true(l->norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER);
+    assert_true(!l->norm[CTW_AT_MLP].present);
+    assert_true(l->norm[CTW_AT_Q].kind == CTW_NORM_LAYER);
+    assert_true(l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_OWN);
+    assert_true(!l->branch[CTW_MIXER].attention.norms_after_rope);
+    assert_true(q->n == 64);
+    assert_true(q->k == 128);
+    assert_true(k->n == 8);
+    assert_true(k->k == 128);
+    assert_true(c.model->head_scale == 0.25f);
+    assert_true(n_biases(&c) == 4);
     assert_null(find(&c, "model.layers.0.post_attention_layernorm.weight"));
     assert_null(find(&c, "model.layers.0.input_layernorm.bias"));
     ctw_config_close(&c);
@@ -183,15 +191,18 @@ static void glm4(void **state)
     struct ctw_config c;
     parse_ok(&c, GLM4 ", \"partial_rotary_factor\": 0.25, \"attention_bias\": false}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(l->norm[CTW_AT_MIXER_OUT].present && l->norm[CTW_AT_MLP_OUT].present);
-    assert_true(c.model->rope[0].rot_dim == 32 && n_biases(&c) == 0);
+    assert_true(l->norm[CTW_AT_MIXER_OUT].present);
+    assert_true(l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(c.model->rope[0].rot_dim == 32);
+    assert_true(n_biases(&c) == 0);
     assert_int_equal(find(&c, "model.layers.0.mlp.gate_up_proj")->n, 2 * 13696);
     assert_non_null(find(&c, "model.layers.0.post_self_attn_layernorm.weight"));
     assert_non_null(find(&c, "model.layers.0.post_mlp_layernorm.weight"));
     ctw_config_close(&c);
     parse_ok(&c, "{\"model_type\": \"glm\"}");
     l = &c.model->layers[1];
-    assert_true(!l->norm[CTW_AT_MIXER_OUT].present && !l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(!l->norm[CTW_AT_MIXER_OUT].present);
+    assert_true(!l->norm[CTW_AT_MLP_OUT].present);
     assert_null(find(&c, "model.layers.0.post_mlp_layernorm.weight"));
     ctw_config_close(&c);
 }
@@ -204,16 +215,20 @@ static void granite(void **state)
                          "\"logits_scaling\": 16, \"residual_multiplier\": 0.25, "
                          "\"attention_bias\": true, \"mlp_bias\": true}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(c.model->embed_scale == 12 && c.model->head_scale == 0.0625f);
-    assert_true(l->branch[CTW_MIXER].attention.scale == 0.0078125f &&
-                l->branch[CTW_MIXER].factor == 0.25f && l->branch[CTW_MLP].factor == 0.25f);
+    assert_true(c.model->embed_scale == 12);
+    assert_true(c.model->head_scale == 0.0625f);
+    assert_true(l->branch[CTW_MIXER].attention.scale == 0.0078125f);
+    assert_true(l->branch[CTW_MIXER].factor == 0.25f);
+    assert_true(l->branch[CTW_MLP].factor == 0.25f);
     assert_int_equal(n_biases(&c), 7);
     ctw_config_close(&c);
     parse_ok(&c, GRANITE "}");
     l = &c.model->layers[1];
-    assert_true(l->branch[CTW_MIXER].attention.scale == 1 && l->branch[CTW_MIXER].factor == 1 &&
-                l->branch[CTW_MLP].factor == 1);
-    assert_true(c.model->embed_scale == 1 && c.model->head_scale == 1);
+    assert_true(l->branch[CTW_MIXER].attention.scale == 1);
+    assert_true(l->branch[CTW_MIXER].factor == 1);
+    assert_true(l->branch[CTW_MLP].factor == 1);
+    assert_true(c.model->embed_scale == 1);
+    assert_true(c.model->head_scale == 1);
     ctw_config_close(&c);
 }
 
@@ -244,9 +259,10 @@ static void ministral3(void **state)
         parse_ok(&c, rows[i].text);
         assert_true(c.model->q_factor_beta == rows[i].beta);
         assert_true(c.model->q_factor_length == rows[i].length);
-        assert_true(c.rope[0].theta == rows[i].theta && c.model->rope[0].scale > 0);
-        assert_true(c.model->layers[1].branch[CTW_MIXER].attention.q_factors &&
-                    c.model->layers[1].branch[CTW_MIXER].attention.window == rows[i].window);
+        assert_true(c.rope[0].theta == rows[i].theta);
+        assert_true(c.model->rope[0].scale > 0);
+        assert_true(c.model->layers[1].branch[CTW_MIXER].attention.q_factors);
+        assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == rows[i].window);
         ctw_config_close(&c);
     }
 }
@@ -266,8 +282,8 @@ static void plain_mlps(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
-        assert_true(!c.model->layers[1].branch[CTW_MLP].dense.gated &&
-                    n_biases(&c) == rows[i].biases);
+        assert_true(!c.model->layers[1].branch[CTW_MLP].dense.gated);
+        assert_true(n_biases(&c) == rows[i].biases);
         assert_non_null(find(&c, "model.layers.0.mlp.up_proj"));
         assert_null(find(&c, "model.layers.0.mlp.gate_proj"));
         ctw_config_close(&c);
@@ -280,8 +296,10 @@ static void nemotron(void **state)
     struct ctw_config c;
     parse_ok(&c, NEMOTRON "}");
     const struct ctw_norm_rule *norm = c.model->layers[1].norm;
-    assert_true(norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER && norm[CTW_AT_MIXER].offset == 1);
-    assert_true(norm[CTW_AT_MLP].kind == CTW_NORM_LAYER && norm[CTW_AT_MLP].offset == 1);
+    assert_true(norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER);
+    assert_true(norm[CTW_AT_MIXER].offset == 1);
+    assert_true(norm[CTW_AT_MLP].kind == CTW_NORM_LAYER);
+    assert_true(norm[CTW_AT_MLP].offset == 1);
     ctw_config_close(&c);
 }
 
@@ -293,7 +311,8 @@ static void apertus(void **state)
     parse_ok(&c, APERTUS "}");
     const int act = ctw_vector_at(CTW_MLP, CTW_V_ACT);
     assert_int_equal(c.rope[0].type, CTW_ROPE_LLAMA3);
-    assert_true(c.rope[0].factor == 8 && c.rope[0].original_length == 8192);
+    assert_true(c.rope[0].factor == 8);
+    assert_true(c.rope[0].original_length == 8192);
     assert_int_equal(find(&c, "model.layers.0.mlp.act_fn.alpha_p")->role, act);
     assert_int_equal(find(&c, "model.layers.0.mlp.act_fn.alpha_n")->role, act + 1);
     assert_int_equal(find(&c, "model.layers.31.mlp.act_fn.beta")->role, act + 2);

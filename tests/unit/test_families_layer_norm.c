@@ -68,8 +68,10 @@ static void check(const struct row *row)
                              : m->rope[l->branch[CTW_MIXER].attention.rope].rot_dim,
                          row->rot_dim);
         for (int place = 0; place < CTW_N_NORMS; place++)
-            if (l->norm[place].present)
-                assert_true(l->norm[place].kind == CTW_NORM_LAYER && l->norm[place].eps == 1e-5f);
+            if (l->norm[place].present) {
+                assert_true(l->norm[place].kind == CTW_NORM_LAYER);
+                assert_true(l->norm[place].eps == 1e-5f);
+            }
     }
     assert_int_equal(n_biases(&c), row->layers * row->biases + row->around);
     ctw_config_close(&c);
@@ -194,16 +196,27 @@ static void norms_of_the_residual_and_a_narrow_embedding(void **state)
                      "\"word_embed_proj_dim\": 512}");
     const struct ctw_model *m = c.model;
     const struct ctw_layer *l = &m->layers[1];
-    assert_true(m->embed_dim == 512 && m->position0 == 2 && m->length_limit == 2048);
-    assert_true(l->norm[CTW_AT_MIXER_SUM].present && l->norm[CTW_AT_MLP_SUM].present);
-    assert_false(l->norm[CTW_AT_MIXER].present || l->norm[CTW_AT_MLP].present ||
-                 m->layers[2].norm[CTW_AT_HEAD].present);
+    assert_true(m->embed_dim == 512);
+    assert_true(m->position0 == 2);
+    assert_true(m->length_limit == 2048);
+    assert_true(l->norm[CTW_AT_MIXER_SUM].present);
+    assert_true(l->norm[CTW_AT_MLP_SUM].present);
+    assert_false(l->norm[CTW_AT_MIXER].present);
+    assert_false(l->norm[CTW_AT_MLP].present);
+    assert_false(m->layers[2].norm[CTW_AT_HEAD].present);
     const struct ctw_want *in = find(&c, "model.decoder.project_in");
     const struct ctw_want *out = find(&c, "model.decoder.project_out");
     const struct ctw_want *positions = find(&c, "model.decoder.embed_positions");
-    assert_true(in != NULL && in->layer == 0 && in->n == 768 && in->k == 512);
-    assert_true(out != NULL && out->layer == 2 && out->n == 512 && out->k == 768);
-    assert_true(positions != NULL && positions->n == 2050);
+    assert_true(in != NULL);
+    assert_true(in->layer == 0);
+    assert_true(in->n == 768);
+    assert_true(in->k == 512);
+    assert_true(out != NULL);
+    assert_true(out->layer == 2);
+    assert_true(out->n == 512);
+    assert_true(out->k == 768);
+    assert_true(positions != NULL);
+    assert_true(positions->n == 2050);
     assert_int_equal(m->layers[0].product[CTW_P_WIDTH].n_shards, 1);
     assert_int_equal(m->layers[2].product[CTW_P_WIDTH].n_shards, 1);
     ctw_config_close(&c);
@@ -218,7 +231,8 @@ static void norms_of_single_heads(void **state)
     parse_ok(&c, STABLELM ", \"num_hidden_layers\": 1, \"qk_layernorm\": true, "
                           "\"num_key_value_heads\": 8}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(l->norm[CTW_AT_Q].present && l->norm[CTW_AT_K].present);
+    assert_true(l->norm[CTW_AT_Q].present);
+    assert_true(l->norm[CTW_AT_K].present);
     assert_int_equal(l->branch[CTW_MIXER].attention.head_norms, CTW_HEADS_OWN);
     for (int h = 0; h < 33; h++) {
         (void)snprintf(name, sizeof(name), "model.layers.0.self_attn.q_layernorm.norms.%d.weight",
@@ -241,9 +255,10 @@ static void an_object_of_keys(void **state)
              MPT ", \"n_layers\": 1, \"attn_config\": {\"clip_qkv\": 6, \"softmax_scale\": 0.5, "
                  "\"alibi_bias_max\": 16, \"attn_impl\": \"torch\"}, \"resid_pdrop\": 0}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(l->branch[CTW_MIXER].attention.limit == 6 &&
-                l->branch[CTW_MIXER].attention.scale == 0.5f);
-    assert_true(c.model->alibi[0] == 0.5f && c.model->alibi[15] == 1.0f / 65536);
+    assert_true(l->branch[CTW_MIXER].attention.limit == 6);
+    assert_true(l->branch[CTW_MIXER].attention.scale == 0.5f);
+    assert_true(c.model->alibi[0] == 0.5f);
+    assert_true(c.model->alibi[15] == 1.0f / 65536);
     assert_string_equal(c.unread.text, "attn_config.attn_impl, resid_pdrop");
     ctw_config_close(&c);
 }
@@ -255,7 +270,8 @@ static void older_names_of_rope(void **state)
     struct ctw_config c;
     parse_ok(&c, NEOX ", \"rotary_emb_base\": 500, \"rope_theta\": 10, \"rotary_pct\": 0.5, "
                       "\"partial_rotary_factor\": 0.75}");
-    assert_true(c.rope[0].theta == 500 && c.rope[0].rot_dim == 48);
+    assert_true(c.rope[0].theta == 500);
+    assert_true(c.rope[0].rot_dim == 48);
     assert_string_equal(c.unread.text, "rope_theta, partial_rotary_factor");
     ctw_config_close(&c);
 }

@@ -329,7 +329,9 @@ static void parts_that_say_nothing_may_be_absent(void **state)
     m.args.symmetric = false;
     m.args.actorder_group = true;
     check_ok(&m);
-    assert_true(!m.w.indexed && m.w.symmetric && !m.w.zero_packed);
+    assert_true(!m.w.indexed);
+    assert_true(m.w.symmetric);
+    assert_true(!m.w.zero_packed);
     m.w.format->decode(&m.w, &m.data, 23, 0, 160, got);
     assert_memory_equal(got, want, sizeof(want));
     finish(&m);

@@ -119,7 +119,9 @@ static void blocks_are_found_by_division(void **state)
         ctw_store_float((void *)(uintptr_t)m.data.part[CTW_PART_SCALE], CTW_BF16, i,
                         (float)(i + 1));
     check_ok(&m);
-    assert_true(m.w.group_rows == 128 && m.w.group_size == 128 && m.w.n_groups == 3);
+    assert_true(m.w.group_rows == 128);
+    assert_true(m.w.group_size == 128);
+    assert_true(m.w.n_groups == 3);
     for (int64_t r = 0; r < N; r++) {
         ctw_weight_decode(&m.w, &m.data, r, 1, CTW_BF16, row, K);
         for (int64_t k = 0; k < K; k++)

@@ -50,11 +50,14 @@ static void defaults(void **state)
         assert_int_equal(m->hidden, rows[i].hidden);
         assert_int_equal(m->n_decoders, rows[i].layers);
         assert_int_equal(m->max_length, rows[i].length);
-        assert_true(m->tied && m->embed_scale == rows[i].embed);
+        assert_true(m->tied);
+        assert_true(m->embed_scale == rows[i].embed);
         assert_true(m->head_softcap == rows[i].head_cap);
         const struct ctw_norm_rule *last = &m->layers[m->n_layers - 1].norm[CTW_AT_HEAD];
         int rope = m->layers[1].branch[CTW_MIXER].attention.rope;
-        assert_true(last->present && last->eps == rows[i].eps && last->offset == rows[i].offset);
+        assert_true(last->present);
+        assert_true(last->eps == rows[i].eps);
+        assert_true(last->offset == rows[i].offset);
         assert_true((rope >= 0 ? c.rope[rope].theta : 0) == rows[i].theta);
         for (int l = 1; l <= m->n_decoders; l++) {
             const struct ctw_layer *layer = &m->layers[l];
@@ -65,10 +68,10 @@ static void defaults(void **state)
             assert_int_equal(layer->branch[CTW_MIXER].attention.n_kv, rows[i].kv);
             assert_int_equal(layer->branch[CTW_MIXER].attention.head, wide ? 512 : rows[i].head);
             assert_int_equal(layer->branch[CTW_MIXER].attention.window, full ? 0 : rows[i].window);
-            assert_true(layer->branch[CTW_MIXER].attention.scale == rows[i].scale &&
-                        layer->branch[CTW_MIXER].attention.softcap == rows[i].cap);
-            assert_true(layer->branch[CTW_MLP].dense.act == CTW_ACT_GELU_TANH &&
-                        layer->branch[CTW_MLP].scalar == 1);
+            assert_true(layer->branch[CTW_MIXER].attention.scale == rows[i].scale);
+            assert_true(layer->branch[CTW_MIXER].attention.softcap == rows[i].cap);
+            assert_true(layer->branch[CTW_MLP].dense.act == CTW_ACT_GELU_TANH);
+            assert_true(layer->branch[CTW_MLP].scalar == 1);
         }
         ctw_config_close(&c);
     }
@@ -90,10 +93,13 @@ static void norms_and_ropes(void **state)
                      pow(1e6, -2.0 / 256) / 8) < 1e-6);
     static const int places[] = {CTW_AT_MIXER,   CTW_AT_MIXER_OUT, CTW_AT_MLP,
                                  CTW_AT_MLP_OUT, CTW_AT_Q,         CTW_AT_K};
-    for (size_t i = 0; i < CTW_COUNT(places); i++)
-        assert_true(full->norm[places[i]].present && full->norm[places[i]].offset == 1);
-    assert_true(!full->norm[CTW_AT_V].present && !full->branch[CTW_MLP].beside &&
-                full->branch[CTW_MLP].dense.gated);
+    for (size_t i = 0; i < CTW_COUNT(places); i++) {
+        assert_true(full->norm[places[i]].present);
+        assert_true(full->norm[places[i]].offset == 1);
+    }
+    assert_true(!full->norm[CTW_AT_V].present);
+    assert_true(!full->branch[CTW_MLP].beside);
+    assert_true(full->branch[CTW_MLP].dense.gated);
     ctw_config_close(&c);
 }
 
@@ -154,9 +160,10 @@ static void layers_by_per_layer_config(void **state)
     assert_int_equal(l[5].branch[CTW_MIXER].attention.head, 64);
     assert_int_equal(l[5].branch[CTW_MIXER].attention.n_kv, 2);
     assert_null(find(&c, "model.layers.5.self_attn.v_proj"));
-    assert_true(
-        l[5].branch[CTW_MIXER].attention.columns.v == l[5].branch[CTW_MIXER].attention.columns.k &&
-        l[0].branch[CTW_MIXER].attention.columns.v != l[0].branch[CTW_MIXER].attention.columns.k);
+    assert_true(l[5].branch[CTW_MIXER].attention.columns.v ==
+                l[5].branch[CTW_MIXER].attention.columns.k);
+    assert_true(l[0].branch[CTW_MIXER].attention.columns.v !=
+                l[0].branch[CTW_MIXER].attention.columns.k);
     assert_true(l[5].norm[CTW_AT_V].present);
     ctw_config_close(&c);
 
@@ -178,10 +185,10 @@ static void last_layer_is_full(void **state)
     struct ctw_config c;
     parse_ok(&c, GEMMA4 ", \"num_hidden_layers\": 2, \"layer_types\": [\"sliding_attention\", "
                         "\"sliding_attention\"]}");
-    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == 512 &&
-                c.model->layers[1].branch[CTW_MIXER].attention.head == 256);
-    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.window == 0 &&
-                c.model->layers[2].branch[CTW_MIXER].attention.head == 512);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == 512);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.head == 256);
+    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.window == 0);
+    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.head == 512);
     ctw_config_close(&c);
 }
 
@@ -193,12 +200,14 @@ static void gpt2(void **state)
     parse_ok(&c, GPT2 ", \"n_inner\": 100, \"scale_attn_by_inverse_layer_idx\": true}");
     const struct ctw_model *m = c.model;
     const struct ctw_want *up = find(&c, "transformer.h.1.mlp.c_fc");
-    assert_true(up->transposed && up->n == 100 && up->k == 768);
+    assert_true(up->transposed);
+    assert_true(up->n == 100);
+    assert_true(up->k == 768);
     assert_int_equal(find(&c, "transformer.wpe")->n, 1024);
-    assert_true(m->layers[2].branch[CTW_MIXER].attention.scale == 0.0625f &&
-                m->layers[2].branch[CTW_MIXER].attention.rope == -1);
-    assert_true(m->layers[2].norm[CTW_AT_MLP].kind == CTW_NORM_LAYER &&
-                !m->layers[2].branch[CTW_MLP].dense.gated);
+    assert_true(m->layers[2].branch[CTW_MIXER].attention.scale == 0.0625f);
+    assert_true(m->layers[2].branch[CTW_MIXER].attention.rope == -1);
+    assert_true(m->layers[2].norm[CTW_AT_MLP].kind == CTW_NORM_LAYER);
+    assert_true(!m->layers[2].branch[CTW_MLP].dense.gated);
     assert_int_equal(m->length_limit, 1024);
     ctw_config_close(&c);
 }
@@ -209,19 +218,24 @@ static void olmo2(void **state)
     struct ctw_config c;
     parse_ok(&c, OLMO2 ", \"num_key_value_heads\": 4}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(c.model->vocab == 50304 && c.model->hidden == 4096 &&
-                l->branch[CTW_MLP].dense.inner == 11008);
-    assert_true(c.model->n_decoders == 32 && l->branch[CTW_MIXER].attention.n_head == 32 &&
-                l->branch[CTW_MIXER].attention.head == 128);
-    assert_true(c.model->max_length == 2048 && !c.model->tied &&
-                l->branch[CTW_MLP].dense.act == CTW_ACT_SILU);
-    assert_true(c.rope[l->branch[CTW_MIXER].attention.rope].theta == 1e4 &&
-                l->norm[CTW_AT_Q].eps == 1e-5f);
-    assert_true(!l->norm[CTW_AT_MIXER].present && l->norm[CTW_AT_MIXER_OUT].present);
-    assert_true(!l->norm[CTW_AT_MLP].present && l->norm[CTW_AT_MLP_OUT].present);
-    assert_true(l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_WIDE &&
-                !l->branch[CTW_MIXER].attention.norms_after_rope &&
-                l->branch[CTW_MIXER].attention.n_kv == 4);
+    assert_true(c.model->vocab == 50304);
+    assert_true(c.model->hidden == 4096);
+    assert_true(l->branch[CTW_MLP].dense.inner == 11008);
+    assert_true(c.model->n_decoders == 32);
+    assert_true(l->branch[CTW_MIXER].attention.n_head == 32);
+    assert_true(l->branch[CTW_MIXER].attention.head == 128);
+    assert_true(c.model->max_length == 2048);
+    assert_true(!c.model->tied);
+    assert_true(l->branch[CTW_MLP].dense.act == CTW_ACT_SILU);
+    assert_true(c.rope[l->branch[CTW_MIXER].attention.rope].theta == 1e4);
+    assert_true(l->norm[CTW_AT_Q].eps == 1e-5f);
+    assert_true(!l->norm[CTW_AT_MIXER].present);
+    assert_true(l->norm[CTW_AT_MIXER_OUT].present);
+    assert_true(!l->norm[CTW_AT_MLP].present);
+    assert_true(l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_WIDE);
+    assert_true(!l->branch[CTW_MIXER].attention.norms_after_rope);
+    assert_true(l->branch[CTW_MIXER].attention.n_kv == 4);
     ctw_config_close(&c);
 }
 

@@ -112,7 +112,8 @@ static void damage_is_seen(void **state)
         if (i < CTW_COUNT(places)) {
             char byte;
             int fd = open(path, O_RDWR);
-            assert_true(fd >= 0 && pread(fd, &byte, 1, places[i]) == 1);
+            assert_true(fd >= 0);
+            assert_true(pread(fd, &byte, 1, places[i]) == 1);
             byte ^= 4;
             assert_int_equal(pwrite(fd, &byte, 1, places[i]), 1);
             close(fd);
@@ -145,7 +146,9 @@ static void the_limit_holds(void **state)
     assert_true(find(d, 0)); /* now the oldest is 1 */
     put(d, 3);
     assert_false(find(d, 1));
-    assert_true(find(d, 0) && find(d, 2) && find(d, 3));
+    assert_true(find(d, 0));
+    assert_true(find(d, 2));
+    assert_true(find(d, 3));
     ctw_hidden_close(d);
     d = open_dir(FILE_BYTES - 1); /* nothing fits */
     struct capture log;

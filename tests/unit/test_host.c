@@ -139,7 +139,9 @@ static void this_process(void **state)
 {
     (void)state;
     const struct ctw_host_memory m = ctw_host_memory("");
-    assert_true(m.total > 0 && m.free > 0 && m.free <= m.total);
+    assert_true(m.total > 0);
+    assert_true(m.free > 0);
+    assert_true(m.free <= m.total);
     assert_in_range(ctw_host_resident(""), 100 << 10, m.total);
     put("/proc/self/statm", "1000 25 3 4 5 6 7\n");
     assert_int_equal(ctw_host_resident(root) % 25, 0);

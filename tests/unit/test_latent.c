@@ -148,24 +148,27 @@ static void families_have_their_defaults(void **state)
         const struct ctw_layer *l = &m->layers[1], *mixed = &m->layers[1 + defaults[i].dense];
         const struct ctw_route_rule *route = &mixed->branch[CTW_MLP].mixture.route;
         print_message("%s\n", defaults[i].text);
-        assert_true(m->vocab == defaults[i].vocab && m->hidden == defaults[i].hidden);
-        assert_true(m->max_length == defaults[i].length && m->n_decoders == defaults[i].n_layers);
+        assert_true(m->vocab == defaults[i].vocab);
+        assert_true(m->hidden == defaults[i].hidden);
+        assert_true(m->max_length == defaults[i].length);
+        assert_true(m->n_decoders == defaults[i].n_layers);
         assert_true(l->branch[CTW_MIXER].latent.n_head == defaults[i].n_head);
-        assert_true(l->branch[CTW_MIXER].latent.head == defaults[i].head &&
-                    l->branch[CTW_MIXER].latent.turning == defaults[i].turning);
+        assert_true(l->branch[CTW_MIXER].latent.head == defaults[i].head);
+        assert_true(l->branch[CTW_MIXER].latent.turning == defaults[i].turning);
         assert_true(l->branch[CTW_MIXER].latent.head_v == defaults[i].head_v);
-        assert_true(l->branch[CTW_MIXER].latent.q_rank == defaults[i].q_rank &&
-                    l->branch[CTW_MIXER].latent.kv_rank == defaults[i].kv_rank);
-        assert_true(l->norm[CTW_AT_KV_A].eps == 1e-6f && l->norm[CTW_AT_Q_A].eps == 1e-6f);
+        assert_true(l->branch[CTW_MIXER].latent.q_rank == defaults[i].q_rank);
+        assert_true(l->branch[CTW_MIXER].latent.kv_rank == defaults[i].kv_rank);
+        assert_true(l->norm[CTW_AT_KV_A].eps == 1e-6f);
+        assert_true(l->norm[CTW_AT_Q_A].eps == 1e-6f);
         assert_true(defaults[i].dense == 0 || l->n_experts == 0);
-        assert_true(mixed->branch[CTW_MLP].mixture.inner == defaults[i].inner &&
-                    ctw_layer_facts(mixed).inner == defaults[i].shared);
-        assert_true(route->n_experts == defaults[i].n_experts &&
-                    route->chosen == defaults[i].chosen);
-        assert_true(route->n_groups == defaults[i].groups &&
-                    route->kept_groups == defaults[i].kept);
-        assert_true(route->score == defaults[i].score &&
-                    route->normalised == defaults[i].normalised);
+        assert_true(mixed->branch[CTW_MLP].mixture.inner == defaults[i].inner);
+        assert_true(ctw_layer_facts(mixed).inner == defaults[i].shared);
+        assert_true(route->n_experts == defaults[i].n_experts);
+        assert_true(route->chosen == defaults[i].chosen);
+        assert_true(route->n_groups == defaults[i].groups);
+        assert_true(route->kept_groups == defaults[i].kept);
+        assert_true(route->score == defaults[i].score);
+        assert_true(route->normalised == defaults[i].normalised);
         assert_true(fabs(route->scale - defaults[i].scale) < 1e-6);
         assert_true(route->sum_add == (defaults[i].normalised ? 1e-20f : 0));
         assert_int_equal(m->rope[0].pairing, CTW_ROPE_INTERLEAVED);
@@ -208,9 +211,11 @@ static void tensors_have_deepseeks_names(void **state)
                  AT("3", "mlp.gate.e_score_correction_bias"), AT("3", "mlp.experts.255.down_proj"),
                  AT("60", "mlp.shared_experts.up_proj")));
     const struct ctw_want *kv_b = find(&c, AT("0", "self_attn.kv_b_proj"));
-    assert_true(kv_b->n == 128 * (128 + 128) && kv_b->k == 512);
+    assert_true(kv_b->n == 128 * (128 + 128));
+    assert_true(kv_b->k == 512);
     assert_true(find(&c, AT("0", "self_attn.o_proj"))->k == 128 * 128);
-    assert_true(c.n_drafts == 1 && c.first_draft == 61);
+    assert_true(c.n_drafts == 1);
+    assert_true(c.first_draft == 61);
     ctw_config_close(&c);
 
     expect(&c, V3 ", \"q_lora_rank\": null, \"attention_bias\": true}",
@@ -226,13 +231,14 @@ static void tensors_have_deepseeks_names(void **state)
                  AT("0", "self_attn.indexer.k_norm.weight"),
                  AT("0", "self_attn.indexer.k_norm.bias")));
     const struct ctw_want *wq_b = find(&c, AT("0", "self_attn.indexer.wq_b"));
-    assert_true(wq_b->n == 64 * 128 && wq_b->k == 1536);
+    assert_true(wq_b->n == 64 * 128);
+    assert_true(wq_b->k == 1536);
     ctw_config_close(&c);
 
     expect(&c, MISTRAL "}",
            NAMES(AT("0", "mlp.experts.gate_up_proj"), AT("0", "mlp.experts.down_proj")));
-    assert_true(c.model->layers[1].branch[CTW_MIXER].latent.q_factors &&
-                c.model->q_factor_beta == 0.1);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].latent.q_factors);
+    assert_true(c.model->q_factor_beta == 0.1);
     assert_true(c.model->q_factor_length == 8192);
     ctw_config_close(&c);
 }
@@ -281,7 +287,9 @@ static void keys_change_the_layers(void **state)
     parse_ok(&c, V2 ", \"topk_method\": \"group_limited_greedy\", \"n_group\": 8, "
                     "\"topk_group\": 3, \"rope_interleave\": false}");
     const struct ctw_route_rule *route = &c.model->layers[1].branch[CTW_MLP].mixture.route;
-    assert_true(route->n_groups == 8 && route->kept_groups == 3 && route->group_best == 1);
+    assert_true(route->n_groups == 8);
+    assert_true(route->kept_groups == 3);
+    assert_true(route->group_best == 1);
     assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_INTERLEAVED); /* always */
     ctw_config_close(&c);
     /* A field of the class that its modules do not read. */
@@ -349,7 +357,8 @@ static void a_wrapper_has_any_text_model(void **state)
                  rows[i].architecture, rows[i].type);
         parse_ok(&c, text);
         assert_int_equal(c.model->layers[4].n_experts, 384);
-        assert_true(c.model->tied && c.tied_by_default); /* the wrapper's default */
+        assert_true(c.model->tied);
+        assert_true(c.tied_by_default); /* the wrapper's default */
         ctw_config_close(&c);
     }
 }

@@ -63,14 +63,16 @@ static void families_have_their_defaults(void **state)
         parse_ok(&c, rows[i].text);
         const struct ctw_model *m = c.model;
         const struct ctw_layer *l = &m->layers[1], *last = &m->layers[m->n_layers - 1];
-        assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
-        assert_true(m->max_length == rows[i].length &&
-                    l->branch[CTW_MLP].dense.inner == rows[i].inner);
+        assert_true(m->vocab == rows[i].vocab);
+        assert_true(m->hidden == rows[i].hidden);
+        assert_true(m->max_length == rows[i].length);
+        assert_true(l->branch[CTW_MLP].dense.inner == rows[i].inner);
         assert_int_equal(m->n_decoders, rows[i].n_layers);
-        assert_true(l->branch[CTW_MIXER].attention.n_head == rows[i].n_head &&
-                    l->branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
+        assert_true(l->branch[CTW_MIXER].attention.n_head == rows[i].n_head);
+        assert_true(l->branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
         assert_int_equal(l->branch[CTW_MIXER].attention.head, rows[i].head);
-        assert_true(c.rope[0].theta == rows[i].theta && m->tied == rows[i].tied);
+        assert_true(c.rope[0].theta == rows[i].theta);
+        assert_true(m->tied == rows[i].tied);
         assert_true(last->norm[CTW_AT_HEAD].eps == (float)rows[i].eps);
         assert_int_equal(count(&c, "", ".bias"), rows[i].n_biases);
         assert_null(c.unread.text);
@@ -170,8 +172,8 @@ static void layers(void **state)
 
     parse_ok(&c, OLMO ", \"clip_qkv\": 8}");
     l = &c.model->layers[1];
-    assert_true(l->norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER &&
-                l->branch[CTW_MIXER].attention.limit == 8.0f);
+    assert_true(l->norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER);
+    assert_true(l->branch[CTW_MIXER].attention.limit == 8.0f);
     assert_int_equal(count(&c, "", "norm.weight"), 0);
     ctw_config_close(&c);
 
@@ -181,17 +183,19 @@ static void layers(void **state)
 
     parse_ok(&c, EXAONE4 "}");
     l = &c.model->layers[1];
-    assert_true(!l->norm[CTW_AT_MIXER].present && l->norm[CTW_AT_MIXER_OUT].present);
-    assert_true(!l->norm[CTW_AT_MLP].present && l->norm[CTW_AT_MLP_OUT].present);
-    assert_true(l->norm[CTW_AT_Q].present &&
-                l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_ALIKE);
+    assert_true(!l->norm[CTW_AT_MIXER].present);
+    assert_true(l->norm[CTW_AT_MIXER_OUT].present);
+    assert_true(!l->norm[CTW_AT_MLP].present);
+    assert_true(l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(l->norm[CTW_AT_Q].present);
+    assert_true(l->branch[CTW_MIXER].attention.head_norms == CTW_HEADS_ALIKE);
     ctw_config_close(&c);
 
     parse_ok(&c, HUNYUAN ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 1.0, "
                          "\"alpha\": 1000.0}}");
     l = &c.model->layers[1];
-    assert_true(l->branch[CTW_MIXER].attention.norms_after_rope &&
-                count(&c, "self_attn.query_layernorm", "") == 1);
+    assert_true(l->branch[CTW_MIXER].attention.norms_after_rope);
+    assert_true(count(&c, "self_attn.query_layernorm", "") == 1);
     double theta = 10000 * pow(1000, 128.0 / 126);
     assert_true(fabs(c.model->rope[0].inv_freq[32] * sqrt(theta) - 1) < 1e-6);
     assert_int_equal(c.model->length_limit, 2048);
@@ -199,9 +203,10 @@ static void layers(void **state)
 
     parse_ok(&c, BITNET "}");
     l = &c.model->layers[1];
-    assert_true(l->norm[CTW_AT_HEADS_OUT].present &&
-                l->norm[ctw_norm_at(CTW_MLP, CTW_AT_INNER)].present);
-    assert_true(l->branch[CTW_MLP].dense.gated && l->branch[CTW_MLP].dense.act == CTW_ACT_RELU2);
+    assert_true(l->norm[CTW_AT_HEADS_OUT].present);
+    assert_true(l->norm[ctw_norm_at(CTW_MLP, CTW_AT_INNER)].present);
+    assert_true(l->branch[CTW_MLP].dense.gated);
+    assert_true(l->branch[CTW_MLP].dense.act == CTW_ACT_RELU2);
     ctw_config_close(&c);
 }
 

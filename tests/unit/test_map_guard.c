@@ -108,7 +108,8 @@ static void a_writable_map_of_two(void **state)
                    ctw_map_guard_add(start, N_PAGES * PAGE, true)};
     assert_int_equal(ftruncate(fd, PAGE), 0);
     to[2 * PAGE] = 7; /* the first touch writes */
-    assert_true(ctw_map_guard_hit(place[0]) && ctw_map_guard_hit(place[1]));
+    assert_true(ctw_map_guard_hit(place[0]));
+    assert_true(ctw_map_guard_hit(place[1]));
     assert_int_equal(map[2 * PAGE], 7);
     assert_int_equal(map[3 * PAGE], 0);
     assert_int_equal(map[0], 1);
@@ -158,7 +159,8 @@ static void expect_death(void (*act)(void))
         _exit(0);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    assert_true(WIFSIGNALED(status));
+    assert_true(WTERMSIG(status) == SIGBUS);
 }
 
 static void touch_an_unguarded_map(void)

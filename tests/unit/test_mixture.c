@@ -70,11 +70,16 @@ static void a_mixture(void **state)
     struct ctw_model *m = open_ok(c);
     const struct ctw_mixture *x = &m->layers[1].branch[CTW_MLP].mixture;
     assert_int_equal(x->route.n_experts, N_EXPERTS);
-    assert_true(x->route.chosen == 2 && x->route.normalised && x->inner == INNER && x->gated);
+    assert_true(x->route.chosen == 2);
+    assert_true(x->route.normalised);
+    assert_true(x->inner == INNER);
+    assert_true(x->gated);
     assert_int_equal(x->route.score, CTW_SCORE_SOFTMAX);
     const struct ctw_matrix *down = &m->layers[1].expert[3 * CTW_N_EXPERT_MATRICES + CTW_X_DOWN];
     assert_string_equal(down->name, LAYER "mlp.experts.3.down_proj");
-    assert_true(down->weight.n == 32 && down->weight.k == INNER && !x->has_shared);
+    assert_true(down->weight.n == 32);
+    assert_true(down->weight.k == INNER);
+    assert_true(!x->has_shared);
     assert_int_equal(m->n_params, 2 * 512 + 2 * 1024 + 2 * 512 + 12 * MATRIX + 128 + 3 * 32 + 16);
     ctw_model_close(m);
 }
@@ -204,7 +209,8 @@ static void packed_stacks(void **state)
     struct ctw_model *m = open_ok(c);
     const struct ctw_matrix *last = last_of(m, CTW_X_GATE_UP);
     assert_int_equal(last->weight.format->id, CTW_FORMAT_pack_quantized);
-    assert_true(ctw_part_offset(last, CTW_PART_VALUES) == 1536 && last->weight.bits == 4);
+    assert_true(ctw_part_offset(last, CTW_PART_VALUES) == 1536);
+    assert_true(last->weight.bits == 4);
     assert_true(ctw_part_offset(last, CTW_PART_SCALE) == 384);
     ctw_model_close(m);
 

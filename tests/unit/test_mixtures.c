@@ -36,22 +36,24 @@
     FAMILY("Gemma4ForCausalLM", "gemma4_text")                                                     \
     ", \"hidden_size_per_layer_input\": 0, \"enable_moe_block\": true"
 
+struct defaults {
+    const char *text;
+    int64_t vocab, hidden, length;
+    int n_layers, n_head, n_kv, head, dense; /* dense: layers before the first mixture */
+    int64_t dense_inner, shared_inner;       /* 0: there is none */
+    int n_experts, chosen;
+    int64_t inner;
+    enum ctw_score score;
+    bool normalised;
+    double scale, theta;
+    bool tied;
+};
+
 /* What the families' own classes have when a file says nothing. */
 static void families_have_their_defaults(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text;
-        int64_t vocab, hidden, length;
-        int n_layers, n_head, n_kv, head, dense; /* dense: layers before the first mixture */
-        int64_t dense_inner, shared_inner;       /* 0: there is none */
-        int n_experts, chosen;
-        int64_t inner;
-        enum ctw_score score;
-        bool normalised;
-        double scale, theta;
-        bool tied;
-    } rows[] = {
+    static const struct defaults rows[] = {
         {GLM "}", 151552, 4096, 131072, 46, 96, 8, 128, 1, 10944, 1408, 128, 8, 1408,
          CTW_SCORE_SIGMOID, true, 1, 10000, false},
         {DOTS "}", 152064, 4608, 2048, 62, 32, 32, 144, 0, 0, 2816, 128, 6, 1408, CTW_SCORE_SIGMOID,
@@ -90,21 +92,26 @@ static void families_have_their_defaults(void **state)
         const struct ctw_layer *first = &m->layers[1], *mixed = &m->layers[1 + rows[i].dense];
         const struct ctw_route_rule *route = &mixed->branch[CTW_MLP].mixture.route;
         print_message("%s\n", rows[i].text);
-        assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
-        assert_true(m->max_length == rows[i].length && m->tied == rows[i].tied);
-        assert_true(m->n_decoders == rows[i].n_layers &&
-                    first->branch[CTW_MIXER].attention.n_head == rows[i].n_head);
-        assert_true(first->branch[CTW_MIXER].attention.n_kv == rows[i].n_kv &&
-                    first->branch[CTW_MIXER].attention.head == rows[i].head);
-        if (rows[i].dense > 0)
-            assert_true(first->n_experts == 0 &&
-                        ctw_layer_facts(first).inner == rows[i].dense_inner);
+        assert_true(m->vocab == rows[i].vocab);
+        assert_true(m->hidden == rows[i].hidden);
+        assert_true(m->max_length == rows[i].length);
+        assert_true(m->tied == rows[i].tied);
+        assert_true(m->n_decoders == rows[i].n_layers);
+        assert_true(first->branch[CTW_MIXER].attention.n_head == rows[i].n_head);
+        assert_true(first->branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
+        assert_true(first->branch[CTW_MIXER].attention.head == rows[i].head);
+        if (rows[i].dense > 0) {
+            assert_true(first->n_experts == 0);
+            assert_true(ctw_layer_facts(first).inner == rows[i].dense_inner);
+        }
         assert_true(ctw_layer_facts(mixed).inner == rows[i].shared_inner);
-        assert_true(route->n_experts == rows[i].n_experts && route->chosen == rows[i].chosen);
-        assert_true(mixed->branch[CTW_MLP].mixture.inner == rows[i].inner &&
-                    route->score == rows[i].score);
+        assert_true(route->n_experts == rows[i].n_experts);
+        assert_true(route->chosen == rows[i].chosen);
+        assert_true(mixed->branch[CTW_MLP].mixture.inner == rows[i].inner);
+        assert_true(route->score == rows[i].score);
         assert_true(route->normalised == rows[i].normalised);
-        assert_true(fabs(route->scale - rows[i].scale) < 1e-6 && c.rope[0].theta == rows[i].theta);
+        assert_true(fabs(route->scale - rows[i].scale) < 1e-6);
+        assert_true(c.rope[0].theta == rows[i].theta);
         ctw_config_close(&c);
     }
 }
@@ -138,20 +145,24 @@ static void tensors_have_the_families_names(void **state)
            NAMES("model.layers.0.self_attn.sinks", "model.layers.0.mlp.router",
                  "model.layers.0.mlp.router.bias", "model.layers.0.mlp.experts.gate_up_proj",
                  "model.layers.0.mlp.experts.gate_up_proj_bias"));
-    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == 128 &&
-                c.model->layers[2].branch[CTW_MIXER].attention.window == 0);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == 128);
+    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.window == 0);
     /* Not "Linear": a stack that is stored dense is a bare parameter. */
     const struct ctw_want *stack = find(&c, "model.layers.0.mlp.experts.gate_up_proj");
     assert_string_equal(stack->class_name, CTW_CLASS_EXPERTS);
     const struct ctw_glu *glu = &c.model->layers[1].branch[CTW_MLP].mixture.glu;
-    assert_true(glu->kind == CTW_GLU_OFFSET && glu->limit == 7 && glu->alpha == 1.702f);
-    assert_true(c.rope[0].type == CTW_ROPE_YARN && c.rope[0].factor == 32);
+    assert_true(glu->kind == CTW_GLU_OFFSET);
+    assert_true(glu->limit == 7);
+    assert_true(glu->alpha == 1.702f);
+    assert_true(c.rope[0].type == CTW_ROPE_YARN);
+    assert_true(c.rope[0].factor == 32);
     assert_true(c.rope[0].theta == 150000);
     ctw_config_close(&c);
 
     /* theta alone leaves the class's own YaRN. */
     parse_ok(&c, GPT_OSS ", \"rope_theta\": 500.0, \"rope_scaling\": null}");
-    assert_true(c.rope[0].type == CTW_ROPE_YARN && c.rope[0].theta == 500);
+    assert_true(c.rope[0].type == CTW_ROPE_YARN);
+    assert_true(c.rope[0].theta == 500);
     ctw_config_close(&c);
 
     expect(&c, GRANITE "}",
@@ -165,8 +176,8 @@ static void tensors_have_the_families_names(void **state)
                  "model.layers.4.moe.router_bias", "model.layers.5.share_expert.down_proj",
                  "model.layers.0.self_attn.g_proj", "model.layers.6.mlp.gate_proj"));
     assert_true(c.model->layers[5].branch[CTW_MLP].mixture.glu.kind == CTW_GLU_CLAMPED_ACT);
-    assert_true(c.model->layers[5].branch[CTW_MLP].mixture.glu.limit == 2 &&
-                c.model->layers[5].branch[CTW_MLP].mixture.shared.glu.limit == 0);
+    assert_true(c.model->layers[5].branch[CTW_MLP].mixture.glu.limit == 2);
+    assert_true(c.model->layers[5].branch[CTW_MLP].mixture.shared.glu.limit == 0);
     ctw_config_close(&c);
 
     expect(&c, GEMMA4 ", \"num_experts\": 8, \"top_k_experts\": 2, \"moe_intermediate_size\": 64}",
@@ -268,17 +279,21 @@ static void layers_differ(void **state)
     struct ctw_config c;
     parse_ok(&c, LLAMA4 ", \"no_rope_layers\": [], \"interleave_moe_layer_step\": 2}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(l[0].branch[CTW_MIXER].attention.rope == 0 &&
-                l[0].branch[CTW_MIXER].attention.chunk == 8192 &&
-                !l[0].branch[CTW_MIXER].attention.q_factors);
-    assert_true(l[0].branch[CTW_MIXER].attention.norms_after_rope && l[0].norm[CTW_AT_Q].present);
-    assert_true(l[3].branch[CTW_MIXER].attention.rope == -1 &&
-                l[3].branch[CTW_MIXER].attention.chunk == 0 &&
-                l[3].branch[CTW_MIXER].attention.q_factors);
+    assert_true(l[0].branch[CTW_MIXER].attention.rope == 0);
+    assert_true(l[0].branch[CTW_MIXER].attention.chunk == 8192);
+    assert_true(!l[0].branch[CTW_MIXER].attention.q_factors);
+    assert_true(l[0].branch[CTW_MIXER].attention.norms_after_rope);
+    assert_true(l[0].norm[CTW_AT_Q].present);
+    assert_true(l[3].branch[CTW_MIXER].attention.rope == -1);
+    assert_true(l[3].branch[CTW_MIXER].attention.chunk == 0);
+    assert_true(l[3].branch[CTW_MIXER].attention.q_factors);
     assert_false(l[3].norm[CTW_AT_Q].present);
-    assert_true(ctw_layer_facts(&l[0]).inner == 16384 && l[0].n_experts == 0);
-    assert_true(ctw_layer_facts(&l[1]).inner == 8192 && l[1].branch[CTW_MLP].mixture.on_input);
-    assert_true(c.model->q_factor_beta == 0.1 && c.model->q_factor_length == 8192);
+    assert_true(ctw_layer_facts(&l[0]).inner == 16384);
+    assert_true(l[0].n_experts == 0);
+    assert_true(ctw_layer_facts(&l[1]).inner == 8192);
+    assert_true(l[1].branch[CTW_MLP].mixture.on_input);
+    assert_true(c.model->q_factor_beta == 0.1);
+    assert_true(c.model->q_factor_length == 8192);
     assert_true(c.model->q_factor_first == 1);
     ctw_config_close(&c);
 }
@@ -291,28 +306,29 @@ static void windows_and_heads_differ(void **state)
     const struct ctw_layer *l;
     parse_ok(&c, MIMO ", \"sliding_window_size\": 128, \"routed_scaling_factor\": null}");
     l = &c.model->layers[1];
-    assert_true(l[0].branch[CTW_MIXER].attention.window == 0 &&
-                l[0].branch[CTW_MIXER].attention.n_kv == 4 &&
-                l[0].branch[CTW_MIXER].attention.head_v == 128);
-    assert_true(l[1].branch[CTW_MIXER].attention.window == 129 &&
-                l[1].branch[CTW_MIXER].attention.n_kv == 8 &&
-                l[5].branch[CTW_MIXER].attention.window == 0);
-    assert_true(c.rope[0].rot_dim == 64 && c.rope[1].theta == 10000);
+    assert_true(l[0].branch[CTW_MIXER].attention.window == 0);
+    assert_true(l[0].branch[CTW_MIXER].attention.n_kv == 4);
+    assert_true(l[0].branch[CTW_MIXER].attention.head_v == 128);
+    assert_true(l[1].branch[CTW_MIXER].attention.window == 129);
+    assert_true(l[1].branch[CTW_MIXER].attention.n_kv == 8);
+    assert_true(l[5].branch[CTW_MIXER].attention.window == 0);
+    assert_true(c.rope[0].rot_dim == 64);
+    assert_true(c.rope[1].theta == 10000);
     assert_non_null(find(&c, "model.layers.1.self_attn.attention_sink_bias"));
     assert_null(find(&c, "model.layers.0.self_attn.attention_sink_bias"));
     ctw_config_close(&c);
 
     parse_ok(&c, MIMO "}");
-    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.window == 129 &&
-                c.model->layers[2].branch[CTW_MIXER].attention.v_factor == 0.707f);
+    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.window == 129);
+    assert_true(c.model->layers[2].branch[CTW_MIXER].attention.v_factor == 0.707f);
     ctw_config_close(&c);
 
     /* What the experts add is normed: no score shows whether weights add up to 1, but for eps. */
     parse_ok(&c, GEMMA4 ", \"num_experts\": 8, \"top_k_experts\": 2, "
                         "\"moe_intermediate_size\": 64}");
     l = &c.model->layers[1];
-    assert_true(l->branch[CTW_MLP].mixture.route.normalised &&
-                l->norm[ctw_norm_at(CTW_MLP, CTW_AT_EXPERTS_OUT)].present);
+    assert_true(l->branch[CTW_MLP].mixture.route.normalised);
+    assert_true(l->norm[ctw_norm_at(CTW_MLP, CTW_AT_EXPERTS_OUT)].present);
     ctw_config_close(&c);
 
     parse_ok(&c, HUNYUAN ", \"num_experts\": 8, \"num_hidden_layers\": 2, \"moe_topk\": [2, 3]}");
@@ -322,8 +338,10 @@ static void windows_and_heads_differ(void **state)
 
     parse_ok(&c, ERNIE ", \"moe_layer_interval\": 2, \"moe_layer_end_index\": 5}");
     l = &c.model->layers[1];
-    assert_true(l[1].n_experts == 64 && l[2].n_experts == 0);
-    assert_true(l[5].n_experts == 64 && l[7].n_experts == 0);
+    assert_true(l[1].n_experts == 64);
+    assert_true(l[2].n_experts == 0);
+    assert_true(l[5].n_experts == 64);
+    assert_true(l[7].n_experts == 0);
     ctw_config_close(&c);
 
     parse_ok(&c,
@@ -331,10 +349,11 @@ static void windows_and_heads_differ(void **state)
                     "\"mlp_layer_types\": [\"sparse\", \"dense\"], \"layer_types\": "
                     "[\"full_attention\", \"sliding_attention\"], \"gating\": \"per-element\"}");
     l = &c.model->layers[1];
-    assert_true(l[0].branch[CTW_MIXER].attention.n_head == 48 &&
-                l[1].branch[CTW_MIXER].attention.n_head == 64 &&
-                l[1].branch[CTW_MIXER].attention.window == 512);
-    assert_true(l[0].n_experts == 256 && l[1].n_experts == 0);
+    assert_true(l[0].branch[CTW_MIXER].attention.n_head == 48);
+    assert_true(l[1].branch[CTW_MIXER].attention.n_head == 64);
+    assert_true(l[1].branch[CTW_MIXER].attention.window == 512);
+    assert_true(l[0].n_experts == 256);
+    assert_true(l[1].n_experts == 0);
     assert_true(find(&c, "model.layers.1.self_attn.g_proj")->n == 64 * 128);
     ctw_config_close(&c);
 
@@ -343,8 +362,8 @@ static void windows_and_heads_differ(void **state)
     ctw_config_close(&c);
 
     parse_ok(&c, OLMOE ", \"clip_qkv\": 8}");
-    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.limit == 8 &&
-                c.model->layers[1].branch[CTW_MIXER].attention.limits_normed);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.limit == 8);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.limits_normed);
     ctw_config_close(&c);
 }
 

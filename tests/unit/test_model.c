@@ -27,20 +27,28 @@ static void a_dense_model(void **state)
     assert_string_equal(m->architecture, "LlamaForCausalLM");
     assert_int_equal(m->n_layers, 3);
     assert_int_equal(m->n_decoders, 1);
-    assert_true(m->dtype == CTW_BF16 && m->hidden == 32 && m->vocab == 16 && !m->tied);
-    assert_true(m->max_length == 128 && m->activations == NULL && m->weight_bits == 0);
+    assert_true(m->dtype == CTW_BF16);
+    assert_true(m->hidden == 32);
+    assert_true(m->vocab == 16);
+    assert_true(!m->tied);
+    assert_true(m->max_length == 128);
+    assert_true(m->activations == NULL);
+    assert_true(m->weight_bits == 0);
     /* 2 embeddings, q, o, k, v, 3 of the MLP, 3 norms */
     assert_int_equal(m->n_params, 2 * 512 + 2 * 1024 + 2 * 512 + 3 * 2048 + 3 * 32);
     const struct ctw_layer *l = &m->layers[1];
-    assert_true(
-        l->branch[CTW_MIXER].attention.n_head == 4 && l->branch[CTW_MIXER].attention.n_kv == 2 &&
-        l->branch[CTW_MIXER].attention.head == 8 && l->branch[CTW_MIXER].attention.window == 0 &&
-        l->branch[CTW_MIXER].attention.rope == 0);
-    assert_true(l->branch[CTW_MIXER].attention.scale == (float)(1 / sqrt(8.0)) &&
-                l->branch[CTW_MLP].dense.inner == 64);
+    assert_true(l->branch[CTW_MIXER].attention.n_head == 4);
+    assert_true(l->branch[CTW_MIXER].attention.n_kv == 2);
+    assert_true(l->branch[CTW_MIXER].attention.head == 8);
+    assert_true(l->branch[CTW_MIXER].attention.window == 0);
+    assert_true(l->branch[CTW_MIXER].attention.rope == 0);
+    assert_true(l->branch[CTW_MIXER].attention.scale == (float)(1 / sqrt(8.0)));
+    assert_true(l->branch[CTW_MLP].dense.inner == 64);
     assert_string_equal(l->matrix[CTW_M_K].name, LAYER "self_attn.k_proj");
-    assert_true(l->matrix[CTW_M_K].weight.n == 16 && l->matrix[CTW_M_K].weight.k == 32);
-    assert_true(l->matrix[CTW_M_QKV].name == NULL && l->vector[CTW_V_Q_BIAS] == NULL);
+    assert_true(l->matrix[CTW_M_K].weight.n == 16);
+    assert_true(l->matrix[CTW_M_K].weight.k == 32);
+    assert_true(l->matrix[CTW_M_QKV].name == NULL);
+    assert_true(l->vector[CTW_V_Q_BIAS] == NULL);
     assert_non_null(l->vector[ctw_norm_weight(CTW_AT_MLP)]);
     assert_non_null(m->layers[2].vector[ctw_norm_weight(CTW_AT_HEAD)]);
     assert_int_equal(m->rope[0].rot_dim, 8);
@@ -75,8 +83,9 @@ static void tied_heads(void **state)
     drop(c, "lm_head.weight");
     m = open_ok(c);
     const struct ctw_matrix *head = &m->layers[2].matrix[CTW_M_HEAD];
-    assert_true(m->tied && head->part[CTW_PART_VALUES] ==
-                               m->layers[0].matrix[CTW_M_EMBED].part[CTW_PART_VALUES]);
+    assert_true(m->tied);
+    assert_true(head->part[CTW_PART_VALUES] ==
+                m->layers[0].matrix[CTW_M_EMBED].part[CTW_PART_VALUES]);
     assert_string_equal(head->name, "lm_head");
     assert_int_equal(m->n_params, 512 + 2 * 1024 + 2 * 512 + 3 * 2048 + 3 * 32);
     ctw_model_close(m);
@@ -228,7 +237,9 @@ static void quantised_matrices(void **state)
     PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
     struct ctw_model *m = open_ok(c);
     const struct ctw_weight *w = &m->layers[1].matrix[CTW_M_Q].weight;
-    assert_true(w->format->id == CTW_FORMAT_pack_quantized && w->bits == 4 && w->group_size == 16);
+    assert_true(w->format->id == CTW_FORMAT_pack_quantized);
+    assert_true(w->bits == 4);
+    assert_true(w->group_size == 16);
     assert_string_equal(m->activations, "int8 token dynamic");
     assert_true(m->weight_bits == 5.0); /* 4 + 16 / 16 */
     ctw_model_close(m);

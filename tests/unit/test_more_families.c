@@ -75,16 +75,18 @@ static void families_have_their_defaults(void **state)
         parse_ok(&c, rows[i].text);
         const struct ctw_model *m = c.model;
         const struct ctw_layer *l = &m->layers[1];
-        assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
-        assert_true(m->max_length == rows[i].length &&
-                    l->branch[CTW_MLP].dense.inner == rows[i].inner);
+        assert_true(m->vocab == rows[i].vocab);
+        assert_true(m->hidden == rows[i].hidden);
+        assert_true(m->max_length == rows[i].length);
+        assert_true(l->branch[CTW_MLP].dense.inner == rows[i].inner);
         assert_int_equal(m->length_limit, rows[i].limit);
         assert_int_equal(m->n_decoders, rows[i].n_layers);
-        assert_true(l->branch[CTW_MIXER].attention.n_head == rows[i].n_head &&
-                    l->branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
+        assert_true(l->branch[CTW_MIXER].attention.n_head == rows[i].n_head);
+        assert_true(l->branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
         assert_int_equal(l->branch[CTW_MIXER].attention.head, rows[i].head);
         assert_int_equal(m->n_ropes == 0 ? 0 : m->rope[0].rot_dim, rows[i].rot_dim);
-        assert_true(m->tied == rows[i].tied && l->branch[CTW_MLP].beside == rows[i].parallel);
+        assert_true(m->tied == rows[i].tied);
+        assert_true(l->branch[CTW_MLP].beside == rows[i].parallel);
         assert_null(c.unread.text);
         ctw_config_close(&c);
     }
@@ -158,38 +160,47 @@ static void factors(void **state)
 
     parse_ok(&c, MINICPM ", \"scale_emb\": 12, \"scale_depth\": 1.4, \"dim_model_base\": 256}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(c.model->embed_scale == 12.0f && c.model->head_scale == 0.0625f);
-    assert_true(l->branch[CTW_MIXER].factor == (float)(1.4 / sqrt(32)) &&
-                l->branch[CTW_MLP].factor == l->branch[CTW_MIXER].factor);
+    assert_true(c.model->embed_scale == 12.0f);
+    assert_true(c.model->head_scale == 0.0625f);
+    assert_true(l->branch[CTW_MIXER].factor == (float)(1.4 / sqrt(32)));
+    assert_true(l->branch[CTW_MLP].factor == l->branch[CTW_MIXER].factor);
     ctw_config_close(&c);
 
     /* Heads 31 and 32 of 40 have the slopes of 32 heads, and of 64: 2^-8 and 2^-(1/8). */
     parse_ok(&c, BAICHUAN ", \"vocab_size\": 125696, \"model_max_length\": 8192}");
-    assert_true(c.model->alibi[31] == 0x1p-8f && c.model->alibi[32] == (float)pow(2, -0.125));
-    assert_true(c.model->unit_head && c.model->max_length == 8192);
+    assert_true(c.model->alibi[31] == 0x1p-8f);
+    assert_true(c.model->alibi[32] == (float)pow(2, -0.125));
+    assert_true(c.model->unit_head);
+    assert_true(c.model->max_length == 8192);
     ctw_config_close(&c);
     parse_ok(&c, BAICHUAN ROTATED ", \"z_loss_weight\": 0, \"vocab_size\": 70000}");
-    assert_true(c.model->unit_head && c.model->alibi == NULL);
+    assert_true(c.model->unit_head);
+    assert_true(c.model->alibi == NULL);
     ctw_config_close(&c);
     parse_ok(&c, "{\"architectures\": [\"BaiChuanForCausalLM\"]" ROTATED "}");
-    assert_true(!c.model->unit_head && c.model->alibi == NULL);
+    assert_true(!c.model->unit_head);
+    assert_true(c.model->alibi == NULL);
     ctw_config_close(&c);
 
     parse_ok(&c, CHATGLM ", \"rope_ratio\": 500, \"padded_vocab_size\": 151552}");
-    assert_true(c.rope[0].theta == 5e6 && c.model->rope[0].pairing == CTW_ROPE_INTERLEAVED);
+    assert_true(c.rope[0].theta == 5e6);
+    assert_true(c.model->rope[0].pairing == CTW_ROPE_INTERLEAVED);
     ctw_config_close(&c);
 
     /* The second block's queries; the first block's keys, which are behind its values. */
     parse_ok(&c, CODEGEN "}");
     const struct ctw_product *qkv = &c.model->layers[1].product[CTW_P_QKV];
-    assert_true(qkv->n_shards == 12 && qkv->shard[1].row0 == 3 * 1024);
-    assert_true(qkv->shard[4].row0 == 2 * 1024 && qkv->shard[8].row0 == 1024);
+    assert_true(qkv->n_shards == 12);
+    assert_true(qkv->shard[1].row0 == 3 * 1024);
+    assert_true(qkv->shard[4].row0 == 2 * 1024);
+    assert_true(qkv->shard[8].row0 == 1024);
     ctw_config_close(&c);
 
     parse_ok(&c, MOLMO "}");
     const struct ctw_rows *gate =
         &c.model->layers[1].product[ctw_product_at(CTW_MLP, CTW_P_GATE_UP)].shard[0];
-    assert_true(gate[0].row0 == 5504 && gate[1].row0 == 0);
+    assert_true(gate[0].row0 == 5504);
+    assert_true(gate[1].row0 == 0);
     assert_true(ctw_name_is_apart(&c, "model.vision_backbone.image_vit.patch_embedding.weight"));
     ctw_config_close(&c);
 
@@ -208,11 +219,11 @@ static void layers_without_a_half(void **state)
              NAS "[{" ATTENTION ", \"ffn\": {\"no_op\": true, \"ffn_mult\": null}}, "
                  "{\"attention\": {\"no_op\": true, \"replace_with_linear\": false}, " MLP "}]}");
     const struct ctw_layer *first = &c.model->layers[1], *second = &c.model->layers[2];
-    assert_true(first->branch[CTW_MIXER].attention.n_head == 32 &&
-                first->branch[CTW_MIXER].attention.n_kv == 4 &&
-                first->branch[CTW_MLP].dense.inner == 0);
-    assert_true(second->branch[CTW_MIXER].kind == CTW_KIND_none &&
-                second->branch[CTW_MLP].dense.inner == 3584);
+    assert_true(first->branch[CTW_MIXER].attention.n_head == 32);
+    assert_true(first->branch[CTW_MIXER].attention.n_kv == 4);
+    assert_true(first->branch[CTW_MLP].dense.inner == 0);
+    assert_true(second->branch[CTW_MIXER].kind == CTW_KIND_none);
+    assert_true(second->branch[CTW_MLP].dense.inner == 3584);
     assert_null(find(&c, "model.layers.0.post_attention_layernorm.weight"));
     assert_null(find(&c, "model.layers.1.input_layernorm.weight"));
     assert_null(find(&c, "model.layers.1.self_attn.q_proj"));

@@ -26,8 +26,11 @@ static void fp8_in_blocks_and_whole(void **state)
     c->config = QUANTISED(BLOCKS ", \"modules_to_not_convert\": [\"lm_head\", \"k_proj\"]");
     set_parts(c, &fp8_blocks);
     struct ctw_weight w = q_weight(c, "float8 group 24 dynamic");
-    assert_true(w.format->id == CTW_FORMAT_float_quantized && w.dtype == CTW_F32);
-    assert_true(w.group_rows == 16 && w.group_size == 24 && w.n_groups == 2);
+    assert_true(w.format->id == CTW_FORMAT_float_quantized);
+    assert_true(w.dtype == CTW_F32);
+    assert_true(w.group_rows == 16);
+    assert_true(w.group_size == 24);
+    assert_true(w.n_groups == 2);
     find(c, Q ".weight_scale_inv")->shape = "1, 4";
     expect_refusal(c, "weight_scale_inv: found F32 [1, 4], expected [2, 2] (strategy block");
     find(c, Q ".weight_scale_inv")->shape = "4";
@@ -39,7 +42,8 @@ static void fp8_in_blocks_and_whole(void **state)
     expect_refusal(c, "expected [2, 2] (strategy block, 16 x 24)");
     c->config = QUANTISED(FP8 ", \"weight_block_size\": null");
     w = q_weight(c, "float8 token dynamic");
-    assert_true(w.scale_stride == 0 && w.dtype == CTW_F32);
+    assert_true(w.scale_stride == 0);
+    assert_true(w.dtype == CTW_F32);
     c->config = QUANTISED("\"activation_scheme\": \"static\", \"ignored_layers\": []");
     (void)q_weight(c, "float8 tensor static");
     find(c, Q ".input_scale")->name = Q ".activation_scale";
@@ -49,7 +53,9 @@ static void fp8_in_blocks_and_whole(void **state)
     expect_refusal(c, "[32, 1] (strategy channel)");
     *find(c, Q ".weight_scale") = (struct tensor){Q ".weight_scale", "F32", "32, 1", 128, NULL};
     w = q_weight(c, "float8 token dynamic");
-    assert_true(w.group_rows == 1 && w.n_groups == 1 && w.scale_stride == 1);
+    assert_true(w.group_rows == 1);
+    assert_true(w.n_groups == 1);
+    assert_true(w.scale_stride == 1);
     /* A message names the tensor that the file has. */
     c->config = QUANTISED(BLOCKS);
     expect_refusal(c, Q ": weight_scale: found F32 [32, 1], expected [2, 2]");
@@ -104,8 +110,10 @@ static void fp8_with_exponents(void **state)
         c->config = rows[i / 2].config;
         struct ctw_model *m = open_ok(c);
         const struct ctw_weight *w = &m->layers[1].matrix[CTW_M_Q].weight;
-        assert_true(w->format->id == rows[i / 2].format && w->dtype == CTW_BF16);
-        assert_true(w->group_rows == rows[i / 2].rows && w->group_size == rows[i / 2].columns);
+        assert_true(w->format->id == rows[i / 2].format);
+        assert_true(w->dtype == CTW_BF16);
+        assert_true(w->group_rows == rows[i / 2].rows);
+        assert_true(w->group_size == rows[i / 2].columns);
         ctw_model_close(m);
     }
     c->config = QUANTISED(MXFP8);
@@ -130,7 +138,8 @@ static void fp8_stacks_of_experts(void **state)
     struct ctw_model *m = open_ok(c);
     const struct ctw_matrix *second = &m->layers[1].expert[CTW_N_EXPERT_MATRICES];
     const struct ctw_weight *down = &second[CTW_X_DOWN].weight;
-    assert_true(down->format->id == CTW_FORMAT_float_quantized && down->n_groups == 3);
+    assert_true(down->format->id == CTW_FORMAT_float_quantized);
+    assert_true(down->n_groups == 3);
     assert_true(ctw_part_offset(&second[CTW_X_DOWN], CTW_PART_SCALE) == 24);
     assert_true(ctw_part_offset(&second[CTW_X_GATE_UP], CTW_PART_SCALE) == 64);
     ctw_model_close(m);
@@ -181,8 +190,11 @@ static void modelopt_says_it_in_either_file(void **state)
                           "{\"dynamic\": false, \"num_bits\": 8, \"type\": \"float\"}");
     struct ctw_weight w =
         q_weight(c, "float4 tensor_group 16 local; K/V cache float8 tensor static");
-    assert_true(w.format->id == CTW_FORMAT_nvfp4_modelopt && w.dtype == CTW_F32);
-    assert_true(w.group_size == 16 && w.bits == 4 && w.n_groups == 2);
+    assert_true(w.format->id == CTW_FORMAT_nvfp4_modelopt);
+    assert_true(w.dtype == CTW_F32);
+    assert_true(w.group_size == 16);
+    assert_true(w.bits == 4);
+    assert_true(w.n_groups == 2);
     c->config = BF16_CONFIG;
     expect_refusal(c, "is a tensor of format \"ModelOpt NVFP4\"");
     write_beside(c, file,
@@ -235,7 +247,9 @@ static void modelopt_mixes_algorithms(void **state)
                           "\": {\"quant_algo\": \"FP8_PB_WO\"}, \"" LAYER
                           "mlp\": {\"quant_algo\": \"NVFP4\"}}");
     struct ctw_weight w = q_weight(c, "float4 tensor_group 16 local");
-    assert_true(w.group_rows == 128 && w.group_size == 128 && w.n_groups == 1);
+    assert_true(w.group_rows == 128);
+    assert_true(w.group_size == 128);
+    assert_true(w.n_groups == 1);
 }
 
 /* Its algorithms whose tensors are those of other formats */
@@ -247,7 +261,9 @@ static void modelopt_in_other_formats(void **state)
     find(c, Q ".weight_scale")->bytes = 32;
     c->config = QUANTISED("\"quant_algo\": \"W4A8_NVFP4_FP8\", \"group_size\": 32");
     struct ctw_weight w = q_weight(c, "float8 tensor static");
-    assert_true(w.format->id == CTW_FORMAT_nvfp4_modelopt && w.group_size == 32 && w.n_groups == 1);
+    assert_true(w.format->id == CTW_FORMAT_nvfp4_modelopt);
+    assert_true(w.group_size == 32);
+    assert_true(w.n_groups == 1);
     set_parts(c, &(struct parts){{Q ".weight", "U8", "32, 16", 512, NULL},
                                  {Q ".weight_scale", "U8", "32, 1", 32, NULL},
                                  {NULL, NULL, NULL, 0, NULL}});
@@ -259,8 +275,11 @@ static void modelopt_in_other_formats(void **state)
                                  {Q ".input_scale", "F32", "", 4, NULL}});
     c->config = QUANTISED("\"quant_algo\": \"W8A8_SQ_PER_CHANNEL\"");
     w = q_weight(c, "int8 tensor static");
-    assert_true(w.format->id == CTW_FORMAT_int_quantized && w.dtype == CTW_F32);
-    assert_true(w.symmetric && w.bits == 8 && w.group_size == 32);
+    assert_true(w.format->id == CTW_FORMAT_int_quantized);
+    assert_true(w.dtype == CTW_F32);
+    assert_true(w.symmetric);
+    assert_true(w.bits == 8);
+    assert_true(w.group_size == 32);
     c->config = QUANTISED("\"quant_algo\": \"FP8\""); /* the tensors decide */
     assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_int_quantized);
     /* What a cache adds to keys and values */
@@ -280,8 +299,12 @@ static void modelopt_scales_inputs(void **state)
                                  {NULL, NULL, NULL, 0, NULL}});
     c->config = QUANTISED("\"quant_algo\": \"W4A16_AWQ\"");
     struct ctw_weight w = q_weight(c, NULL);
-    assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.dtype == CTW_F32 && w.bits == 4);
-    assert_true(w.group_size == 16 && w.n_groups == 2 && w.scale_stride == 2);
+    assert_true(w.format->id == CTW_FORMAT_modelopt_awq);
+    assert_true(w.dtype == CTW_F32);
+    assert_true(w.bits == 4);
+    assert_true(w.group_size == 16);
+    assert_true(w.n_groups == 2);
+    assert_true(w.scale_stride == 2);
     add(c, Q ".pre_quant_scale", "BF16", "32", 64, NULL);
     add(c, Q ".weight_scale_2", "F32", "", 4, NULL);
     c->config = QUANTISED("\"quant_algo\": \"W4A8_AWQ\"");
@@ -295,7 +318,8 @@ static void modelopt_scales_inputs(void **state)
     add(c, Q ".pre_quant_scale", "BF16", "32", 64, NULL);
     c->config = QUANTISED("\"quant_algo\": \"NVFP4_AWQ\"");
     w = q_weight(c, "float4 tensor_group 16 local");
-    assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.group_size == 16);
+    assert_true(w.format->id == CTW_FORMAT_modelopt_awq);
+    assert_true(w.group_size == 16);
     find(c, Q ".pre_quant_scale")->shape = "1, 32";
     expect_refusal(c, "pre_quant_scale: found BF16 [1, 32], expected BF16, F16 or F32 [32]");
     set_parts(c, &(struct parts){{Q ".weight", "I8", "32, 32", 1024, NULL},
@@ -303,7 +327,9 @@ static void modelopt_scales_inputs(void **state)
                                  {Q ".pre_quant_scale", "F32", "32", 128, NULL}});
     c->config = QUANTISED("\"quant_algo\": \"W8A8_SQ_PER_CHANNEL\"");
     w = q_weight(c, "int8 tensor static");
-    assert_true(w.format->id == CTW_FORMAT_modelopt_awq && w.bits == 8 && w.group_size == 32);
+    assert_true(w.format->id == CTW_FORMAT_modelopt_awq);
+    assert_true(w.bits == 8);
+    assert_true(w.group_size == 32);
     c->config = QUANTISED("\"quant_algo\": \"FP8\""); /* the tensors decide */
     assert_int_equal(q_weight(c, NULL).format->id, CTW_FORMAT_modelopt_awq);
 }
@@ -362,7 +388,8 @@ static void stored_tensors_decide(void **state)
     struct ctw_model *m = open_ok(c);
     capture_stop(&log);
     const struct ctw_weight *head = &m->layers[2].matrix[CTW_M_HEAD].weight;
-    assert_true(head->format->id == CTW_FORMAT_nvfp4_modelopt && head->group_size == 16);
+    assert_true(head->format->id == CTW_FORMAT_nvfp4_modelopt);
+    assert_true(head->group_size == 16);
     capture_expect(&log, "1 matrix (the first is lm_head) is stored quantised, but not as "
                          "quantization_config says of it");
     capture_expect(&log, "1 matrix (the first is " LAYER "self_attn.o_proj) is stored unquantised, "

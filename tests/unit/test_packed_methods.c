@@ -37,8 +37,13 @@ static void gptq_of_either_version(void **state)
     c->config = QUANTISED(SYM ", \"desc_act\": false");
     set_gptq(c, zeros, NULL);
     struct ctw_weight w = q_weight(c, NULL);
-    assert_true(w.format->id == CTW_FORMAT_gptq && w.bits == 4 && w.dtype == CTW_F16);
-    assert_true(w.group_size == 16 && w.n_groups == 2 && w.zero_less_one && !w.indexed);
+    assert_true(w.format->id == CTW_FORMAT_gptq);
+    assert_true(w.bits == 4);
+    assert_true(w.dtype == CTW_F16);
+    assert_true(w.group_size == 16);
+    assert_true(w.n_groups == 2);
+    assert_true(w.zero_less_one);
+    assert_true(!w.indexed);
     /* The label is wrong in some files; symmetric zero points tell. */
     c->config = QUANTISED(SYM ", \"checkpoint_format\": \"gptq_v2\"");
     assert_true(q_weight(c, NULL).zero_less_one);
@@ -126,7 +131,8 @@ static void auto_round_stores_floats(void **state)
     set_parts(c, &fp8_blocks);
     c->config = AUTO_ROUND("auto_round:fp8", "\"fp\", \"group_size\": [16, 24]");
     w = q_weight(c, NULL);
-    assert_true(w.group_rows == 16 && w.group_size == 24);
+    assert_true(w.group_rows == 16);
+    assert_true(w.group_size == 24);
     set_parts(c, &fp8_tensor);
     c->config = AUTO_ROUND("auto_round:fp8_static",
                            "\"fp\", \"group_size\": 0, \"act_bits\": 8, \"act_group_size\": 0, "
@@ -184,7 +190,8 @@ static void auto_round_mixes_formats(void **state)
         capture_stop(&log);
         const struct ctw_weight *o = &m->layers[1].matrix[CTW_M_O].weight;
         assert_int_equal(m->layers[1].matrix[CTW_M_Q].weight.format->id, CTW_FORMAT_gptq);
-        assert_true(o->format->id == CTW_FORMAT_float_quantized && o->group_rows == 16);
+        assert_true(o->format->id == CTW_FORMAT_float_quantized);
+        assert_true(o->group_rows == 16);
         assert_int_equal(o->group_size, rows[i].columns);
         capture_expect(&log, "k_proj) are stored unquantised, although quantization_config");
         assert_true(rows[i].otherwise == (strstr(log.text, "o_proj) is stored quantised") != NULL));
@@ -253,7 +260,9 @@ static void gptq_rules_by_module(void **state)
                  "{\"w_bit\": 4, \"q_group_size\": 16, \"zero_point\": true, "
                  "\"version\": \"GEMM\"}");
     struct ctw_weight w = q_weight(c, NULL);
-    assert_true(w.format->id == CTW_FORMAT_awq && !w.symmetric && w.group_size == 16);
+    assert_true(w.format->id == CTW_FORMAT_awq);
+    assert_true(!w.symmetric);
+    assert_true(w.group_size == 16);
     remove_beside(c, "quant_config.json");
 }
 

@@ -86,7 +86,9 @@ static void parted_over_devices(void **state)
         size_t pair = n > 3 ? 2 * 20 * 256 : 20 * 256;
         size_t in_ring = (edge > pair ? edge : pair) + all / (size_t)devices;
         size_t whole = 2 * edge + (n > 3 ? pair : 20 * 256) + (all - 2 * edge) / (size_t)devices;
-        assert_true(memory <= in_ring + 1 && memory <= whole + 1 && memory <= all);
+        assert_true(memory <= in_ring + 1);
+        assert_true(memory <= whole + 1);
+        assert_true(memory <= all);
         assert_true(p.unit[0].stays ? p.ring <= pair : p.ring >= edge);
         ctw_placement_free(&p);
     }
@@ -120,14 +122,17 @@ static void released_early(void **state)
         assert_int_equal(ctw_placement_make_parted(&p, &m, devices, &cuts, &err), CTW_OK);
         second = second > early ? second : early;
         size_t most = late == 0 ? early : late + second, memory = p.resident + p.ring;
-        assert_true(p.ring <= most && (late > 0 || p.ring == early) && p.ahead);
+        assert_true(p.ring <= most);
+        assert_true((late > 0 || p.ring == early));
+        assert_true(p.ahead);
         for (int i = 0; i < p.n_units; i++)
             assert_true(p.unit[i].stays || p.unit[i].kind != CTW_UNIT_HELD);
         size_t spare = (size_t)rand() % p.weights, streamed = p.streamed;
         ctw_placement_keep_more(&p, devices, spare);
         double part = (double)p.streamed / devices, before = (double)streamed / devices;
         assert_true((double)(p.resident + p.ring) + part <= (double)(memory + spare) + before + 1);
-        assert_true(p.streamed <= streamed && p.ahead);
+        assert_true(p.streamed <= streamed);
+        assert_true(p.ahead);
         ctw_placement_free(&p);
     }
 }
@@ -199,7 +204,8 @@ static void what_stays_is_spread_over_the_depth(void **state)
     struct ctw_placement p;
     assert_true(place(&p, &m, (2 * 64 + 2 * 16 + 8 * 16) * kib));
     assert_int_equal(p.ring, 2 * 16 * kib);
-    assert_true(p.unit[0].stays && p.unit[N - 1].stays);
+    assert_true(p.unit[0].stays);
+    assert_true(p.unit[N - 1].stays);
     int n = 0, gap = 0, longest = 0;
     for (int i = 1; i < N - 1; i++) {
         n += p.unit[i].stays;

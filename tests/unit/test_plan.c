@@ -95,9 +95,12 @@ static void whole_set_stays_below_the_promise(void **state)
     assert_int_equal(plan.carried, (size_t)plan.carry_rows * 2 * 3 * 64 * 2);
     assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 4);
     const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
-    assert_true(reserve.n_tok == plan.chunk_tokens && reserve.n_vocab == 49152);
-    assert_true(reserve.head_k == 576 && reserve.max_k == 1536);
-    assert_true(reserve.max_head == 64 && reserve.max_group == 3);
+    assert_true(reserve.n_tok == plan.chunk_tokens);
+    assert_true(reserve.n_vocab == 49152);
+    assert_true(reserve.head_k == 576);
+    assert_true(reserve.max_k == 1536);
+    assert_true(reserve.max_head == 64);
+    assert_true(reserve.max_group == 3);
 }
 
 static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
@@ -126,7 +129,8 @@ static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
     const char *enough = strstr(err.msg, "enough for ");
     assert_non_null(enough);
     r.longest = r.total = atoll(enough + strlen("enough for "));
-    assert_true(r.longest > 0 && r.longest < 2048);
+    assert_true(r.longest > 0);
+    assert_true(r.longest < 2048);
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
     r.longest++;
     r.total++;

@@ -70,8 +70,13 @@ static void a_file_of_llm_compressor(void **state)
             "\"transform_config\": {}, \"version\": \"0.19.0\"}}");
     assert_int_equal(o.qc.n_groups, 1);
     const struct ctw_quant_args *a = &o.qc.groups[0].args;
-    assert_true(a->present && a->num_bits == 4 && !a->is_float && !a->symmetric);
-    assert_true(a->strategy == CTW_STRATEGY_GROUP && a->group_size == 128 && !a->actorder_group);
+    assert_true(a->present);
+    assert_true(a->num_bits == 4);
+    assert_true(!a->is_float);
+    assert_true(!a->symmetric);
+    assert_true(a->strategy == CTW_STRATEGY_GROUP);
+    assert_true(a->group_size == 128);
+    assert_true(!a->actorder_group);
     assert_string_equal(a->format, "pack-quantized");
     assert_string_equal(group_of(&o, "model.layers.0.mlp.up_proj", "Linear"), "group_0");
     assert_string_equal(group_of(&o, "lm_head", "Linear"), "");
@@ -180,7 +185,8 @@ static void args_have_their_defaults(void **state)
                  rows[i].weights);
         open_ok(&o, text);
         const struct ctw_quant_args *a = &o.qc.groups[0].args;
-        assert_true(a->present && a->format == NULL);
+        assert_true(a->present);
+        assert_true(a->format == NULL);
         assert_int_equal(a->num_bits, rows[i].bits);
         assert_int_equal(a->strategy, rows[i].strategy);
         assert_int_equal(a->group_size, rows[i].group_size);
@@ -227,7 +233,9 @@ static void presets_and_old_files(void **state)
     open_ok(&o, HEAD "\"format\": \"nvfp4-pack-quantized\", \"config_groups\": {\"nvfp4\": "
                      "[\"Linear\"]}, \"ignore\": null}}");
     const struct ctw_quant_group *g = &o.qc.groups[0];
-    assert_true(g->args.is_float && g->args.num_bits == 4 && g->args.group_size == 16);
+    assert_true(g->args.is_float);
+    assert_true(g->args.num_bits == 4);
+    assert_true(g->args.group_size == 16);
     assert_string_equal(g->activations, "float4 tensor_group 16 local");
     assert_string_equal(group_of(&o, "lm_head", "Linear"), "nvfp4");
     close_it(&o);
@@ -370,10 +378,15 @@ static void transforms(void **state)
                           "\"random-hadamard\", \"head_dim\": 64, \"randomize\": true, "
                           "\"apply\": [{\"targets\": [\"re:.*attn\"], \"location\": "
                           "\"k_cache\", \"inverse\": true}]}}}}}");
-    assert_true(o.qc.n_transforms == 2 && o.qc.transforms[0].n_uses == 0);
+    assert_true(o.qc.n_transforms == 2);
+    assert_true(o.qc.transforms[0].n_uses == 0);
     const struct ctw_transform *r3 = &o.qc.transforms[1];
-    assert_true(r3->type == CTW_TRANSFORM_RANDOM_HADAMARD && r3->permuted && r3->head_dim == 64);
-    assert_true(r3->n_uses == 1 && r3->uses[0].place == CTW_TRANSFORM_KEYS && r3->uses[0].inverse);
+    assert_true(r3->type == CTW_TRANSFORM_RANDOM_HADAMARD);
+    assert_true(r3->permuted);
+    assert_true(r3->head_dim == 64);
+    assert_true(r3->n_uses == 1);
+    assert_true(r3->uses[0].place == CTW_TRANSFORM_KEYS);
+    assert_true(r3->uses[0].inverse);
     close_it(&o);
     refused(TRANSFORM "{\"apply\": [{\"location\": \"input\"}]}}}}}",
             "config_groups.R4: \"type\" is missing");

@@ -47,7 +47,8 @@ static void resident_layers_hold_the_files_bytes(void **state)
             if (t == NULL)
                 continue;
             n_tensors++;
-            assert_true(x != y && (uintptr_t)y % 64 == 0);
+            assert_true(x != y);
+            assert_true((uintptr_t)y % 64 == 0);
             assert_memory_equal(x, y, t->bytes);
         }
         for (int i = 0; i < CTW_N_VECTORS; i++) {

@@ -130,29 +130,36 @@ static void defaults(void **state)
     for (size_t i = 0; i < CTW_COUNT(plain); i++) {
         read_ok(&p, plain[i], 2048);
         assert_int_equal(p.type, CTW_ROPE_DEFAULT);
-        assert_true(p.theta == 10000.0 && p.attention_factor == 1.0);
+        assert_true(p.theta == 10000.0);
+        assert_true(p.attention_factor == 1.0);
     }
     read_ok(&p,
             "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, "
             "\"original_max_position_embeddings\": -1}",
             2048);
-    assert_true(p.factor == 2 && p.original_length == 2048);
+    assert_true(p.factor == 2);
+    assert_true(p.original_length == 2048);
     /* The original length is the maximum one; a null factor is their ratio; 0 is as absent, and so
      * is null, but for truncate, which it makes false. */
     read_ok(&p, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": 0}}",
             2048);
-    assert_true(p.original_length == 2048 && p.beta_fast == 32 && p.beta_slow == 1 && p.truncate);
+    assert_true(p.original_length == 2048);
+    assert_true(p.beta_fast == 32);
+    assert_true(p.beta_slow == 1);
+    assert_true(p.truncate);
     assert_true(fabs(p.attention_factor - (0.1 * log(4.0) + 1)) < 1e-15);
     read_ok(&p,
             "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": null, "
             "\"original_max_position_embeddings\": 512}}",
             2048);
-    assert_true(p.factor == 4.0 && p.truncate);
+    assert_true(p.factor == 4.0);
+    assert_true(p.truncate);
     read_ok(&p,
             "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"truncate\": null, "
             "\"beta_slow\": null, \"mscale\": null, \"attention_factor\": null}}",
             2048);
-    assert_true(!p.truncate && p.beta_slow == 1);
+    assert_true(!p.truncate);
+    assert_true(p.beta_slow == 1);
     assert_true(fabs(p.attention_factor - (0.1 * log(4.0) + 1)) < 1e-15);
 }
 
@@ -188,7 +195,9 @@ static void both_objects(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_rope_params p;
         read_ok(&p, rows[i], 2048);
-        assert_true(p.type == CTW_ROPE_LINEAR && p.factor == 2 && p.theta == 5e5);
+        assert_true(p.type == CTW_ROPE_LINEAR);
+        assert_true(p.factor == 2);
+        assert_true(p.theta == 5e5);
     }
 }
 
@@ -281,8 +290,10 @@ static void several_ropes(void **state)
         const char *text = rows[i].config;
         assert_int_equal(read_rules(&p[0], text, &full, 2048, &err), CTW_OK);
         assert_int_equal(read_rules(&p[1], text, &sliding, 2048, &err), CTW_OK);
-        assert_true(p[0].theta == rows[i].full_theta && p[0].factor == rows[i].full_factor);
-        assert_true(p[1].theta == rows[i].sliding_theta && p[1].factor == rows[i].sliding_factor);
+        assert_true(p[0].theta == rows[i].full_theta);
+        assert_true(p[0].factor == rows[i].full_factor);
+        assert_true(p[1].theta == rows[i].sliding_theta);
+        assert_true(p[1].factor == rows[i].sliding_factor);
         assert_int_equal(ctw_json_parse(&doc, "config.json", text, strlen(text), 65536, &err),
                          CTW_OK);
         const struct ctw_rope_readers both = {p, 2, NULL}, first = {p, 1, NULL};
@@ -494,7 +505,8 @@ static void longrope_with_two_factors(void **state)
                "{\"rope_scaling\": {\"type\": \"longrope\", \"short_mscale\": 1.25, "
                "\"long_mscale\": 1.5, \"attention_factor\": 3, " SHORT_LONG "}}",
                &phimoe, 2048);
-    assert_true(o.p.attention_factor == 1.25 && o.p.long_attention_factor == 1.5);
+    assert_true(o.p.attention_factor == 1.25);
+    assert_true(o.p.long_attention_factor == 1.5);
     ctw_json_close(o.doc);
 }
 

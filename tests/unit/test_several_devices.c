@@ -211,8 +211,12 @@ static void lists_of_devices(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(ctw_device_list_parse(&l, bad[i], NULL, &err), CTW_EINVAL);
     assert_int_equal(ctw_device_list_parse(&l, "3,0-1,7", NULL, &err), CTW_OK);
-    assert_true(l.n == 4 && l.number[0] == 3 && l.number[1] == 0 && l.number[2] == 1 &&
-                l.number[3] == 7 && !l.all);
+    assert_true(l.n == 4);
+    assert_true(l.number[0] == 3);
+    assert_true(l.number[1] == 0);
+    assert_true(l.number[2] == 1);
+    assert_true(l.number[3] == 7);
+    assert_true(!l.all);
     assert_int_equal(ctw_device_list_parse(&l, "all", NULL, &err), CTW_OK);
     assert_true(l.all);
 }
@@ -280,7 +284,8 @@ static void the_same_bits_from_shards(void **state)
                                                .chunk_tokens = 1 + random_below(30),
                                                .weights_limit = limit};
         if (try_open(&e, first_gpus(n), opt, &err) != CTW_OK) {
-            assert_true(limit > 0 && strstr(err.msg, "the weights need ") != NULL);
+            assert_true(limit > 0);
+            assert_true(strstr(err.msg, "the weights need ") != NULL);
             continue;
         }
         struct ctw_engine_info info;

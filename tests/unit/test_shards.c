@@ -99,9 +99,10 @@ static void runs_of_slices(void **state)
         }
         for (int d = 0; d < n; d++)
             all += bytes[d];
-        for (int d = 0; d < n; d++)
-            assert_true(bytes[d] * (uint64_t)n < all + (uint64_t)n * CTW_DEVICE_SLICE &&
-                        all < bytes[d] * (uint64_t)n + (uint64_t)n * CTW_DEVICE_SLICE);
+        for (int d = 0; d < n; d++) {
+            assert_true(bytes[d] * (uint64_t)n < all + (uint64_t)n * CTW_DEVICE_SLICE);
+            assert_true(all < bytes[d] * (uint64_t)n + (uint64_t)n * CTW_DEVICE_SLICE);
+        }
         ctw_shards_stop(shards);
         ctw_shards_close(shards);
         ctw_slices_free(&slices);

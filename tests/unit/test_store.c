@@ -84,7 +84,8 @@ static void the_oldest_go_first(void **state)
         assert_true(stats.bytes <= SMALL);
         assert_true(has(s, n + 499));
     }
-    assert_true(stats.entries > 2000 && stats.entries < 15000);
+    assert_true(stats.entries > 2000);
+    assert_true(stats.entries < 15000);
     /* What is there is one range of the last. */
     int oldest = n - (int)stats.entries;
     assert_int_equal(count_found(s, oldest, (int)stats.entries), (int)stats.entries);
@@ -108,7 +109,8 @@ static void a_lower_limit_shrinks_the_file(void **state)
     assert_true(st.st_size > 3 << 20);
     s = open_store(CTW_STORE_MIN_BYTES);
     ctw_store_get_stats(s, &stats);
-    assert_true(stats.bytes <= CTW_STORE_MIN_BYTES && stats.entries > 1000);
+    assert_true(stats.bytes <= CTW_STORE_MIN_BYTES);
+    assert_true(stats.entries > 1000);
     assert_int_equal(count_found(s, 30000 - 1000, 1000), 1000);
     ctw_store_close(s);
     assert_int_equal(stat(file, &st), 0);
@@ -121,7 +123,8 @@ static void add_up(void *sums, const struct ctw_store_listed *l)
 {
     uint64_t *sum = sums;
     assert_string_equal(l->identity, identity);
-    assert_true(strncmp(l->numerics, "cpu-", 4) == 0 && l->changed_s > 1700000000);
+    assert_true(strncmp(l->numerics, "cpu-", 4) == 0);
+    assert_true(l->changed_s > 1700000000);
     sum[0]++;
     sum[1] += l->entries;
     sum[2] += l->targets;
@@ -140,7 +143,9 @@ static void list_and_clear(void **state)
     fill(&sample, 3);
     assert_true(ctw_store_put(s, &other, &sample.record, 1));
     assert_int_equal(ctw_store_list(s, add_up, sums, &err), CTW_OK);
-    assert_true(sums[0] == 2 && sums[1] == 21 && sums[2] == 21 * N_TARGETS);
+    assert_true(sums[0] == 2);
+    assert_true(sums[1] == 21);
+    assert_true(sums[2] == 21 * N_TARGETS);
     assert_int_equal(ctw_store_clear(dir, &n, &err), CTW_OK); /* while s is open */
     assert_int_equal(n, 21);
     assert_int_equal(count_found(s, 0, 20), 0);
@@ -148,7 +153,8 @@ static void list_and_clear(void **state)
     assert_int_equal(count_found(s, 0, 20), 20);
     memset(sums, 0, sizeof(sums));
     assert_int_equal(ctw_store_list(s, add_up, sums, &err), CTW_OK);
-    assert_true(sums[0] == 1 && sums[1] == 20);
+    assert_true(sums[0] == 1);
+    assert_true(sums[1] == 20);
     ctw_store_close(s);
 }
 

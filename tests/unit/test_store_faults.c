@@ -68,7 +68,8 @@ static void a_flipped_bit_is_never_returned(void **state)
     free(bytes);
     print_message("of %d flips: %d refused, %d lost results, %d replaced\n", ROUNDS, n_refused,
                   n_missing, n_replaced);
-    assert_true(n_missing > ROUNDS / 20 && n_replaced > n_missing / 2);
+    assert_true(n_missing > ROUNDS / 20);
+    assert_true(n_replaced > n_missing / 2);
     assert_true(n_refused < ROUNDS / 4);
 }
 
@@ -82,7 +83,8 @@ static void verify_counts_damaged_records(void **state)
     struct ctw_store *s = open_store(LIMIT);
     assert_true(put_range(s, 0, 50));
     assert_int_equal(ctw_store_verify(s, &n_good, &n_bad, &err), CTW_OK);
-    assert_true(n_good == 50 && n_bad == 0);
+    assert_true(n_good == 50);
+    assert_true(n_bad == 0);
     ctw_store_close(s);
     fill(&sample, 17);
     memcpy(wanted, sample.logprob, sizeof(wanted));
@@ -96,12 +98,14 @@ static void verify_counts_damaged_records(void **state)
     ctw_mem_fail_at(1); /* what is intact is not called damaged for want of memory */
     assert_int_equal(ctw_store_verify(s, &n_good, &n_bad, &err), CTW_OK);
     ctw_mem_fail_at(0);
-    assert_true(n_good == 49 && n_bad == 1);
+    assert_true(n_good == 49);
+    assert_true(n_bad == 1);
     assert_int_equal(count_found(s, 0, 50), 49);
     assert_true(put_range(s, 17, 1)); /* computed again */
     assert_int_equal(count_found(s, 0, 50), 50);
     assert_int_equal(ctw_store_verify(s, &n_good, &n_bad, &err), CTW_OK);
-    assert_true(n_good == 50 && n_bad == 0);
+    assert_true(n_good == 50);
+    assert_true(n_bad == 0);
     ctw_store_close(s);
 }
 
@@ -199,7 +203,9 @@ static void a_killed_process_loses_nothing(void **state)
     assert_true(n_kept >= (ROUNDS - 1) * BATCH); /* round % 3 batches a round */
     s = open_store(LIMIT);
     assert_int_equal(ctw_store_verify(s, &n_good, &n_bad, &err), CTW_OK);
-    assert_true(n_bad == 0 && n_good >= (uint64_t)n_kept && n_good % BATCH == 0);
+    assert_true(n_bad == 0);
+    assert_true(n_good >= (uint64_t)n_kept);
+    assert_true(n_good % BATCH == 0);
     ctw_store_close(s);
 }
 
@@ -236,7 +242,8 @@ static void processes_share_a_store(void **state)
     ctw_store_get_stats(s, &stats);
     assert_int_equal(stats.entries, n);
     assert_int_equal(ctw_store_verify(s, &n_good, &n_bad, &err), CTW_OK);
-    assert_true(n_good == (uint64_t)n && n_bad == 0);
+    assert_true(n_good == (uint64_t)n);
+    assert_true(n_bad == 0);
     ctw_store_close(s);
 }
 
@@ -293,7 +300,8 @@ static void a_full_disk_loses_only_new_results(void **state)
     ctw_store_get_stats(s, &stats);
     assert_int_equal(stats.lost, 3000);
     assert_int_equal(ctw_store_verify(s, &n_good, &n_bad, &err), CTW_OK);
-    assert_true(n_good == (uint64_t)n + 1000 && n_bad == 0);
+    assert_true(n_good == (uint64_t)n + 1000);
+    assert_true(n_bad == 0);
     ctw_store_close(s);
 }
 

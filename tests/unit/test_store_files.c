@@ -178,7 +178,8 @@ static void kept_is_found(const struct harm *h, bool finds_first, bool is_killed
         fail_msg("%s: \"%s\", expected \"%s\"", h->name, text, h->says);
     ctw_store_get_stats(u.store, &stats);
     assert_true(u.kept);
-    assert_true(stats.kept == 3 * N && stats.lost == 0);
+    assert_true(stats.kept == 3 * N);
+    assert_true(stats.lost == 0);
     pid_t pid = is_killed ? fork() : -1;
     if (pid == 0) { /* another process finds it while this one has it open */
         struct ctw_store *other = open_store(LIMIT);
@@ -226,7 +227,8 @@ static void what_cannot_be_kept_is_lost(void **state)
     assert_int_equal(count_lines(text), 2);
     assert_int_equal(count_found(u.store, 0, 3 * N), 0);
     ctw_store_get_stats(u.store, &stats);
-    assert_true(stats.kept == N && stats.lost == 2 * N);
+    assert_true(stats.kept == N);
+    assert_true(stats.lost == 2 * N);
     assert_int_equal(close(fd) + unlink(dir), 0);
     assert_int_equal(count_found(u.store, 0, 3 * N), 0);
     assert_false(put_range(u.store, 0, N)); /* not tried again at once */
@@ -267,7 +269,8 @@ static void a_command_says_to_try_again(void **state)
     ctw_store_close(s);
     s = open_store(LIMIT);
     assert_int_equal(ctw_store_verify(s, &n_good, &n_bad, &err), CTW_OK);
-    assert_true(n_good == N && n_bad == 0);
+    assert_true(n_good == N);
+    assert_true(n_bad == 0);
     ctw_store_close(s);
 }
 

@@ -163,7 +163,8 @@ static void split_products_stay_to_the_end(void **state)
     assert_int_equal(ctw_backend_open_planned(&be, 1 << 30, &err), CTW_OK);
     struct ctw_layer *l = &m->layers[1];
     struct ctw_matrix *k = &l->matrix[l->product[CTW_P_QKV].shard[1].matrix];
-    assert_true(l->product[CTW_P_QKV].n_shards == 3 && is_prepared(m, be, 1));
+    assert_true(l->product[CTW_P_QKV].n_shards == 3);
+    assert_true(is_prepared(m, be, 1));
     static struct ctw_rotation rotation;
     m->rotations = &rotation;
     k->rotate_out = 1;
@@ -176,7 +177,8 @@ static void split_products_stay_to_the_end(void **state)
     k->input.codes = CTW_CODES_INT;
     assert_false(is_prepared(m, be, 1));
     k->input.codes = CTW_CODES_NONE;
-    assert_true(is_prepared(m, be, 1) && is_prepared(m, be, 2));
+    assert_true(is_prepared(m, be, 1));
+    assert_true(is_prepared(m, be, 2));
     ctw_backend_close(be);
     ctw_model_close(m);
 }
@@ -199,7 +201,9 @@ static void units_are_the_layers(void **state)
         bool edge = l == 0 || l == m->n_layers - 1;
         for (int u = p.first[l]; u < p.first[l + 1]; u++) {
             const struct ctw_unit *unit = &p.unit[u];
-            assert_true(unit->layer == l && unit->at == at && unit->row0 == row);
+            assert_true(unit->layer == l);
+            assert_true(unit->at == at);
+            assert_true(unit->row0 == row);
             assert_int_equal(unit->kind, edge && unit->n_rows > 0   ? CTW_UNIT_ROWS
                                          : u == p.first[l] && l > 0 ? CTW_UNIT_HELD
                                                                     : CTW_UNIT_MATRICES);
@@ -265,7 +269,8 @@ static uint64_t bytes_copied(struct ctw_backend *be)
     unsigned long long bytes = 0;
     ctw_backend_describe(be, text, sizeof(text));
     const char *at = strstr(text, "uploaded bytes ");
-    assert_true(at != NULL && sscanf(at, "uploaded bytes %llu", &bytes) == 1);
+    assert_true(at != NULL);
+    assert_true(sscanf(at, "uploaded bytes %llu", &bytes) == 1);
     return bytes;
 }
 

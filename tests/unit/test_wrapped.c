@@ -74,11 +74,14 @@ static void defaults_of_the_text_model(void **state)
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
         const struct ctw_model *m = c.model;
-        assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
-        assert_true(m->max_length == rows[i].length && m->n_decoders == rows[i].n_layers);
-        assert_true(m->layers[1].branch[CTW_MIXER].attention.n_head == rows[i].n_head &&
-                    m->layers[1].branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
-        assert_true(c.rope[0].theta == rows[i].theta && m->tied == rows[i].tied);
+        assert_true(m->vocab == rows[i].vocab);
+        assert_true(m->hidden == rows[i].hidden);
+        assert_true(m->max_length == rows[i].length);
+        assert_true(m->n_decoders == rows[i].n_layers);
+        assert_true(m->layers[1].branch[CTW_MIXER].attention.n_head == rows[i].n_head);
+        assert_true(m->layers[1].branch[CTW_MIXER].attention.n_kv == rows[i].n_kv);
+        assert_true(c.rope[0].theta == rows[i].theta);
+        assert_true(m->tied == rows[i].tied);
         ctw_config_close(&c);
     }
 }
@@ -91,21 +94,27 @@ static void glm_text_models(void **state)
     parse_ok(&c, GLM4V ", \"text_config\": {\"rope_scaling\": {\"rope_type\": \"default\", "
                        "\"mrope_section\": [8, 12, 12]}}}");
     const struct ctw_layer *l = &c.model->layers[1];
-    assert_true(l->norm[CTW_AT_MIXER_OUT].present && l->norm[CTW_AT_MLP_OUT].present);
-    assert_true(l->norm[CTW_AT_MLP].eps == 1e-5f && c.rope[0].rot_dim == 128);
+    assert_true(l->norm[CTW_AT_MIXER_OUT].present);
+    assert_true(l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(l->norm[CTW_AT_MLP].eps == 1e-5f);
+    assert_true(c.rope[0].rot_dim == 128);
     assert_true(l->product[CTW_P_QKV].shard[0].bias >= 0);
     ctw_config_close(&c);
     parse_ok(&c, GLM4V ", \"text_config\": {\"partial_rotary_factor\": 0.5, \"attention_bias\": "
                        "false}}");
     l = &c.model->layers[1];
-    assert_true(c.rope[0].rot_dim == 64 && l->product[CTW_P_QKV].shard[0].bias >= 0);
+    assert_true(c.rope[0].rot_dim == 64);
+    assert_true(l->product[CTW_P_QKV].shard[0].bias >= 0);
     assert_string_equal(c.unread.text, "text_config.attention_bias");
     ctw_config_close(&c);
     parse_ok(&c, GLM4V_MOE ", \"text_config\": {\"head_dim\": 128, \"use_qk_norm\": true}}");
     l = &c.model->layers[2];
-    assert_true(l->n_experts == 128 && l->branch[CTW_MLP].mixture.route.normalised);
-    assert_true(c.rope[0].rot_dim == 64 && !l->norm[CTW_AT_Q].present);
-    assert_true(l->product[CTW_P_QKV].shard[0].bias >= 0 && c.n_drafts == 0);
+    assert_true(l->n_experts == 128);
+    assert_true(l->branch[CTW_MLP].mixture.route.normalised);
+    assert_true(c.rope[0].rot_dim == 64);
+    assert_true(!l->norm[CTW_AT_Q].present);
+    assert_true(l->product[CTW_P_QKV].shard[0].bias >= 0);
+    assert_true(c.n_drafts == 0);
     assert_string_equal(c.unread.text, "text_config.use_qk_norm");
     ctw_config_close(&c);
 }
@@ -143,7 +152,8 @@ static void keys_of_both_levels(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
-        assert_true(c.model->tied == rows[i].tied && c.tied_by_default == rows[i].by_default);
+        assert_true(c.model->tied == rows[i].tied);
+        assert_true(c.tied_by_default == rows[i].by_default);
         assert_int_equal(c.has_dtype, rows[i].has_dtype);
         if (c.has_dtype)
             assert_int_equal(c.dtype, rows[i].dtype);
@@ -190,12 +200,18 @@ static void text_models_of_several_families(void **state)
         parse_ok(&out, alone);
         assert_string_equal(in.family->model_type, host[0]);
         assert_null(in.unread.text);
-        assert_true(in.model->tied && out.model->tied && in.n_wants == out.n_wants);
-        assert_true(in.rope[0].theta == 5e5 && in.model->max_length == out.model->max_length);
+        assert_true(in.model->tied);
+        assert_true(out.model->tied);
+        assert_true(in.n_wants == out.n_wants);
+        assert_true(in.rope[0].theta == 5e5);
+        assert_true(in.model->max_length == out.model->max_length);
         for (int64_t j = 0; j < in.n_wants; j++) {
             const struct ctw_want *a = &in.wants[j], *b = &out.wants[j];
             assert_string_equal(a->name, b->name);
-            assert_true(a->kind == b->kind && a->role == b->role && a->n == b->n && a->k == b->k);
+            assert_true(a->kind == b->kind);
+            assert_true(a->role == b->role);
+            assert_true(a->n == b->n);
+            assert_true(a->k == b->k);
         }
         ctw_config_close(&in);
         ctw_config_close(&out);
@@ -218,7 +234,8 @@ static void heads_of_hosts(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
         parse_ok(&c, rows[i].keys);
-        assert_true(c.model->tied == rows[i].tied && c.tied_by_default == rows[i].by_default);
+        assert_true(c.model->tied == rows[i].tied);
+        assert_true(c.tied_by_default == rows[i].by_default);
         ctw_config_close(&c);
     }
 }
@@ -348,7 +365,9 @@ static void other_models_are_apart(void **state)
     add(c, "model.visual.blocks.0.weight", "BF16", "2, 3", 12, NULL);
     add(c, "mtp.layers.0.weight", "BF16", "2", 4, NULL);
     m = open_ok(c);
-    assert_true(m->n_apart == 4 && m->apart_bytes == 52 && m->n_params == n_params);
+    assert_true(m->n_apart == 4);
+    assert_true(m->apart_bytes == 52);
+    assert_true(m->n_params == n_params);
     ctw_model_close(m);
     c->config = ""; /* no dtype: that of the text model's tensors */
     m = open_ok(c);
