@@ -62,6 +62,7 @@ SUPPORTED = {
     "gemma4_e-dense",
     "gemma4_vl-dense",
     "glm4-dense",
+    "glm4v-dense",
     "gpt2-dense",
     "helium-dense",
     "hunyuan_v1_dense-dense",

@@ -254,7 +254,8 @@ static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op
 
 /* Columns blockIdx.x * COLUMNS * C .. of value head blockIdx.y, of the sequence blockIdx.z. */
 template <typename T, int KEY, int C>
-__global__ void __launch_bounds__(THREADS) delta_heads(const __grid_constant__ struct delta a)
+__global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : 4)
+    delta_heads(const __grid_constant__ struct delta a)
 {
     __shared__ __align__(16) struct tile<KEY, C> s;
     const struct ctw_op_delta &op = a.op;
