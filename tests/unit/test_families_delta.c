@@ -80,7 +80,8 @@ static void gates_and_heads(void **state)
         assert_int_equal(rule->kind, CTW_KIND_delta_rule);
         assert_int_equal(rule->delta_rule.gate, rows[i].gate);
         assert_int_equal(full->kind, CTW_KIND_attention);
-        assert_true(full->attention.gate_in_q && full->attention.gate == CTW_GATE_SIGMOID);
+        assert_true(full->attention.gate_in_q);
+        assert_int_equal(full->attention.gate, CTW_GATE_SIGMOID);
         assert_int_equal(full->attention.columns.q_head, 512);
         assert_int_equal(c.model->rope[full->attention.rope].rot_dim, 64); /* a quarter */
         ctw_config_close(&c);

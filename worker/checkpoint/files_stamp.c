@@ -3,17 +3,15 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/sha256.h"
-#include "base/status.h"
 #include "worker/checkpoint/container.h"
+#include "worker/checkpoint/shows_writes.h"
 
 static bool is_json(const char *name)
 {
@@ -37,20 +35,6 @@ static void digest_file(const char *name, const struct stat *info, unsigned char
     ctw_sha256_update(&sha, name, strlen(name) + 1);
     ctw_sha256_update(&sha, text, (size_t)n);
     ctw_sha256_final(&sha, digest);
-}
-
-bool ctw_file_shows_writes(int fd)
-{
-    static const unsigned long known[] = {
-        EXT4_SUPER_MAGIC,      XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,    F2FS_SUPER_MAGIC,
-        OVERLAYFS_SUPER_MAGIC, SQUASHFS_MAGIC,  EROFS_SUPER_MAGIC_V1, ISOFS_SUPER_MAGIC};
-    struct statfs system;
-    if (fstatfs(fd, &system) != 0)
-        return false;
-    for (size_t i = 0; i < CTW_COUNT(known); i++)
-        if ((unsigned long)system.f_type == known[i])
-            return true;
-    return false;
 }
 
 /* Adds a file to the stamp. False: its metadata cannot vouch for its bytes. */

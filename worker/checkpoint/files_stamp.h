@@ -6,20 +6,11 @@
 #ifndef CTW_WORKER_FILES_STAMP_H
 #define CTW_WORKER_FILES_STAMP_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* A file is at rest if it last changed this many seconds ago: longer than the ticks of a file
  * system's clock, and than a page stays dirty, which a mapping can write to without a new time. */
 enum { CTW_FILES_REST_S = 60 };
-
-/*
- * Whether the open file's times show every write. True on file systems that give a file new times
- * when a mapping makes a clean page dirty, and on those that are never written to. The files of an
- * overlay lie in another file system, which is a disk's unless the overlay itself is in memory.
- * False on all others (in memory, on a network, unknown).
- */
-bool ctw_file_shows_writes(int fd);
 
 /*
  * 64 hex digits over the name, device, inode, size and times of each regular file in the folder
