@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A sequence's score has the same bits alone or with others, in any order, with any chunk size, pass
-size and number of threads, on every CPU variant.
+size and number of threads: on the best CPU variant, and on one of the others, which take turns.
 
     check_invariance.py --tiny DIR --program PATH --worker PATH --scratch DIR
 
