@@ -252,10 +252,11 @@ static void clamped(struct ctw_backend *be, enum ctw_glu_kind kind)
     for (int64_t i = 0; i < (int64_t)ROWS * N; i++) {
         double a = ((float *)g.p)[i], b = ((float *)u.p)[i], m = a > 1.5 ? 1.5 : a;
         double c = clamp(b, 1.5);
-        double want = kind == CTW_GLU_PLAIN         ? silu(a) * b
-                      : kind == CTW_GLU_CLAMPED     ? silu(m) * c
-                      : kind == CTW_GLU_CLAMPED_ACT ? fmin(silu(a), 1.5) * c
-                                                    : m / (1 + exp(-1.702f * m)) * (c + 1);
+        double want = kind == CTW_GLU_PLAIN     ? silu(a) * b
+                      : kind == CTW_GLU_CLAMPED ? silu(m) * c
+                      : kind == CTW_GLU_CLAMPED_ACT
+                          ? fmin(silu(a), 1.5) * c
+                          : m / (1 + exp(-1.702f * m)) * (kind == CTW_GLU_OFFSET ? c + 1 : c);
         want = isnan(a) ? NAN : want;
         near(((float *)y.p)[i], want, 1e-6 * (1 + fabs(want)), "clamped", i);
     }

@@ -422,8 +422,8 @@ static void refusals(void **state)
 {
     (void)state;
     static const struct refusal rows[] = {
-        {"{\"architectures\": [\"Mamba2ForCausalLM\"], \"model_type\": \"mamba2\"}",
-         "model_type \"mamba2\" (architecture \"Mamba2ForCausalLM\") is not supported; "
+        {"{\"architectures\": [\"RwkvForCausalLM\"], \"model_type\": \"rwkv\"}",
+         "model_type \"rwkv\" (architecture \"RwkvForCausalLM\") is not supported; "
          "supported: "},
         {"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"mistral\"}",
          "model_type \"mistral\" (architecture \"LlamaForCausalLM\") is not supported; expected "
