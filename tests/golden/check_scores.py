@@ -30,7 +30,8 @@ from supported import CONFIGS, SUPPORTED, configs_of  # noqa: E402
 
 # Their weights are products in fp32, which ModelOpt rounds to the run's dtype: the goldens' float64 scores are of weights rounded to
 # bf16, those of a float32 run are not rounded. Hashes and 16-bit scores hold.
-ROUNDED_TO_BF16 = {"nemotron_h_moe-fp8_modelopt", "nemotron_h_moe-nvfp4_modelopt"}
+ROUNDED_TO_BF16 = {"nemotron_h_moe-fp8_modelopt", "nemotron_h_moe-nvfp4_modelopt", "qwen3_5_moe_vl-mixed_modelopt",
+                   "qwen3_5_moe_vl-nvfp4_modelopt"}
 TOLERANCE = 1e-4   # float32 against float64, every log-probability
 CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
 GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: near-ties abound
@@ -45,17 +46,12 @@ GREEDY_OF = {"deepseek_v32-dense": 0.83, "deepseek_v32-bf16": 0.91, "glm_moe_dsa
 # margin of that layer. float64 with key 265 instead gives the fp32 log-probability, and no other is then off by more than 1.9e-5.
 JUMPS = {"deepseek_v32-dense": 0.001}
 
-# Their weights are products in fp32, which ModelOpt rounds to the run's dtype: the goldens' float64 scores are of weights rounded to
-# bf16, those of a float32 run are not rounded. Hashes and 16-bit scores hold.
-ROUNDED_TO_BF16 = {"qwen3_5_moe_vl-mixed_modelopt", "qwen3_5_moe_vl-nvfp4_modelopt"}
-
 
 class Expected:
     """The expected scores of a checkpoint's sequences."""
 
     def __init__(self, sequences, name):
         self.jumps, self.greedy_16 = JUMPS.get(name, 0.0), GREEDY_OF.get(name, GREEDY_16)
-        self.other_weights = name in ROUNDED_TO_BF16  # those of a float32 run
         self.tokens = [s["tokens"] for s in sequences]
         self.f64 = np.concatenate([s["f64"] for s in sequences])
         self.greedy = np.concatenate([s["greedy"] for s in sequences])
