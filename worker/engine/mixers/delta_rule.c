@@ -178,5 +178,15 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     rules[CARRY_DELTA].life = CTW_STATE;
 }
 
+/* The convolution, and three multiply-adds for each element of a head's state; the keys before do
+ * not count. */
+static double key_flops(const struct ctw_branch *b, int64_t n_keys)
+{
+    const struct ctw_delta_rule *d = &b->delta_rule;
+    (void)n_keys;
+    return 2.0 * d->taps * (double)ctw_delta_qkv(d) +
+           6.0 * d->n_value * (double)d->key * (double)d->value;
+}
+
 const struct ctw_kind_ops ctw_ops_delta_rule = {
-    .widen = widen, .carry = carry, .joins = CTW_P_DELTA_OUT, .run = run};
+    .widen = widen, .carry = carry, .joins = CTW_P_DELTA_OUT, .key_flops = key_flops, .run = run};
