@@ -1,12 +1,13 @@
 /*
- * worker/checkpoint/safetensors. The input's first byte selects the form of the rest. 0: a two-byte
- * number of data bytes, then a header; else: a whole file. The tensors of an accepted file must lie
- * in the file without gaps or overlaps, with the sizes that their shapes and dtypes require.
+ * worker/checkpoint/container/safetensors. The input's first byte selects the form of the rest. 0:
+ * a two-byte number of data bytes, then a header; else: a whole file. The tensors of an accepted
+ * file must lie in the file without gaps or overlaps, with the sizes that their shapes and dtypes
+ * require.
  */
 #include <string.h>
 
 #include "fuzz.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/container/safetensors.h"
 
 static void check_tensors(const struct ctw_records *s, uint64_t data_start, uint64_t file_bytes)
 {

@@ -1,8 +1,8 @@
-/* worker/checkpoint/shard_index: an accepted index contains only plain file names. */
+/* worker/checkpoint/container/shard_index: an accepted index contains only plain file names. */
 #include <string.h>
 
 #include "fuzz.h"
-#include "worker/checkpoint/shard_index.h"
+#include "worker/checkpoint/container/shard_index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -18,8 +18,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "worker/checkpoint/container.h"
-#include "worker/checkpoint/files_stamp.h"
+#include "worker/checkpoint/container/container.h"
+#include "worker/checkpoint/container/files_stamp.h"
 
 #define INDEX "model.safetensors.index.json"
 

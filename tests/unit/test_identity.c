@@ -16,8 +16,8 @@
 
 #include "base/sha256.h"
 #include "small_checkpoint.h"
-#include "worker/checkpoint/files_stamp.h"
-#include "worker/checkpoint/shows_writes.h"
+#include "worker/checkpoint/container/files_stamp.h"
+#include "worker/checkpoint/container/shows_writes.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/model.h"
 

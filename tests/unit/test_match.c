@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/checkpoint/match.h"
+#include "worker/checkpoint/quant/match.h"
 
 static bool matches(const char *pattern, const char *name)
 {

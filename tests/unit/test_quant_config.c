@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "worker/checkpoint/quant_config.h"
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/quant/quant_config.h"
+#include "worker/checkpoint/quant/quant_native.h"
 
 struct opened {
     struct ctw_json *doc;

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/shard_index.h"
+#include "worker/checkpoint/container/safetensors.h"
+#include "worker/checkpoint/container/shard_index.h"
 
 static enum ctw_status parse_n(struct ctw_records *s, const char *header, size_t bytes,
                                uint64_t data_bytes, struct ctw_err *err)

@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 #include "base/json.h"
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container/container.h"
 
 enum { CTW_BLOCK_BYTES = 1 << 20 };
 

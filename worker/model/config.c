@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/checkpoint/model_keys.h"
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/config/model_keys.h"
+#include "worker/checkpoint/quant/quant_native.h"
 #include "worker/model/families/family.h"
 
 /* ---- keys ---- */

@@ -8,8 +8,8 @@
 #ifndef CTW_WORKER_CONFIG_H
 #define CTW_WORKER_CONFIG_H
 
-#include "worker/checkpoint/quant_config.h"
-#include "worker/checkpoint/unread.h"
+#include "worker/checkpoint/config/unread.h"
+#include "worker/checkpoint/quant/quant_config.h"
 #include "worker/model/model.h"
 #include "worker/model/rope/rope.h"
 

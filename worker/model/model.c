@@ -7,10 +7,10 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "worker/checkpoint/adapter.h"
-#include "worker/checkpoint/files_stamp.h"
+#include "worker/checkpoint/config/adapter.h"
+#include "worker/checkpoint/config/model_keys.h"
+#include "worker/checkpoint/container/files_stamp.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/checkpoint/model_keys.h"
 #include "worker/model/families/family.h"
 #include "worker/model/inputs.h"
 #include "worker/model/names/names.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/checkpoint/foreign.h"
+#include "worker/checkpoint/quant/foreign.h"
 #include "worker/model/inputs.h"
 #include "worker/model/names/missing.h"
 #include "worker/model/names/names.h"

@@ -80,7 +80,7 @@ extern const struct ctw_family *const ctw_families[];
 /* Sets c->family and c->text, or refuses config.json. */
 enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* ---- keys of config.json (keys.c) ---- */
+/* ---- keys of config.json (config_keys.c) ---- */
 
 /* "OBJECT.KEY" names a key of an object in the file: "attn_config.clip_qkv". */
 

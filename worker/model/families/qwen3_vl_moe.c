@@ -3,7 +3,7 @@
  * a stack of experts as [n, inputs, outputs], files of transformers 5 as [n, outputs, inputs].
  * Defaults: Qwen3VLMoeTextConfig.
  */
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container/container.h"
 #include "worker/model/families/qwen.h"
 
 extern const struct ctw_family ctw_family_qwen3_vl_moe;

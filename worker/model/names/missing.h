@@ -2,7 +2,7 @@
 #ifndef CTW_WORKER_MISSING_H
 #define CTW_WORKER_MISSING_H
 
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container/container.h"
 #include "worker/model/config.h"
 
 /* Writes "; the likely cause and the remedy" for a tensor that is missing; "" if no cause is

@@ -8,7 +8,7 @@
 #define CTW_WORKER_RECIPE_PARTS_H
 
 #include "kernels/backend.h"
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container/container.h"
 
 enum {
     CTW_MAX_BRANCHES = 4,

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/operations.h"
-#include "worker/checkpoint/unread.h"
+#include "worker/checkpoint/config/unread.h"
 
 enum ctw_rope_type {
     CTW_ROPE_DEFAULT,

@@ -1,7 +1,7 @@
 """`ctworker inspect ORG/NAME`: a copy of a hub's checkpoint that has its configuration and the headers of its safetensors
 files, in the user's cache.
 
-Each file has its true size and no data; a bit in its first bytes says so (worker/checkpoint/safetensors.h). The worker
+Each file has its true size and no data; a bit in its first bytes says so (worker/checkpoint/container/safetensors.h). The worker
 program describes such a copy and plans for it, and refuses to score it.
 """
 

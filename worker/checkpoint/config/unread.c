@@ -1,4 +1,4 @@
-#include "worker/checkpoint/unread.h"
+#include "worker/checkpoint/config/unread.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef CTW_WORKER_QUANT_NATIVE_H
 #define CTW_WORKER_QUANT_NATIVE_H
 
-#include "worker/checkpoint/quant_config.h"
+#include "worker/checkpoint/quant/quant_config.h"
 
 struct ctw_quant_method;
 

@@ -5,8 +5,8 @@
 
 #include "base/map_guard.h"
 #include "base/mem.h"
-#include "worker/checkpoint/container_folder.h"
-#include "worker/checkpoint/container_internal.h"
+#include "worker/checkpoint/container/container_folder.h"
+#include "worker/checkpoint/container/container_internal.h"
 
 _Static_assert(sizeof(size_t) == 8 && sizeof(off_t) == 8, "files are mapped whole: 64 bits needed");
 

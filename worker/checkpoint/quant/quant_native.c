@@ -1,4 +1,4 @@
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/quant/quant_native.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 
 #include "base/closest.h"
 #include "base/mem.h"
-#include "worker/checkpoint/quant_args.h"
+#include "worker/checkpoint/quant/quant_args.h"
 
 enum { MAX_BYTES = 16 << 20, MAX_KEYS = 20 };
 

@@ -5,7 +5,7 @@
 #ifndef CTW_WORKER_QUANT_TRANSFORM_H
 #define CTW_WORKER_QUANT_TRANSFORM_H
 
-#include "worker/checkpoint/match.h"
+#include "worker/checkpoint/quant/match.h"
 
 enum ctw_transform_type {
     CTW_TRANSFORM_HADAMARD, /* Sylvester's */

@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "kernels/formats/format.h"
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container/container.h"
 
 /* Checks the quantization_config of a method that is not supported. If it is not
  * compressed-tensors': CTW_EUNSUP, or CTW_EFORMAT if no key identifies the tool. */
@@ -19,9 +19,6 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization,
  * own key for quantisation. */
 enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root,
                                        struct ctw_err *err) CTW_MUST_CHECK;
-
-/* Is this a GGUF file, or a folder that holds one? */
-bool ctw_foreign_is_gguf(const char *path) CTW_MUST_CHECK;
 
 /*
  * Call it after a matrix, "model.layers.0.self_attn.q_proj", of the method that the configuration

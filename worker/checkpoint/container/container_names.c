@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "worker/checkpoint/container_internal.h"
+#include "worker/checkpoint/container/container_internal.h"
 
 static uint32_t find_slot(const struct ctw_container *c, const char *name)
 {

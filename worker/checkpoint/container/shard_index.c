@@ -1,4 +1,4 @@
-#include "worker/checkpoint/shard_index.h"
+#include "worker/checkpoint/container/shard_index.h"
 
 #include <stdlib.h>
 #include <string.h>

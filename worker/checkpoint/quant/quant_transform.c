@@ -1,9 +1,9 @@
-#include "worker/checkpoint/quant_transform.h"
+#include "worker/checkpoint/quant/quant_transform.h"
 
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/checkpoint/quant_args.h"
+#include "worker/checkpoint/quant/quant_args.h"
 
 enum { MAX_TRANSFORMS = 64, MAX_USES = 256, MAX_SIZE = 1 << 20 };
 

@@ -7,9 +7,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "worker/checkpoint/container_internal.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/shard_index.h"
+#include "worker/checkpoint/container/container_internal.h"
+#include "worker/checkpoint/container/safetensors.h"
+#include "worker/checkpoint/container/shard_index.h"
 
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";

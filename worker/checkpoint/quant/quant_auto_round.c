@@ -4,8 +4,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "worker/checkpoint/quant_args.h"
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/quant/quant_args.h"
+#include "worker/checkpoint/quant/quant_native.h"
 
 enum { MAX_MODULES = 65536 };
 

@@ -5,7 +5,7 @@
 #ifndef CTW_WORKER_QUANT_ARGS_H
 #define CTW_WORKER_QUANT_ARGS_H
 
-#include "worker/checkpoint/quant_config.h"
+#include "worker/checkpoint/quant/quant_config.h"
 
 /* CTW_EUNSUP if the object has a member that is neither in `keys` nor null. */
 enum ctw_status ctw_quant_known_keys(const struct ctw_json_node *object, const char *const *keys,

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "worker/checkpoint/quant_args.h"
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/quant/quant_args.h"
+#include "worker/checkpoint/quant/quant_native.h"
 
 enum { MAX_RULES = 1024 };
 

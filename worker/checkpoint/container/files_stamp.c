@@ -1,4 +1,4 @@
-#include "worker/checkpoint/files_stamp.h"
+#include "worker/checkpoint/container/files_stamp.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/sha256.h"
-#include "worker/checkpoint/container.h"
-#include "worker/checkpoint/shows_writes.h"
+#include "worker/checkpoint/container/container.h"
+#include "worker/checkpoint/container/shows_writes.h"
 
 static bool is_json(const char *name)
 {

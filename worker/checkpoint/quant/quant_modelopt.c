@@ -4,8 +4,8 @@
 #include <strings.h>
 
 #include "base/closest.h"
-#include "worker/checkpoint/quant_args.h"
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/quant/quant_args.h"
+#include "worker/checkpoint/quant/quant_native.h"
 
 enum { MAX_LAYERS = 1 << 20 };
 

@@ -7,7 +7,7 @@
 
 #include <sys/stat.h>
 
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container/container.h"
 
 /* The tensors of one file, sorted by offset, then length (empty tensors share an offset), then
  * name. */

@@ -1,5 +1,5 @@
 /* Reads one QuantizationArgs object of a scheme, for weights or for activations. */
-#include "worker/checkpoint/quant_args.h"
+#include "worker/checkpoint/quant/quant_args.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/adapter.h"
+#include "worker/checkpoint/config/adapter.h"
 
 #include <stdbool.h>
 #include <stdio.h>

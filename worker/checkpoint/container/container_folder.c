@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "worker/checkpoint/container_folder.h"
+#include "worker/checkpoint/container/container_folder.h"
 
 /* The first row that some file in the folder matches gives the message. */
 static const struct {

@@ -1,13 +1,13 @@
-#include "worker/checkpoint/quant_config.h"
+#include "worker/checkpoint/quant/quant_config.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "worker/checkpoint/foreign.h"
-#include "worker/checkpoint/quant_args.h"
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/quant/foreign.h"
+#include "worker/checkpoint/quant/quant_args.h"
+#include "worker/checkpoint/quant/quant_native.h"
 
 enum { MAX_GROUPS = 4096 };
 

@@ -18,7 +18,7 @@
 #ifndef CTW_WORKER_SAFETENSORS_H
 #define CTW_WORKER_SAFETENSORS_H
 
-#include "worker/checkpoint/container_internal.h"
+#include "worker/checkpoint/container/container_internal.h"
 
 enum { CTW_SAFETENSORS_MAX_HEADER = 100000000, CTW_SAFETENSORS_PRELUDE = 512 };
 

@@ -7,9 +7,9 @@
 
 #include "base/map_guard.h"
 #include "base/mem.h"
-#include "worker/checkpoint/container_internal.h"
-#include "worker/checkpoint/files_stamp.h"
-#include "worker/checkpoint/shows_writes.h"
+#include "worker/checkpoint/container/container_internal.h"
+#include "worker/checkpoint/container/files_stamp.h"
+#include "worker/checkpoint/container/shows_writes.h"
 
 enum ctw_status ctw_container_reserve(struct ctw_container *c, int n, struct ctw_err *err)
 {

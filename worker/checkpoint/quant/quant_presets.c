@@ -3,7 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "worker/checkpoint/quant_config.h"
+#include "worker/checkpoint/quant/quant_config.h"
 
 struct preset {
     const char *name;

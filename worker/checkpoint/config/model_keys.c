@@ -1,10 +1,11 @@
-#include "worker/checkpoint/model_keys.h"
+#include "worker/checkpoint/config/model_keys.h"
 
+#include <dirent.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
-#include "worker/checkpoint/adapter.h"
-#include "worker/checkpoint/foreign.h"
+#include "worker/checkpoint/config/adapter.h"
 
 /* Is the text "ORG/NAME": two words of letters, digits, '.', '_' and '-', which begin with a letter
  * or a digit? */
@@ -22,13 +23,33 @@ static bool is_hub_name(const char *dir)
            memchr(letters, name[0], alnum) != NULL;
 }
 
+static bool ends_with_gguf(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
+}
+
+/* Is this a GGUF file, or a folder that holds one? */
+static bool is_gguf(const char *path)
+{
+    const struct dirent *entry;
+    bool found = false;
+    DIR *listing = opendir(path);
+    if (listing == NULL)
+        return ends_with_gguf(path);
+    while (!found && (entry = readdir(listing)) != NULL)
+        found = ends_with_gguf(entry->d_name);
+    (void)closedir(listing);
+    return found;
+}
+
 /* Says what dir is, and what to give: "cannot be opened" does not help a user who gave the wrong
  * folder. */
 static enum ctw_status explain_missing(const char *dir, const char *file, struct ctw_err *err)
 {
     struct stat st;
     bool there = stat(dir, &st) == 0;
-    if (there && ctw_foreign_is_gguf(dir))
+    if (there && is_gguf(dir))
         return ctw_fail(err, CTW_EUNSUP,
                         "format \"GGUF\" is not supported; give the folder of the safetensors "
                         "checkpoint that it was made from, with %s",

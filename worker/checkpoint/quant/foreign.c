@@ -1,11 +1,10 @@
-#include "worker/checkpoint/foreign.h"
+#include "worker/checkpoint/quant/foreign.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-#include "worker/checkpoint/quant_native.h"
+#include "worker/checkpoint/quant/quant_native.h"
 
 #define QUANTISE "quantise the original model with llm-compressor"
 #define WITH_SCHEME(scheme) QUANTISE " (its scheme " scheme " is the nearest)"
@@ -111,25 +110,6 @@ enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root, struct 
     if (slim != NULL && ctw_json_string(slim) != NULL && ctw_json_string(slim)[0] != '\0')
         return refuse_method(slim, "ascend", err);
     return CTW_OK;
-}
-
-static bool ends_with_gguf(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
-}
-
-bool ctw_foreign_is_gguf(const char *path)
-{
-    const struct dirent *entry;
-    bool found = false;
-    DIR *listing = opendir(path);
-    if (listing == NULL)
-        return ends_with_gguf(path);
-    while (!found && (entry = readdir(listing)) != NULL)
-        found = ends_with_gguf(entry->d_name);
-    (void)closedir(listing);
-    return found;
 }
 
 /* ---- tensors ---- */

@@ -7,9 +7,9 @@
 #define CTW_WORKER_QUANT_CONFIG_H
 
 #include "kernels/formats/format.h"
-#include "worker/checkpoint/match.h"
-#include "worker/checkpoint/quant_transform.h"
-#include "worker/checkpoint/unread.h"
+#include "worker/checkpoint/config/unread.h"
+#include "worker/checkpoint/quant/match.h"
+#include "worker/checkpoint/quant/quant_transform.h"
 
 enum ctw_quant_when { CTW_QUANT_STATIC, CTW_QUANT_DYNAMIC, CTW_QUANT_LOCAL };
 

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/container/safetensors.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/shows_writes.h"
+#include "worker/checkpoint/container/shows_writes.h"
 
 #include <linux/magic.h>
 #include <stddef.h>

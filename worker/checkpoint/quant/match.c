@@ -1,4 +1,4 @@
-#include "worker/checkpoint/match.h"
+#include "worker/checkpoint/quant/match.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
