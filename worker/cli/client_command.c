@@ -98,24 +98,14 @@ enum ctw_status ctw_find_worker(const char *which, const char *token_file,
 
 struct ctw_option ctw_answer_timeout_option(int64_t *seconds)
 {
-    return (struct ctw_option){.name = "timeout",
-                               .type = CTW_OPT_INT,
-                               .value = seconds,
-                               .min = 1,
-                               .max = 3600,
-                               .meta = "SECONDS",
-                               .help = "how long to wait for an answer"};
+    return ctw_opt_int("timeout", seconds, 1, 3600, "SECONDS", "how long to wait for an answer");
 }
 
 struct ctw_option ctw_token_option(const char **file)
 {
-    return (struct ctw_option){
-        .name = "token-file",
-        .type = CTW_OPT_STRING,
-        .value = file,
-        .meta = "FILE",
-        .help = "file with the token for a worker on tcp: the last word of its first "
-                "line (default: the token in CTW_TOKEN, if set)"};
+    return ctw_opt_string("token-file", file, "FILE",
+                          "file with the token for a worker on tcp: the last word of its first "
+                          "line (default: the token in CTW_TOKEN, if set)");
 }
 
 struct ctw_command_line ctw_client_command_line(const char *name, const char *synopsis,

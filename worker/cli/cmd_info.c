@@ -228,7 +228,7 @@ int ctw_cmd_info(int argc, char **argv)
     int64_t timeout_s = 5;
     const char *which = NULL, *token_file = NULL;
     const struct ctw_option options[] = {
-        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON object"},
+        ctw_opt_flag("json", &json, "print one JSON object"),
         ctw_answer_timeout_option(&timeout_s),
         ctw_token_option(&token_file),
     };

@@ -246,22 +246,14 @@ int ctw_cmd_inspect(int argc, char **argv)
     struct ctw_machine_values described = {0};
     struct ctw_machine machine;
     struct ctw_option options[4 + CTW_N_ENGINE_OPTIONS + CTW_N_MACHINE_OPTIONS] = {
-        {.name = "identity",
-         .type = CTW_OPT_FLAG,
-         .value = &flags.identity,
-         .help = "also print the checkpoint's identity, as in results; reads all weights"},
-        {.name = "hashes",
-         .type = CTW_OPT_FLAG,
-         .value = &flags.hashes,
-         .help = "print only the hash of every linear layer's decoded weight"},
-        {.name = "tensors",
-         .type = CTW_OPT_FLAG,
-         .value = &flags.tensors,
-         .help = "also print one line per matrix: shape, bits per weight, format"},
-        {.name = "json",
-         .type = CTW_OPT_FLAG,
-         .value = &flags.json,
-         .help = "print one JSON object for programs, without the memory plan"},
+        ctw_opt_flag("identity", &flags.identity,
+                     "also print the checkpoint's identity, as in results; reads all weights"),
+        ctw_opt_flag("hashes", &flags.hashes,
+                     "print only the hash of every linear layer's decoded weight"),
+        ctw_opt_flag("tensors", &flags.tensors,
+                     "also print one line per matrix: shape, bits per weight, format"),
+        ctw_opt_flag("json", &flags.json,
+                     "print one JSON object for programs, without the memory plan"),
     };
     ctw_engine_option_rows(options + 4, &values);
     ctw_machine_option_rows(options + 4 + CTW_N_ENGINE_OPTIONS, &described);

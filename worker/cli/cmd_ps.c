@@ -100,7 +100,7 @@ int ctw_cmd_ps(int argc, char **argv)
     bool json = false;
     const char *token_file = NULL;
     const struct ctw_option options[] = {
-        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON array"},
+        ctw_opt_flag("json", &json, "print one JSON array"),
         ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "ps",

@@ -276,28 +276,14 @@ int ctw_cmd_score(int argc, char **argv)
     struct ctw_score_paths paths = {0};
     struct ctw_engine_option_values values = {0};
     struct ctw_option options[4 + CTW_N_ENGINE_OPTIONS] = {
-        {.name = "model",
-         .type = CTW_OPT_STRING,
-         .value = &model,
-         .meta = "DIR",
-         .required = true,
-         .help = "the checkpoint folder"},
-        {.name = "in",
-         .type = CTW_OPT_STRING,
-         .value = &paths.in,
-         .meta = "FILE",
-         .help = "input, JSON lines (default: -, standard input)"},
-        {.name = "out",
-         .type = CTW_OPT_STRING,
-         .value = &paths.out,
-         .meta = "FILE",
-         .help = "results, JSON lines (default: -, standard output)"},
-        {.name = "meta",
-         .type = CTW_OPT_STRING,
-         .value = &paths.meta,
-         .meta = "FILE",
-         .help = "record of how the results were made (default: OUT.meta.json with --out OUT, "
-                 "else no record)"},
+        ctw_opt_required(ctw_opt_string("model", &model, "DIR", "the checkpoint folder")),
+        ctw_opt_string("in", &paths.in, "FILE", "input, JSON lines (default: -, standard input)"),
+        ctw_opt_string("out", &paths.out, "FILE",
+                       "results, JSON lines (default: -, standard output)"),
+        ctw_opt_string(
+            "meta", &paths.meta, "FILE",
+            "record of how the results were made (default: OUT.meta.json with --out OUT, "
+            "else no record)"),
     };
     ctw_engine_option_rows(options + 4, &values);
     const struct ctw_command_line line = {

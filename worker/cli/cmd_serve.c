@@ -53,50 +53,32 @@ struct values {
 static void fill_place_rows(struct ctw_option *rows, struct values *v)
 {
     const struct ctw_option own[] = {
-        {.name = "model",
-         .type = CTW_OPT_LIST,
-         .value = &v->models,
-         .meta = "DIR",
-         .required = true,
-         .help =
-             "a checkpoint folder; may be repeated, and more folders may follow without --model. "
-             "A model's name is the last part of its path, or NAME with NAME=DIR. NAME:DTYPE=DIR "
-             "gives the model another --dtype than the other models. A job without a model name "
-             "uses the first model. The variable holds one model, and is ignored with --model"},
-        {.name = "listen",
-         .type = CTW_OPT_STRING,
-         .value = &v->listen,
-         .meta = "URL",
-         .help = "address to listen on, ipc:///PATH or tcp://HOST:PORT (default: see above). tcp "
-                 "needs --token-file or --insecure"},
-        {.name = "token-file",
-         .type = CTW_OPT_STRING,
-         .value = &v->token_file,
-         .meta = "FILE",
-         .help =
-             "access over tcp: lines NAME ROLE TOKEN, where ROLE is score or admin; or a single "
-             "token, which allows everything. Other users must not be able to read the file "
-             "(mode 0600) (default: none)"},
-        {.name = "insecure",
-         .type = CTW_OPT_FLAG,
-         .value = &v->insecure,
-         .help = "allow tcp without tokens: anyone who can reach the address can use and stop the "
-                 "worker"},
-        {.name = "insecure-bind-any",
-         .type = CTW_OPT_FLAG,
-         .value = &v->bind_any,
-         .help = "allow tcp://0.0.0.0, which is reachable from every network of the machine"},
-        {.name = "name",
-         .type = CTW_OPT_STRING,
-         .value = &v->name,
-         .meta = "NAME",
-         .help =
-             "the worker's name in `ctworker ps` and for other commands (default: the process id)"},
-        {.name = "allow-load",
-         .type = CTW_OPT_STRING,
-         .value = &v->allow_load,
-         .meta = "DIR",
-         .help = "let clients load models from folders below DIR (default: they cannot)"},
+        ctw_opt_required(ctw_opt_list(
+            "model", &v->models, "DIR",
+            "a checkpoint folder; may be repeated, and more folders may follow without --model. "
+            "A model's name is the last part of its path, or NAME with NAME=DIR. NAME:DTYPE=DIR "
+            "gives the model another --dtype than the other models. A job without a model name "
+            "uses the first model. The variable holds one model, and is ignored with --model")),
+        ctw_opt_string(
+            "listen", &v->listen, "URL",
+            "address to listen on, ipc:///PATH or tcp://HOST:PORT (default: see above). tcp "
+            "needs --token-file or --insecure"),
+        ctw_opt_string(
+            "token-file", &v->token_file, "FILE",
+            "access over tcp: lines NAME ROLE TOKEN, where ROLE is score or admin; or a single "
+            "token, which allows everything. Other users must not be able to read the file "
+            "(mode 0600) (default: none)"),
+        ctw_opt_flag(
+            "insecure", &v->insecure,
+            "allow tcp without tokens: anyone who can reach the address can use and stop the "
+            "worker"),
+        ctw_opt_flag("insecure-bind-any", &v->bind_any,
+                     "allow tcp://0.0.0.0, which is reachable from every network of the machine"),
+        ctw_opt_string(
+            "name", &v->name, "NAME",
+            "the worker's name in `ctworker ps` and for other commands (default: the process id)"),
+        ctw_opt_string("allow-load", &v->allow_load, "DIR",
+                       "let clients load models from folders below DIR (default: they cannot)"),
     };
     _Static_assert(CTW_COUNT(own) == N_PLACE, "count the rows");
     memcpy(rows, own, sizeof(own));
@@ -106,50 +88,24 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
 static void fill_life_rows(struct ctw_option *rows, struct values *v)
 {
     const struct ctw_option own[] = {
-        {.name = "ready-file",
-         .type = CTW_OPT_STRING,
-         .value = &v->ready_file,
-         .meta = "FILE",
-         .help =
-             "write the URL to this file once the models are loaded; removed when the worker ends"},
-        {.name = "ready-fd",
-         .type = CTW_OPT_INT,
-         .value = &v->ready_fd,
-         .min = -1,
-         .max = 65535,
-         .meta = "N",
-         .help = "write the URL to this open file descriptor once the models are loaded, and close "
-                 "it (default: -1, none)"},
-        {.name = "owner-pid",
-         .type = CTW_OPT_INT,
-         .value = &v->owner_pid,
-         .min = 0,
-         .max = INT32_MAX,
-         .meta = "PID",
-         .help = "end when this process ends; makes the worker private (default: 0, none)"},
-        {.name = "on-signal",
-         .type = CTW_OPT_CHOICE,
-         .value = &v->on_signal,
-         .choices = "finish|cancel",
-         .help = "finish or cancel unfinished jobs after the first signal"},
-        {.name = "grace",
-         .type = CTW_OPT_INT,
-         .value = &v->grace_s,
-         .min = 0,
-         .max = 7 * 86400,
-         .meta = "SECONDS",
-         .help = "how long to go on finishing jobs after a signal"},
-        {.name = "queue-bytes",
-         .type = CTW_OPT_BYTES,
-         .value = &v->queue_bytes,
-         .meta = "SIZE",
-         .help = "limit of memory for jobs and their results (default: an eighth of the free "
-                 "memory, at most 1 GiB)"},
-        {.name = "log",
-         .type = CTW_OPT_CHOICE,
-         .value = &v->log,
-         .choices = "debug|info|warn|error",
-         .help = "log level on standard error (default: info)"},
+        ctw_opt_string(
+            "ready-file", &v->ready_file, "FILE",
+            "write the URL to this file once the models are loaded; removed when the worker ends"),
+        ctw_opt_int(
+            "ready-fd", &v->ready_fd, -1, 65535, "N",
+            "write the URL to this open file descriptor once the models are loaded, and close "
+            "it (default: -1, none)"),
+        ctw_opt_int("owner-pid", &v->owner_pid, 0, INT32_MAX, "PID",
+                    "end when this process ends; makes the worker private (default: 0, none)"),
+        ctw_opt_choice("on-signal", &v->on_signal, "finish|cancel",
+                       "finish or cancel unfinished jobs after the first signal"),
+        ctw_opt_int("grace", &v->grace_s, 0, 7 * 86400, "SECONDS",
+                    "how long to go on finishing jobs after a signal"),
+        ctw_opt_bytes("queue-bytes", &v->queue_bytes, "SIZE",
+                      "limit of memory for jobs and their results (default: an eighth of the free "
+                      "memory, at most 1 GiB)"),
+        ctw_opt_choice("log", &v->log, "debug|info|warn|error",
+                       "log level on standard error (default: info)"),
     };
     _Static_assert(CTW_COUNT(own) == N_LIFE, "count the rows");
     memcpy(rows, own, sizeof(own));
@@ -159,30 +115,20 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
 static void fill_kept_rows(struct ctw_option *rows, struct values *v)
 {
     const struct ctw_option own[] = {
-        {.name = "store",
-         .type = CTW_OPT_STRING,
-         .value = &v->store,
-         .meta = "DIR",
-         .help = "keep results in this folder, and compute no sequence whose results are there; "
-                 "several workers of this machine may share it; see `ctworker store` (default: "
-                 "none)"},
-        {.name = "store-limit",
-         .type = CTW_OPT_BYTES,
-         .value = &v->store_limit,
-         .meta = "SIZE",
-         .help = "size of the store; new results replace the oldest"},
-        {.name = "hidden",
-         .type = CTW_OPT_STRING,
-         .value = &v->hidden,
-         .meta = "DIR",
-         .help = "keep the final hidden states of references in this folder: comparing another "
-                 "model with the same reference then only takes the reference's head (default: "
-                 "none)"},
-        {.name = "hidden-limit",
-         .type = CTW_OPT_BYTES,
-         .value = &v->hidden_limit,
-         .meta = "SIZE",
-         .help = "size of that folder; files that were not used for the longest time go"},
+        ctw_opt_string(
+            "store", &v->store, "DIR",
+            "keep results in this folder, and compute no sequence whose results are there; "
+            "several workers of this machine may share it; see `ctworker store` (default: "
+            "none)"),
+        ctw_opt_bytes("store-limit", &v->store_limit, "SIZE",
+                      "size of the store; new results replace the oldest"),
+        ctw_opt_string(
+            "hidden", &v->hidden, "DIR",
+            "keep the final hidden states of references in this folder: comparing another "
+            "model with the same reference then only takes the reference's head (default: "
+            "none)"),
+        ctw_opt_bytes("hidden-limit", &v->hidden_limit, "SIZE",
+                      "size of that folder; files that were not used for the longest time go"),
     };
     _Static_assert(CTW_COUNT(own) == N_KEPT, "count the rows");
     memcpy(rows, own, sizeof(own));

@@ -152,17 +152,9 @@ int ctw_cmd_stop(int argc, char **argv)
     int64_t timeout_s = 60;
     const char *which = NULL, *token_file = NULL;
     const struct ctw_option options[] = {
-        {.name = "cancel",
-         .type = CTW_OPT_FLAG,
-         .value = &cancel,
-         .help = "cancel unfinished jobs instead of finishing them"},
-        {.name = "timeout",
-         .type = CTW_OPT_INT,
-         .value = &timeout_s,
-         .min = 0,
-         .max = 7 * 86400,
-         .meta = "SECONDS",
-         .help = "how long to wait until the worker has ended; 0: do not wait"},
+        ctw_opt_flag("cancel", &cancel, "cancel unfinished jobs instead of finishing them"),
+        ctw_opt_int("timeout", &timeout_s, 0, 7 * 86400, "SECONDS",
+                    "how long to wait until the worker has ended; 0: do not wait"),
         ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = ctw_client_command_line(

@@ -167,7 +167,7 @@ int ctw_cmd_store(int argc, char **argv)
     bool json = false;
     const char *words[2];
     const struct ctw_option options[] = {
-        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print JSON"},
+        ctw_opt_flag("json", &json, "print JSON"),
     };
     const struct ctw_command_line line = {.name = "store",
                                           .synopsis = "list|verify|clear DIR [--json]",

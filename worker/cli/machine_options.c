@@ -8,44 +8,27 @@
 void ctw_machine_option_rows(struct ctw_option *rows, struct ctw_machine_values *v)
 {
     const struct ctw_option all[] = {
-        {.name = "device-memory",
-         .type = CTW_OPT_BYTES,
-         .value = &v->device_memory,
-         .meta = "SIZE",
-         .help =
-             "plan for GPUs with so much memory each, which need not be here; --devices is then "
-             "their number (default: 1)"},
-        {.name = "host-memory",
-         .type = CTW_OPT_BYTES,
-         .value = &v->host_memory,
-         .meta = "SIZE",
-         .help = "plan for a machine with so much memory available (default: this machine's)"},
-        {.name = "compute-rate",
-         .type = CTW_OPT_INT,
-         .value = &v->gflops,
-         .min = 0,
-         .max = 100000000,
-         .meta = "GFLOPS",
-         .help = "that a device reaches in products of 16 bits (default: measured on a CPU, "
-                 "estimated from a GPU's kind, 150000 for --device-memory)"},
-        {.name = "disk-rate",
-         .type = CTW_OPT_BYTES,
-         .value = &v->disk,
-         .meta = "SIZE",
-         .help = "a second, read from the files' disk (default: measured, or 3GB for a described "
-                 "machine)"},
-        {.name = "host-rate",
-         .type = CTW_OPT_BYTES,
-         .value = &v->host,
-         .meta = "SIZE",
-         .help = "a second, from host memory to a GPU (default: measured, or 25GB for a described "
-                 "machine)"},
-        {.name = "peer-rate",
-         .type = CTW_OPT_BYTES,
-         .value = &v->peer,
-         .meta = "SIZE",
-         .help = "a second, from one GPU to another (default: measured, or 20GB for a described "
-                 "machine)"},
+        ctw_opt_bytes(
+            "device-memory", &v->device_memory, "SIZE",
+            "plan for GPUs with so much memory each, which need not be here; --devices is then "
+            "their number (default: 1)"),
+        ctw_opt_bytes("host-memory", &v->host_memory, "SIZE",
+                      "plan for a machine with so much memory available (default: this machine's)"),
+        ctw_opt_int("compute-rate", &v->gflops, 0, 100000000, "GFLOPS",
+                    "that a device reaches in products of 16 bits (default: measured on a CPU, "
+                    "estimated from a GPU's kind, 150000 for --device-memory)"),
+        ctw_opt_bytes(
+            "disk-rate", &v->disk, "SIZE",
+            "a second, read from the files' disk (default: measured, or 3GB for a described "
+            "machine)"),
+        ctw_opt_bytes(
+            "host-rate", &v->host, "SIZE",
+            "a second, from host memory to a GPU (default: measured, or 25GB for a described "
+            "machine)"),
+        ctw_opt_bytes(
+            "peer-rate", &v->peer, "SIZE",
+            "a second, from one GPU to another (default: measured, or 20GB for a described "
+            "machine)"),
     };
     _Static_assert(CTW_COUNT(all) == CTW_N_MACHINE_OPTIONS, "count the rows");
     memcpy(rows, all, sizeof(all));

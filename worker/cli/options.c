@@ -11,6 +11,66 @@
 
 enum { MAX_ENV_NAME = 64 };
 
+/* ---- rows ---- */
+
+struct ctw_option ctw_opt_flag(const char *name, bool *value, const char *help)
+{
+    return (struct ctw_option){.name = name, .type = CTW_OPT_FLAG, .value = value, .help = help};
+}
+
+struct ctw_option ctw_opt_string(const char *name, const char **value, const char *meta,
+                                 const char *help)
+{
+    return (struct ctw_option){
+        .name = name, .type = CTW_OPT_STRING, .value = value, .meta = meta, .help = help};
+}
+
+struct ctw_option ctw_opt_list(const char *name, struct ctw_option_list *value, const char *meta,
+                               const char *help)
+{
+    return (struct ctw_option){
+        .name = name, .type = CTW_OPT_LIST, .value = value, .meta = meta, .help = help};
+}
+
+struct ctw_option ctw_opt_int(const char *name, int64_t *value, int64_t min, int64_t max,
+                              const char *meta, const char *help)
+{
+    return (struct ctw_option){.name = name,
+                               .type = CTW_OPT_INT,
+                               .value = value,
+                               .min = min,
+                               .max = max,
+                               .meta = meta,
+                               .help = help};
+}
+
+struct ctw_option ctw_opt_bytes(const char *name, uint64_t *value, const char *meta,
+                                const char *help)
+{
+    return (struct ctw_option){
+        .name = name, .type = CTW_OPT_BYTES, .value = value, .meta = meta, .help = help};
+}
+
+struct ctw_option ctw_opt_amount(const char *name, struct ctw_amount *value, const char *meta,
+                                 const char *help)
+{
+    return (struct ctw_option){
+        .name = name, .type = CTW_OPT_AMOUNT, .value = value, .meta = meta, .help = help};
+}
+
+struct ctw_option ctw_opt_choice(const char *name, const char **value, const char *choices,
+                                 const char *help)
+{
+    return (struct ctw_option){
+        .name = name, .type = CTW_OPT_CHOICE, .value = value, .choices = choices, .help = help};
+}
+
+struct ctw_option ctw_opt_required(struct ctw_option option)
+{
+    option.required = true;
+    return option;
+}
+
 /* ---- values ---- */
 
 static bool parse_int(const char *text, int64_t *out)

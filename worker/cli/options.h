@@ -43,6 +43,23 @@ struct ctw_option {
     bool required;       /* STRING, CHOICE, LIST: must be given, unless there is a default */
 };
 
+/* Rows by type. What *value holds is the default. */
+struct ctw_option ctw_opt_flag(const char *name, bool *value, const char *help);
+struct ctw_option ctw_opt_string(const char *name, const char **value, const char *meta,
+                                 const char *help);
+struct ctw_option ctw_opt_list(const char *name, struct ctw_option_list *value, const char *meta,
+                               const char *help);
+struct ctw_option ctw_opt_int(const char *name, int64_t *value, int64_t min, int64_t max,
+                              const char *meta, const char *help);
+struct ctw_option ctw_opt_bytes(const char *name, uint64_t *value, const char *meta,
+                                const char *help);
+struct ctw_option ctw_opt_amount(const char *name, struct ctw_amount *value, const char *meta,
+                                 const char *help);
+struct ctw_option ctw_opt_choice(const char *name, const char **value, const char *choices,
+                                 const char *help);
+/* The same row, as one that must be given. */
+struct ctw_option ctw_opt_required(struct ctw_option option);
+
 struct ctw_command_line {
     const char *name;     /* "score" */
     const char *synopsis; /* "--model DIR [--in F] [--out F]" */
