@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/json_tree.h"
 #include "base/lfs.h"
 #include "base/mem.h"
@@ -172,23 +173,6 @@ fail:
     return st;
 }
 
-static enum ctw_status read_all(int fd, char *buf, size_t bytes, const char *what,
-                                struct ctw_err *err)
-{
-    for (size_t at = 0; at < bytes;) {
-        ssize_t n = read(fd, buf + at, bytes - at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", what, strerror(errno));
-        if (n == 0)
-            return ctw_fail(err, CTW_EIO, "%s: the file became shorter while it was being read",
-                            what);
-        at += (size_t)n;
-    }
-    return CTW_OK;
-}
-
 /* Opens dir/file; dir NULL: file. CTW_ENOTFOUND, CTW_EIO, CTW_ENOMEM. */
 static enum ctw_status open_in(int *fd, const char *dir, const char *file, struct ctw_err *err)
 {
@@ -232,7 +216,7 @@ enum ctw_status ctw_json_parse_file(struct ctw_json **out, const char *dir, cons
                       (long long)info.st_size);
         goto done;
     }
-    st = read_all(fd, text, (size_t)info.st_size, file, err);
+    st = ctw_read_exactly(fd, text, (size_t)info.st_size, 0, file, err);
     if (st == CTW_OK)
         st = ctw_json_parse(out, file, text, (size_t)info.st_size, max_bytes, err);
 done:

@@ -2,10 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/file.h"
 
 /* Standard output that was closed when the program started cannot be written. */
 static bool is_writable(int fd)
@@ -65,26 +66,10 @@ static void take_back(const struct ctw_output_file *f, size_t bytes)
         (void)lseek(f->fd, end - (off_t)bytes, SEEK_SET);
 }
 
-/* Writes as much as possible; if the result is less than `bytes`, errno says why. */
-static size_t write_bytes(int fd, const char *text, size_t bytes)
-{
-    size_t done = 0;
-    while (done < bytes) {
-        ssize_t n = write(fd, text + done, bytes - done);
-        if (n > 0)
-            done += (size_t)n;
-        else if (n < 0 && errno == EAGAIN)
-            (void)poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
-        else if (n == 0 || errno != EINTR)
-            break;
-    }
-    return done;
-}
-
 enum ctw_status ctw_output_file_write(struct ctw_output_file *f, const char *lines, size_t bytes,
                                       struct ctw_err *err)
 {
-    size_t done = write_bytes(f->fd, lines, bytes), whole = 0;
+    size_t done = ctw_write_all(f->fd, lines, bytes), whole = 0;
     int why = errno;
     for (const char *p = lines; (p = memchr(p, '\n', (size_t)(lines + done - p))) != NULL;) {
         whole = (size_t)(++p - lines);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/digest.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sha256.h"
@@ -207,30 +208,15 @@ void ctw_hidden_close(struct ctw_hidden_dir *d)
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
-static bool read_all(int fd, void *to, size_t bytes, off_t at)
-{
-    char *p = to;
-    while (bytes > 0) {
-        ssize_t n = pread(fd, p, bytes, at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        p += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 static bool is_intact(int fd, const struct ctw_hidden_rows *r)
 {
     struct header h;
     struct stat st;
     if (fstat(fd, &st) != 0 || (uint64_t)st.st_size != sizeof(h) + bytes_of(r) ||
-        !read_all(fd, &h, sizeof(h), 0) || memcmp(h.magic, magic, sizeof(magic)) != 0 ||
-        memcmp(&h.key, &r->key, sizeof(h.key)) != 0 || h.n_rows != (uint64_t)r->n_rows ||
-        h.row_bytes != r->row_bytes || !read_all(fd, r->rows, bytes_of(r), sizeof(h)))
+        ctw_read_at(fd, &h, sizeof(h), 0) != sizeof(h) ||
+        memcmp(h.magic, magic, sizeof(magic)) != 0 || memcmp(&h.key, &r->key, sizeof(h.key)) != 0 ||
+        h.n_rows != (uint64_t)r->n_rows || h.row_bytes != r->row_bytes ||
+        ctw_read_at(fd, r->rows, bytes_of(r), sizeof(h)) != bytes_of(r))
         return false;
     struct ctw_digest digest = ctw_digest_of(r->rows, bytes_of(r));
     return memcmp(&digest, &h.digest, sizeof(digest)) == 0;
@@ -281,21 +267,6 @@ bool ctw_hidden_read(struct ctw_hidden_dir *d, const struct ctw_hidden_rows *rec
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
-static bool write_all(int fd, const void *from, size_t bytes)
-{
-    const char *p = from;
-    while (bytes > 0) {
-        ssize_t n = write(fd, p, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        p += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 /* A file under another name first: nobody sees half of it. */
 void ctw_hidden_write(struct ctw_hidden_dir *d, const struct ctw_hidden_rows *r)
 {
@@ -317,7 +288,8 @@ void ctw_hidden_write(struct ctw_hidden_dir *d, const struct ctw_hidden_rows *r)
         warn_once(d, "cannot make a file", strerror(errno));
         return;
     }
-    bool written = write_all(fd, &h, sizeof(h)) && write_all(fd, r->rows, bytes_of(r));
+    bool written = ctw_write_all(fd, &h, sizeof(h)) == sizeof(h) &&
+                   ctw_write_all(fd, r->rows, bytes_of(r)) == bytes_of(r);
     int why = errno;
     if (close(fd) == 0 && written && rename(draft, path) == 0) {
         d->bytes += sizeof(h) + bytes_of(r);

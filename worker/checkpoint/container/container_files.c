@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/map_guard.h"
 #include "base/mem.h"
 #include "worker/checkpoint/container/container_internal.h"
@@ -94,17 +95,10 @@ enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint
                                    void *dst, size_t bytes, struct ctw_err *err)
 {
     const struct ctw_container_file *f = &c->files[file];
-    for (size_t at = 0; at < bytes;) {
-        ssize_t n = pread(f->fd, (char *)dst + at, bytes - at, (off_t)(offset + at));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return ctw_fail(err, CTW_EIO, "%s: cannot read: %s", f->name, strerror(errno));
-        if (n == 0)
-            return is_shorter(f, err);
-        at += (size_t)n;
-    }
-    return CTW_OK;
+    if (ctw_read_at(f->fd, dst, bytes, offset) == bytes)
+        return CTW_OK;
+    return errno == 0 ? is_shorter(f, err)
+                      : ctw_fail(err, CTW_EIO, "%s: cannot read: %s", f->name, strerror(errno));
 }
 
 bool ctw_container_is_headers_alone(const struct ctw_container *c)

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/container/container_internal.h"
@@ -72,19 +73,11 @@ static enum ctw_status read_index(struct ctw_shard_index *index, int fd, const s
     if (info->st_size > CTW_SHARD_INDEX_MAX_BYTES)
         return ctw_fail(err, CTW_EFORMAT, "%s: %lld bytes; at most %d are accepted", index_name,
                         (long long)info->st_size, (int)CTW_SHARD_INDEX_MAX_BYTES);
-    size_t bytes = (size_t)info->st_size, at = 0;
+    size_t bytes = (size_t)info->st_size;
     char *text = ctw_calloc(bytes, 1);
     if (text == NULL)
         return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %zu bytes", index_name, bytes);
-    enum ctw_status st = CTW_OK;
-    while (at < bytes && st == CTW_OK) {
-        ssize_t n = pread(fd, text + at, bytes - at, (off_t)at);
-        if (n > 0)
-            at += (size_t)n;
-        else if (n == 0 || errno != EINTR)
-            st = ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", index_name,
-                          n == 0 ? "the file became shorter" : strerror(errno));
-    }
+    enum ctw_status st = ctw_read_exactly(fd, text, bytes, 0, index_name, err);
     if (st == CTW_OK)
         st = ctw_shard_index_parse(index, index_name, text, bytes, err);
     ctw_free(text);

@@ -1,11 +1,10 @@
 #include "worker/checkpoint/container/safetensors.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/lfs.h"
 #include "base/mem.h"
@@ -337,30 +336,13 @@ enum ctw_status ctw_safetensors_parse(struct ctw_records *out, const char *what,
     return st;
 }
 
-static enum ctw_status pread_all(int fd, void *buf, size_t bytes, uint64_t offset, const char *what,
-                                 struct ctw_err *err)
-{
-    for (size_t at = 0; at < bytes;) {
-        ssize_t n = pread(fd, (char *)buf + at, bytes - at, (off_t)(offset + at));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", what, strerror(errno));
-        if (n == 0)
-            return ctw_fail(err, CTW_EIO, "%s: the file became shorter while it was being read",
-                            what);
-        at += (size_t)n;
-    }
-    return CTW_OK;
-}
-
 enum ctw_status ctw_safetensors_read(struct ctw_records *out, const char *what, int fd,
                                      uint64_t file_bytes, struct ctw_err *err)
 {
     unsigned char prelude[CTW_SAFETENSORS_PRELUDE];
     size_t n = file_bytes < sizeof(prelude) ? (size_t)file_bytes : sizeof(prelude), header_bytes;
     *out = (struct ctw_records){0};
-    enum ctw_status st = pread_all(fd, prelude, n, 0, what, err);
+    enum ctw_status st = ctw_read_exactly(fd, prelude, n, 0, what, err);
     if (st == CTW_OK)
         st = ctw_safetensors_prelude(what, prelude, n, file_bytes, &header_bytes, err);
     if (st != CTW_OK)
@@ -369,7 +351,7 @@ enum ctw_status ctw_safetensors_read(struct ctw_records *out, const char *what, 
     if (header == NULL)
         return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for a header of %zu bytes", what,
                         header_bytes);
-    st = pread_all(fd, header, header_bytes, 8, what, err);
+    st = ctw_read_exactly(fd, header, header_bytes, 8, what, err);
     if (st == CTW_OK)
         st = ctw_safetensors_parse(out, what, header, header_bytes, file_bytes, err);
     out->header_alone = (load_le64(prelude) & HEADER_ALONE) != 0;

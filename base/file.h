@@ -1,0 +1,21 @@
+/* Whole reads and writes: the system's calls may transfer less, or be interrupted. */
+#ifndef CTW_BASE_FILE_H
+#define CTW_BASE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Reads bytes offset .. offset+bytes-1 of a file. Returns the number of bytes read: fewer than
+ * `bytes` if the file ends before (errno is 0) or after an error (errno says which). */
+size_t ctw_read_at(int fd, void *to, size_t bytes, uint64_t offset);
+/* The same, of a file that has these bytes: CTW_EIO if they cannot be read. `what` names the file
+ * in the message. */
+enum ctw_status ctw_read_exactly(int fd, void *to, size_t bytes, uint64_t offset, const char *what,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+/* Writes to a file, a pipe or a terminal. Returns the number of bytes written: fewer than `bytes`
+ * after an error, which errno says. */
+size_t ctw_write_all(int fd, const void *from, size_t bytes);
+
+#endif
