@@ -39,3 +39,22 @@ enum ctw_status ctw_check_targeted(const struct ctw_weight *w, const struct ctw_
                     "targets and ignore), so it should be dense",
                     w->format->name);
 }
+
+bool ctw_owns_words(const struct ctw_part part[CTW_N_PARTS])
+{
+    return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_I32 &&
+           ctw_part_present(&part[CTW_PART_SCALE]);
+}
+
+void ctw_fill_dense(struct ctw_weight *w, int64_t row_elems)
+{
+    w->dtype = w->part[CTW_PART_VALUES].dtype;
+    w->bits = (int)(8 * ctw_dtype_bytes(w->dtype));
+    w->symmetric = true;
+    w->group_rows = 1;
+    w->group_size = w->k;
+    w->n_groups = 0;
+    w->scale_stride = 0;
+    w->row_bytes = (size_t)row_elems * ctw_dtype_bytes(w->dtype);
+    w->indexed = w->zero_packed = w->whole_codes = w->zero_less_one = false;
+}

@@ -46,6 +46,12 @@ enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kin
 /* CTW_EFORMAT if a part is present that the format does not use; allowed: bits 1 << kind. */
 enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, struct ctw_err *err);
 
+/* An owns(): VALUES of packed words, and scales. The declared method says which format they have. */
+bool ctw_owns_words(const struct ctw_part part[CTW_N_PARTS]);
+
+/* Fills the fields of a weight without scales; row_elems: between the starts of two rows. */
+void ctw_fill_dense(struct ctw_weight *w, int64_t row_elems);
+
 /* CTW_EFORMAT if no group of the configuration applies to the weight. */
 enum ctw_status ctw_check_targeted(const struct ctw_weight *w, const struct ctw_quant_args *args,
                                    struct ctw_err *err);

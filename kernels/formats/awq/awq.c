@@ -6,12 +6,6 @@
 
 extern const struct ctw_format ctw_format_awq;
 
-static bool owns(const struct ctw_part part[CTW_N_PARTS])
-{
-    return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_I32 &&
-           ctw_part_present(&part[CTW_PART_SCALE]);
-}
-
 static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
                              const int64_t *shape_part, struct ctw_err *err)
 {
@@ -30,7 +24,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
 const struct ctw_format ctw_format_awq = {
     .id = CTW_FORMAT_awq,
     .name = "awq",
-    .owns = owns,
+    .owns = ctw_owns_words,
     .check = check,
     .decode = ctw_awq_decode,
 };

@@ -29,15 +29,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
         return ctw_part_fail(w, CTW_PART_VALUES, err,
                              "[%lld, %lld] (inputs, outputs) according to config.json",
                              (long long)w->k, (long long)w->n);
-    w->dtype = values->dtype;
-    w->bits = (int)(8 * ctw_dtype_bytes(w->dtype));
-    w->symmetric = true;
-    w->group_rows = 1;
-    w->group_size = w->k;
-    w->n_groups = 0;
-    w->scale_stride = 0;
-    w->row_bytes = ctw_dtype_bytes(w->dtype);
-    w->indexed = w->zero_packed = w->whole_codes = w->zero_less_one = false;
+    ctw_fill_dense(w, 1);
     return CTW_OK;
 }
 

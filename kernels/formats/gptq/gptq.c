@@ -5,12 +5,6 @@
 
 extern const struct ctw_format ctw_format_gptq;
 
-static bool owns(const struct ctw_part part[CTW_N_PARTS])
-{
-    return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_I32 &&
-           ctw_part_present(&part[CTW_PART_SCALE]);
-}
-
 static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
                              const int64_t *shape_part, struct ctw_err *err)
 {
@@ -74,7 +68,7 @@ static enum ctw_status check_data(struct ctw_weight *w, const struct ctw_weight_
 const struct ctw_format ctw_format_gptq = {
     .id = CTW_FORMAT_gptq,
     .name = "gptq",
-    .owns = owns,
+    .owns = ctw_owns_words,
     .check = check,
     .check_data = check_data,
     .decode = ctw_gptq_decode,

@@ -5,12 +5,6 @@
 
 extern const struct ctw_format ctw_format_pack_quantized;
 
-static bool owns(const struct ctw_part part[CTW_N_PARTS])
-{
-    return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_I32 &&
-           ctw_part_present(&part[CTW_PART_SCALE]);
-}
-
 /* Words for n codes: as one bit stream, and (old files) with only whole codes in each word. */
 static int64_t stream_words(int64_t n, int bits)
 {
@@ -108,7 +102,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
 const struct ctw_format ctw_format_pack_quantized = {
     .id = CTW_FORMAT_pack_quantized,
     .name = "pack-quantized",
-    .owns = owns,
+    .owns = ctw_owns_words,
     .check = check,
     .check_data = ctw_check_group_index_data,
     .decode = ctw_pack_quantized_decode,
