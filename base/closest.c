@@ -38,7 +38,7 @@ const char *ctw_closest(const char *word, const char *const *candidates, int n)
 {
     const char *best = NULL;
     int best_distance =
-        (int)strlen(word) / 3 + 2; /* words at this distance or farther do not match */
+        (int)strlen(word) / 3 + 2; /* a word at this distance or farther does not match */
     for (int i = 0; i < n; i++) {
         int distance = edit_distance(word, candidates[i]);
         if (distance < best_distance) {

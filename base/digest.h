@@ -12,7 +12,7 @@ struct ctw_digest {
 };
 
 struct ctw_digest ctw_digest_of(const void *data, size_t bytes);
-/* Of both, one after the other. */
+/* The digest of both, one after the other. */
 struct ctw_digest ctw_digest_of_pair(const void *a, size_t a_bytes, const void *b, size_t b_bytes);
 
 #endif

@@ -7,15 +7,15 @@
 
 #include "base/status.h"
 
-/* Reads bytes offset .. offset+bytes-1 of a file. Returns the number of bytes read: fewer than
- * `bytes` if the file ends before (errno is 0) or after an error (errno says which). */
+/* Reads bytes offset .. offset+bytes-1 of a file. Returns the number of bytes read. If it is less
+ * than `bytes`, the file ends earlier (errno is 0), or errno states the error. */
 size_t ctw_read_at(int fd, void *to, size_t bytes, uint64_t offset);
-/* The same, of a file that has these bytes: CTW_EIO if they cannot be read. `what` names the file
- * in the message. */
+/* The same for a file that must have these bytes: CTW_EIO if they cannot be read. `what` names the
+ * file in the message. */
 enum ctw_status ctw_read_exactly(int fd, void *to, size_t bytes, uint64_t offset, const char *what,
                                  struct ctw_err *err) CTW_MUST_CHECK;
-/* Writes to a file, a pipe or a terminal. Returns the number of bytes written: fewer than `bytes`
- * after an error, which errno says. */
+/* Writes to a file, a pipe or a terminal. Returns the number of bytes written. If it is less than
+ * `bytes`, errno states the error. */
 size_t ctw_write_all(int fd, const void *from, size_t bytes);
 
 #endif

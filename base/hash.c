@@ -28,7 +28,7 @@ static void rounds(uint64_t v[4], int n)
     }
 }
 
-/* Up to 8 bytes, little-endian. */
+/* Loads up to 8 bytes, little-endian. */
 static uint64_t load(const unsigned char *p, size_t bytes)
 {
     uint64_t x = 0;

@@ -18,7 +18,8 @@ static FILE *open_at(const char *root, const char *folder, const char *name)
     return fopen(path, "re");
 }
 
-/* The first n numbers of a file; false: it has fewer ("max", say), or is not there. */
+/* Reads the first n numbers of a file. False: the file has fewer ("max", for example), or does not
+ * exist. */
 static bool numbers_in(const char *root, const char *folder, const char *name, int n,
                        long long out[2])
 {
@@ -48,13 +49,13 @@ static uint64_t number_of(const char *root, const char *folder, const char *name
 
 /* ---- control groups ----------------------------------------------------------------------- */
 
-/* What a version calls its things. */
+/* The names that a version of control groups uses. */
 struct version {
-    const char *mount; /* of the memory's groups */
+    const char *mount; /* of the memory controller's groups */
     const char
-        *controller; /* of version 1: a line of /proc/self/cgroup names it; NULL: version 2 */
+        *controller; /* version 1: name of the controller in /proc/self/cgroup; NULL: version 2 */
     const char *most, *used;
-    const char *cache[2]; /* in memory.stat: pages of files, which the kernel takes back */
+    const char *cache[2]; /* keys of memory.stat: pages of files, which the kernel takes back */
 };
 
 static const struct version memory_versions[] = {
@@ -65,7 +66,7 @@ static const struct version memory_versions[] = {
      "memory.usage_in_bytes",
      {"total_inactive_file", "total_active_file"}}};
 
-/* Is it one of the names between commas? */
+/* Is the name in a list of names between commas? */
 static bool lists(const char *names, size_t n, const char *name)
 {
     size_t length = strlen(name);
@@ -79,7 +80,8 @@ static bool lists(const char *names, size_t n, const char *name)
     return false;
 }
 
-/* `mount` and the process's group: from its line "0::/group", or "4:cpu,cpuacct:/group". */
+/* Finds the folder of the process's group below `mount`, from a line "0::/group" or
+ * "4:cpu,cpuacct:/group". */
 static bool find_group(const char *root, const char *mount, const char *controller,
                        char group[2 * PATH_MAX])
 {
@@ -101,7 +103,7 @@ static bool find_group(const char *root, const char *mount, const char *controll
     return found;
 }
 
-/* Cuts the last part of the group's path; false: it was the mount. */
+/* Cuts the last part of the group's path. False: the path was the mount. */
 static bool go_up(char *group, const char *mount)
 {
     char *slash = strrchr(group, '/');
@@ -149,17 +151,17 @@ struct ctw_host_memory ctw_host_memory(const char *root)
 
 uint64_t ctw_host_resident(const char *root)
 {
-    long long pages[2]; /* of the address space, and of them in memory */
+    long long pages[2]; /* pages of the address space, and pages in memory */
     bool known = numbers_in(root, "/proc/self/statm", "", 2, pages);
     return known ? (uint64_t)pages[1] * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
 /* ---- CPUs --------------------------------------------------------------------------------- */
 
-/* Quota and period are microseconds of all CPUs, and of a clock. */
+/* quota: microseconds of CPU time per `period` microseconds. */
 static int limit_cpus(int n, long long quota, long long period)
 {
-    if (quota <= 0 || period <= 0) /* none */
+    if (quota <= 0 || period <= 0) /* there is no quota */
         return n;
     long long limit = (quota + period - 1) / period;
     return limit < n ? (int)limit : n;
@@ -171,7 +173,7 @@ int ctw_host_cpus(const char *root, int n)
     char group[2 * PATH_MAX];
     if (find_group(root, new_mount, NULL, group)) {
         do {
-            long long max[2]; /* "150000 100000", or "max 100000" */
+            long long max[2]; /* of "150000 100000", or "max 100000" */
             if (numbers_in(root, group, "cpu.max", 2, max))
                 n = limit_cpus(n, max[0], max[1]);
         } while (go_up(group, new_mount));

@@ -1,7 +1,7 @@
 /*
- * What this process may have of the machine: memory and CPUs, as far as containers, batch systems
- * and the like limit them by control groups, version 1 or 2, at any level above the process's own
- * group. `root` comes before the paths of /proc and /sys: "", or a test's own folder.
+ * Memory and CPUs of the machine that this process may use. Containers, batch systems and others
+ * limit them by control groups, version 1 or 2, at any level above the process's own group. `root`
+ * is put before the paths of /proc and /sys: "", or a test's own folder.
  */
 #ifndef CTW_BASE_HOST_H
 #define CTW_BASE_HOST_H
@@ -18,9 +18,9 @@ struct ctw_host_memory {
 };
 
 struct ctw_host_memory ctw_host_memory(const char *root);
-/* Of this process, in memory now, mapped files included. */
+/* Bytes of this process in memory, mapped files included. */
 uint64_t ctw_host_resident(const char *root);
-/* n CPUs, or as many as the control groups' quota is worth, rounded up. */
+/* The smaller of n and the CPUs that the control groups' quota is worth, rounded up. */
 int ctw_host_cpus(const char *root, int n);
 
 #ifdef __cplusplus

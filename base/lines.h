@@ -1,5 +1,5 @@
-/* Several lines of text in one string, which has a ';' between two of them: text on the wire has no
- * newlines. */
+/* Several lines of text in one string, with a ';' between two lines, because text on the wire has
+ * no newlines. */
 #ifndef CTW_BASE_LINES_H
 #define CTW_BASE_LINES_H
 
@@ -13,7 +13,7 @@ struct ctw_lines {
     const char *rest, *end;
 };
 
-/* Before the first line; ctw_lines_next() goes to the next one, if there is one. */
+/* Starts before the first line; ctw_lines_next() moves to the next line, if there is one. */
 static inline struct ctw_lines ctw_lines_of(const char *text, size_t bytes)
 {
     struct ctw_lines l = {0};

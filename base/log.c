@@ -19,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int current_level = -1; /* -1: the environment has not been read yet */
 static bool progress_drawn;
 static time_t progress_last;
-static long n_lost; /* lines, since standard error has been full */
+static long n_lost; /* lines lost since standard error became full */
 
 bool ctw_log_level_parse(const char *name, enum ctw_log_level *out)
 {
@@ -68,8 +68,9 @@ static void clear_progress_locked(void)
 }
 
 /*
- * Standard error may be a pipe that nobody reads. When it has been full for FULL_MS, lines are lost
- * until it is read again. A pipe that can be written to takes PIPE_BUF bytes, more than one line.
+ * Standard error may be a pipe that nobody reads. If the pipe has been full for FULL_MS, lines are
+ * lost until somebody reads it again. A pipe that can be written to takes PIPE_BUF bytes, more than
+ * one line.
  */
 static bool may_write_locked(void)
 {

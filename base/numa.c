@@ -21,7 +21,7 @@ static bool read_line(const char *root, const char *name, char line[4096])
     return ok;
 }
 
-/* Numbers such as "0-3,8,10-11". False: the file is not there, or has others. */
+/* Reads numbers such as "0-3,8,10-11". False: the file does not exist, or has another form. */
 static bool read_list(const char *root, const char *name, cpu_set_t *out)
 {
     char line[4096], *at = line;
@@ -80,7 +80,7 @@ void ctw_numa_run_on(const char *root, int node)
     char name[128];
     int n = ctw_numa_nodes(root);
     snprintf(name, sizeof(name), "/sys/devices/system/node/node%d/cpulist", node);
-    /* What the process may use, its first thread may. */
+    /* the process may use the CPUs of its first thread */
     if (node < 0 || n < 2 || sched_getaffinity(getpid(), sizeof(mine), &mine) != 0 ||
         !read_list(root, name, &its))
         return;

@@ -62,7 +62,8 @@ static bool is_hex(char c)
     return c != '\0' && strchr("0123456789abcdefABCDEF", c) != NULL;
 }
 
-/* Letters and digits whose escape means the same in both; other characters stand for themselves. */
+/* Letters and digits whose escape has the same meaning in both languages. An escape of any other
+ * character stands for that character. */
 static enum ctw_status escape(struct rewriter *r, bool in_set)
 {
     const char *same = in_set ? "bdDsSwWafnrt" : "AbBdDsSwWafnrt123456789";
@@ -103,7 +104,7 @@ static enum ctw_status set(struct rewriter *r)
     return st;
 }
 
-/* At "(?": what follows, up to the name or the flags. */
+/* Checks a group at "(?", up to its name or flags. */
 static enum ctw_status group(struct rewriter *r)
 {
     static const char *const known[] = {"(?:", "(?=",  "(?!",  "(?<=", "(?<!",
@@ -171,7 +172,8 @@ static enum ctw_status no_memory(struct ctw_err *err)
 
 static enum ctw_status compile(struct ctw_regex *re, const char *rewritten, struct ctw_err *err)
 {
-    enum { LARGE_COUNT = 105, TOO_LARGE = 120, NO_MEMORY = 121 }; /* PCRE2 names none */
+    /* Error codes of PCRE2, which has no names for them. */
+    enum { LARGE_COUNT = 105, TOO_LARGE = 120, NO_MEMORY = 121 };
     const uint32_t options =
         PCRE2_ANCHORED | PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_MATCH_INVALID_UTF;
     int code;

@@ -1,9 +1,9 @@
 /*
- * Regular expressions of Python's re, run by PCRE2, for module names: a match begins at the name's
- * start and may end anywhere, as re.match's. Where PCRE2 reads a construct otherwise than Python,
- * the pattern is rewritten (\Z, {,n}, braces that are no repetition) or refused by name: classes of
- * Perl ([:alpha:], \h, \p), groups and verbs of Perl ((?<n>...), (?R), (*...)), conditions, flags
- * behind the start, octal escapes.
+ * Regular expressions in the syntax of Python's re, run by PCRE2, for module names. A match begins
+ * at the start of the name and may end anywhere, as with re.match. If PCRE2 reads a construct
+ * differently from Python, the pattern is rewritten (\Z, {,n}, braces that do not repeat) or
+ * refused by name: Perl's classes ([:alpha:], \h, \p), Perl's groups and verbs ((?<n>...), (?R),
+ * (*...)), conditions, flags behind the start, octal escapes.
  */
 #ifndef CTW_BASE_REGEX_H
 #define CTW_BASE_REGEX_H

@@ -1,7 +1,7 @@
 /*
  * Descriptors 0 to 2 of a process that was started with some of them closed. Without this, the next
- * file that the process opens gets such a number, and what is meant for standard output or standard
- * error is written into that file.
+ * file that the process opens gets such a number, and standard output or standard error goes into
+ * that file.
  */
 #ifndef CTW_BASE_STANDARD_FDS_H
 #define CTW_BASE_STANDARD_FDS_H

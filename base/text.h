@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes, or a share of all there are, 0..1; both 0: none was given. */
+/* Bytes, or a share of all available bytes, 0..1. Both 0: not given. */
 struct ctw_amount {
     uint64_t bytes;
     double share;

@@ -10,14 +10,14 @@
 
 enum {
     MAX_THREADS = 1024,
-    /* Spins on a variable before a thread sleeps on it: about 50 microseconds, the cost of waking a
-     * sleeping thread. A layer's operations follow one another faster than that. */
+    /* Iterations that a thread spins before it sleeps: about 50 microseconds, the cost of waking a
+     * sleeping thread. The operations of a layer follow each other faster than that. */
     SPINS = 2000
 };
 
-/* The gate counts loops, and the pool threads inside the current one. The caller opens it for a
- * loop and closes it once every item is taken, so that it waits for threads that work on an item,
- * never for one that the system has not woken yet. */
+/* The gate counts loops, and the pool's threads inside the current loop. The caller opens the gate
+ * for a loop and closes it once every item is taken. So the caller waits for threads that work on
+ * an item, but never for a thread that the system has not woken yet. */
 enum { GATE_OPEN = 1 << 16, GATE_INSIDE = GATE_OPEN - 1, GATE_LOOP = GATE_OPEN << 1 };
 
 struct ctw_threads {

@@ -1,4 +1,5 @@
-/* New connections: whom the server accepts, and the peer's name for the log. */
+/* New connections: the check of the peer, its name for the log, and its place among the
+ * connections. */
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,7 +10,8 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum { ACCEPT_AGAIN_MS = 100 /* for example after running out of file descriptors */ };
+/* Pause before the next accept, for example after running out of file descriptors. */
+enum { ACCEPT_AGAIN_MS = 100 };
 
 /* Logs at most one line per minute. */
 static void refuse(struct ctw_server *s, const char *why)
@@ -47,7 +49,7 @@ static void name_peer(struct ctw_connection *c)
              port);
 }
 
-/* The peer's process, or its host: until it shows a token. */
+/* Until a peer shows a token, its holder is its process (ipc) or its host (tcp). */
 static bool join_holder(struct ctw_connection *c)
 {
     char name[sizeof(c->address)];
@@ -58,8 +60,9 @@ static bool join_holder(struct ctw_connection *c)
     return ctw_holder_join(c, name);
 }
 
-/* A place that is kept for an administrator: over ipc, a process without other connections; over
- * tcp its first request will show. */
+/* Takes a place that is kept for administrators, if one is free. Over ipc, a process without other
+ * connections may have it. Over tcp, the first request shows whether the peer is an
+ * administrator. */
 static bool take_kept_place(struct ctw_connection *c)
 {
     const struct ctw_server *s = c->server;
@@ -69,7 +72,7 @@ static bool take_kept_place(struct ctw_connection *c)
     return c->kept;
 }
 
-/* One holder leaves places to others. */
+/* Is the holder within its bound? If not, one of its other connections may make room. */
 static bool is_within_bound(struct ctw_connection *c)
 {
     struct ctw_server *s = c->server;

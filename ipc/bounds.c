@@ -1,5 +1,5 @@
-/* What a connection may take of the server: memory for its requests, requests per second, and time
- * for its bytes. */
+/* Bounds of a connection: memory for its requests, requests per second, and the time for its
+ * bytes. */
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -9,7 +9,7 @@
 
 void ctw_rooms_init(struct ctw_server *s)
 {
-    enum { HOLDERS = 4 }; /* at least so many fill a room */
+    enum { HOLDERS = 4 }; /* at least so many holders are needed to fill a room */
     size_t strangers = s->options.admits == NULL ? 0 : CTW_IPC_STRANGERS_BYTES;
     s->rooms[CTW_ROOM_STRANGERS].bytes = strangers;
     s->rooms[CTW_ROOM_MEDIUM].bytes = CTW_IPC_ALL_MEDIUM_BYTES;
@@ -38,7 +38,7 @@ static size_t charge_of(size_t bytes)
     return bytes > CTW_IPC_SMALL_BYTES ? bytes : 0;
 }
 
-/* Does the connection wait for its own holder's requests, whatever others do? */
+/* Would this request exceed the holder's share of the room, regardless of other holders? */
 static bool is_at_share(const struct ctw_room *room, const struct ctw_connection *c)
 {
     size_t used = c->holder->used[room - c->server->rooms];
@@ -50,7 +50,8 @@ static bool fits(const struct ctw_room *room, const struct ctw_connection *c)
     return !is_at_share(room, c) && charge_of(c->want) <= room->bytes - room->used;
 }
 
-/* Whoever waits comes first, unless only other requests of its own holder are in its way. */
+/* Connections that wait come first, except those that wait only for other requests of their own
+ * holder. */
 static bool may_pass(const struct ctw_room *room, const struct ctw_connection *c)
 {
     for (const struct ctw_connection *w = room->first; w != NULL; w = w->next_room) {
@@ -102,8 +103,8 @@ void ctw_room_charge(struct ctw_connection *c, struct ctw_call *e)
     ctw_holder_take(c->server, e->holder, (int)e->room, e->charge);
 }
 
-/* The next connection that may take memory: the oldest whose holder has not used up its share. A
- * holder's own requests keep their order. */
+/* The next connection that may take memory: the oldest one whose holder has not used up its share.
+ * Requests of one holder keep their order. */
 static struct ctw_connection *next_in(struct ctw_server *s, const struct ctw_room *room)
 {
     unsigned scan = ++s->n_scans;
@@ -209,7 +210,7 @@ bool ctw_connections_wait(const struct ctw_server *s)
     return s->fetch_waits;
 }
 
-/* Does a connection wait for the memory of this request, which is being received? */
+/* Does a connection wait for the memory of this request, which is still being received? */
 static bool is_waited_for(const struct ctw_call *in)
 {
     const struct ctw_room *room = &in->conn->server->rooms[in->room];

@@ -1,4 +1,4 @@
-/* Calls on their way: each is in one list, or with a thread. */
+/* Lists of calls. Each call is in one list, or with a thread. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "ipc/server_internal.h"
@@ -42,7 +42,7 @@ void ctw_call_handled(struct ctw_call *e)
 void ctw_call_free(struct ctw_call *e)
 {
     ctw_call_handled(e);
-    e->conn->server->unsent -= e->charge; /* of the reply */
+    e->conn->server->unsent -= e->charge; /* the charge of the reply */
     if (e->counted)
         e->conn->n_calls--;
     ctw_writer_fini(&e->reply);

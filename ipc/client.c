@@ -78,11 +78,11 @@ void ctw_client_close(struct ctw_client *c)
 
 enum listener { NOBODY, CLOSES, GREETS };
 
-/* Of a function whose calls tests/tsan_suppressions.txt must be able to name. */
+/* For functions that tests/tsan_suppressions.txt names. */
 #define NEVER_INLINE __attribute__((noinline))
 
-/* What does a new connection meet? A worker closes it without a word if it has no place for one;
- * nng's own socket dials again and again, and does not say. */
+/* Finds out how the listener treats a new connection. A worker without a free place closes the
+ * connection without a word. nng's own socket would dial again and again, and not report this. */
 static NEVER_INLINE enum listener probe(const struct ctw_client *c)
 {
     enum { PROBE_MS = 500 };
@@ -128,12 +128,12 @@ static NEVER_INLINE enum ctw_status call_failed(const struct ctw_client *c, int 
             "%s: the worker closes new connections at once: all its connections are in "
             "use, or it belongs to another user; its log says which, and who holds them",
             c->endpoint.url);
-    if (found == GREETS && rc == NNG_ECONNRESET) /* it runs, and has seen the token */
+    if (found == GREETS && rc == NNG_ECONNRESET) /* the worker runs, and has seen the token */
         return ctw_fail(err, CTW_EBUSY,
                         "%s: the worker closes connections without an answer: too many of its "
                         "connections are in use; its log says who holds them",
                         c->endpoint.url);
-    if (rc == NNG_ETIMEDOUT) /* no connection, or no reply */
+    if (rc == NNG_ETIMEDOUT) /* there was no connection, or no reply */
         return ctw_fail(err, CTW_EIO,
                         "%s: no answer within %d ms: check that a ctworker runs there",
                         c->endpoint.url, timeout_ms);

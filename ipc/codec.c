@@ -289,7 +289,8 @@ static const struct ctw_field *field_of(const msgpack_object *key, const struct 
     return NULL;
 }
 
-/* Sets the flags of the fields that the map has; a flag of several fields only if all are there. */
+/* Sets the flags of the fields that the map has. A flag of several fields is set only if the map
+ * has all of them. */
 static enum ctw_status set_flags(const msgpack_object_map *map, const struct ctw_schema *schema,
                                  void *out, struct ctw_err *err)
 {
@@ -311,7 +312,7 @@ static enum ctw_status read_map(msgpack_zone *zone, const msgpack_object_map *ma
                                 const struct ctw_schema *schema, const char *const *envelope,
                                 bool lenient, void *out, struct ctw_err *err)
 {
-    enum { MORE_KEYS = 64 }; /* than the table has: the envelope's, and of newer peers */
+    enum { MORE_KEYS = 64 }; /* beyond the table: keys of the envelope and of newer peers */
     memset(out, 0, schema->size);
     if (map->size > (uint32_t)schema->n_fields + MORE_KEYS)
         return ctw_fail(err, CTW_EFORMAT, "%s: %u keys, but at most %d are allowed", schema->name,

@@ -39,8 +39,8 @@ enum ctw_field_type {
     CTW_FIELD_MAPS   /* struct ctw_list of structs */
 };
 
-/* has: offset of the bool that says whether the field is present; fields that are present together
- * may share one. CTW_ALWAYS: it is required. */
+/* has: offset of the bool that is true if the field is present. Fields that are present together
+ * may share one bool. CTW_ALWAYS: the field is required. */
 struct ctw_field {
     const char *key;
     enum ctw_field_type type;

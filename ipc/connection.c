@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum { HELLO_MS = 10000, MIN_BYTES = 4 /* of a message: nng's request id */ };
+enum { HELLO_MS = 10000, MIN_BYTES = 4 /* MIN_BYTES of a message: nng's request id */ };
 
 static const unsigned char hello_of_rep[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
 static const unsigned char hello_of_req[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
@@ -118,7 +118,7 @@ static void on_sent(void *arg)
     if (rc != 0)
         fail_sending(c, rc);
     if (c->closing) {
-        if (c->active != NULL && c->active->n_head > 0) { /* no thread holds it */
+        if (c->active != NULL && c->active->n_head > 0) { /* no thread has the call */
             ctw_call_free(c->active);
             c->active = NULL;
         }

@@ -1,4 +1,5 @@
-/* The path of a request: from its connection to the handler, perhaps waiting, and back. */
+/* The path of a request: from its connection to a handler, perhaps to the waiting calls, and back
+ * as a reply. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +8,7 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum { FETCH_AGAIN_MS = 20, TIMER_MS = 5 /* between two runs of the timer */ };
+enum { FETCH_AGAIN_MS = 20, TIMER_MS = 5 /* TIMER_MS between two runs of the timer */ };
 
 /* ---- handling ---- */
 
@@ -18,7 +19,7 @@ static void put_off(struct ctw_call *e, const struct ctw_wait *wait, unsigned n_
     c->active = NULL;
     e->key = wait->key;
     e->until_ms = wait->until_ms;
-    if (n_wakes != s->n_wakes) { /* a wake for this key may have come before it was listed */
+    if (n_wakes != s->n_wakes) { /* a wake for this key may have come before the call was listed */
         ctw_calls_append(&c->pending, e);
     } else {
         ctw_calls_append(&s->waiting, e);
@@ -170,7 +171,7 @@ static void free_connections(struct ctw_server *s)
     pthread_cond_broadcast(&s->idle);
 }
 
-/* Drops connections that are slow with a large message while others wait for its memory. */
+/* Drops slow connections with a large message, if other connections wait for its memory. */
 static void drop_slow(struct ctw_server *s)
 {
     for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
@@ -185,7 +186,7 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Does everything that is due; returns the time of the next event. */
+/* Does everything that is due, and returns the time of the next event. */
 static int64_t look(struct ctw_server *s, int64_t now)
 {
     int64_t next = INT64_MAX;

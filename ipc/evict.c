@@ -1,6 +1,6 @@
 /*
- * Places for connections. If they run out, a stranger loses its place, then the holder of the most
- * gives up the connection that has been idle longest.
+ * Places for connections. If all places are taken, a stranger loses its place first. Otherwise the
+ * holder with the most connections loses the connection that has been idle longest.
  */
 #include <stdio.h>
 
@@ -8,8 +8,8 @@
 #include "ipc/server_internal.h"
 
 enum {
-    IDLE_MS = 30000, /* an idle connection makes room for any other after this time */
-    CROWD_PART = 8   /* whoever holds more than this part of all gives up busy connections, too */
+    IDLE_MS = 30000, /* an idle connection makes room for any other connection after this time */
+    CROWD_PART = 8   /* a holder of more than this part of all connections loses busy ones, too */
 };
 
 /* ---- strangers ---- */
@@ -22,7 +22,7 @@ bool ctw_evict_stranger(struct ctw_connection *newcomer, const struct ctw_holder
         if (c->admitted || c->closing || (of != NULL && c->holder != of))
             continue;
         if (oldest == NULL || c->holder->n >= oldest->holder->n)
-            oldest = c; /* the list has the newest first */
+            oldest = c; /* the newest connection comes first in the list */
     }
     if (oldest == NULL)
         return false;
@@ -42,7 +42,8 @@ static bool is_idle(const struct ctw_connection *c)
            c->waits_in == NULL && c->receiving == NULL && c->got == 0;
 }
 
-/* The newcomer takes over the place, which is of use to anyone only if it is not a kept one. */
+/* Is `c` a better connection to close? The newcomer takes over its place, so a kept place comes
+ * last. */
 static bool is_better(const struct ctw_connection *c, const struct ctw_connection *than)
 {
     if (than == NULL || c->kept != than->kept)
@@ -52,7 +53,7 @@ static bool is_better(const struct ctw_connection *c, const struct ctw_connectio
     return c->active_ms < than->active_ms;
 }
 
-/* The connection to close for `newcomer`; NULL: none. `own`: of the same holder. */
+/* The idle connection to close for `newcomer`; NULL: none. `own`: only of the same holder. */
 static struct ctw_connection *find_idle(const struct ctw_connection *newcomer, bool own)
 {
     struct ctw_connection *best = NULL;
@@ -68,7 +69,7 @@ static struct ctw_connection *find_idle(const struct ctw_connection *newcomer, b
     return best;
 }
 
-/* The same if none is idle: the holder of very many gives up the least active. */
+/* The least active connection of a holder with very many connections, if none is idle. */
 static struct ctw_connection *find_busy(const struct ctw_connection *newcomer)
 {
     struct ctw_connection *best = NULL;
@@ -104,7 +105,8 @@ bool ctw_evict_of_holder(struct ctw_connection *newcomer, bool own)
 
 /* ---- tokens ---- */
 
-/* Its token's connections are its holder's from now on. Too many: the token loses one of them. */
+/* Moves the connection to the holder of its token. If the token then has too many connections, it
+ * loses one of them. */
 static void join_token(struct ctw_connection *c, const struct ctw_peer *peer)
 {
     char name[sizeof(c->holder->name)], why[CTW_NOTE_BYTES];

@@ -1,6 +1,6 @@
 /*
- * Who holds connections and memory: over ipc a process; over tcp a token, or a host that has shown
- * none yet. One holder leaves a part of everything to others.
+ * Holders of connections and memory. Over ipc, a holder is a process; over tcp a token, or a host
+ * that has not shown a token yet. No holder can take everything.
  */
 #include <stdio.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * one line in ipc/messages.c. Spans and lists of a decoded message are valid until the message is
  * closed.
  *
- * Member names are the keys on the wire. `has` says which optional members are present, one by one
- * or in groups, as the member's row in its table says.
+ * Member names are the keys on the wire. `has` tells which optional members are present. A bool in
+ * it stands for one member or for several, as the table of the message states.
  */
 #ifndef CTW_IPC_MESSAGES_H
 #define CTW_IPC_MESSAGES_H
@@ -94,7 +94,7 @@ struct ctw_poll {
     } has;
     struct ctw_span job;
     uint64_t wait_ms, seen;
-    struct ctw_span owner; /* an administrator's: whose job; "": not given */
+    struct ctw_span owner; /* an administrator's request: owner of the job; "": not given */
 };
 
 struct ctw_fetch {
@@ -365,7 +365,7 @@ bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_span *
 /* Turns the reply into an error reply; copies the message. */
 void ctw_reply_fail(struct ctw_reply *reply, const struct ctw_err *err);
 
-/* For --version: what the libraries that ipc/ is linked with report as their version. */
+/* For --version: the versions that the libraries report at run time. */
 const char *ctw_ipc_nng_version(void);
 const char *ctw_ipc_msgpack_version(void);
 

@@ -1,5 +1,5 @@
-/* What the timer does later, because nothing may block with the lock held: lines for the log, and
- * looks at whatever is due. */
+/* Work that the timer does later, because no code may block with the lock held: lines for the log,
+ * and events that are due. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -19,7 +19,7 @@ static uint64_t big_endian(const uint8_t *p, size_t n)
     return v;
 }
 
-/* For types 0xc0 .. 0xdf. False: the protocol does not use this type. */
+/* The form of types 0xc0 .. 0xdf. False: the protocol does not use the type. */
 static bool long_header(uint8_t type, uint8_t *len_bytes, uint8_t *payload, int *factor)
 {
     static const struct {

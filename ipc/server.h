@@ -24,16 +24,16 @@ struct ctw_server;
 /* The sender of a request. */
 struct ctw_peer {
     uint32_t pipe;       /* id of the connection: never 0, never reused */
-    bool local;          /* over ipc: a process of this user */
+    bool local;          /* over ipc, from a process of this user */
     const char *address; /* for people: "process 4711", "10.0.0.2:51234" */
-    const void *who;     /* for the handler: whom admits() found; NULL without admits() */
-    const char *token;   /* its token's name, set by admits(), never freed; NULL: none */
-    bool admin;          /* always gets in; set by admits() */
+    const void *who;   /* for the handler: the client that admits() found; NULL without admits() */
+    const char *token; /* name of the peer's token, set by admits(), never freed; NULL: none */
+    bool admin;        /* an administrator, who always gets in; set by admits() */
 };
 
 /* How a handler defers its reply. Times are on the clock of ctw_now_ms(). */
 struct ctw_wait {
-    bool allowed;     /* in: false: too many requests wait already, so reply now */
+    bool allowed;     /* in: false: too many requests wait already, so reply at once */
     int64_t since_ms; /* in: when the handler was first called with this request */
     int64_t until_ms; /* out: 0: the reply is complete; else the latest time of the next call */
     uint64_t key;     /* out: ctw_server_wake() with this key also causes the next call */

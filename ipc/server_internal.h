@@ -1,15 +1,15 @@
 /*
- * Shared by the files of the server, each of which calls only those after it: server.c (opening,
- * closing), dispatch.c (threads), accept.c (new connections), evict.c (whose connection makes
- * room), connection.c (bytes), calls.c (lists of requests), bounds.c (what a connection may take),
- * holders.c (what all connections of one client may take), notes.c (what the timer does later).
+ * Shared by the files of the server. Each file calls only functions of the files after it: server.c
+ * (opening, closing), dispatch.c (threads), accept.c (new connections), evict.c (connections that
+ * make room), connection.c (bytes), calls.c (lists of requests), bounds.c (limits of a connection),
+ * holders.c (limits of all connections of a client), notes.c (work for the timer).
  *
  * One lock guards the whole server. nng runs its callbacks on its own threads. A callback takes the
  * lock, advances one connection by a step and starts nng's next operation. nng never calls back
  * from within the call that starts an operation, and no code blocks with the lock held. Call the
  * functions below with the lock held unless their comment says otherwise.
  *
- * A call is a request and its reply. It is, in this order: received (connection->receiving),
+ * A call is a request and its reply. A call is, in this order: received (connection->receiving),
  * pending (its connection's list), active (in the server's ready list, then with a thread), perhaps
  * waiting (the server's list, then pending again), answered (still active until its reply is sent).
  * A connection has at most one active call, so its client gets one reply at a time.
@@ -30,47 +30,47 @@ enum {
     CTW_FRAME_BYTES = 9,      /* ipc: 1 and the length; tcp: the length */
     CTW_HELLO_BYTES = 8,
     CTW_KEPT_CONNECTIONS = 16,  /* above the maximum, for administrators */
-    CTW_SPARE_CONNECTIONS = 16, /* above these, while dropped connections are closed */
+    CTW_SPARE_CONNECTIONS = 16, /* above these, while the server closes dropped connections */
     CTW_MOST_CONNECTIONS = CTW_IPC_CONNECTIONS + CTW_KEPT_CONNECTIONS + CTW_SPARE_CONNECTIONS,
-    CTW_NOTES = 8, /* log lines until the timer writes them; more are dropped */
+    CTW_NOTES = 8, /* log lines until the timer writes them; further lines are dropped */
     CTW_NOTE_BYTES = 200,
     /* A message slower than this for CTW_SLOW_S loses its connection if others wait for memory. */
     CTW_SLOW_BYTES_PER_S = 65536,
     CTW_SLOW_S = 5
 };
 
-/* Memory for requests that are not handled yet: see struct ctw_room. */
+/* Kinds of memory for requests that are not handled yet: see struct ctw_room. */
 enum ctw_room_kind { CTW_ROOM_STRANGERS, CTW_ROOM_MEDIUM, CTW_ROOM_LARGE, CTW_N_ROOMS };
 
-/* Whose connections these are: a process, a token, or a host without a token. */
+/* The owner of connections: a process, a token, or a host without a token. */
 struct ctw_holder {
     struct ctw_holder *next; /* in the server's list */
     char name[96];           /* "process 17", "token NAME", "10.0.0.7" */
     int n;                   /* connections */
     size_t used[CTW_N_ROOMS];
-    unsigned passed_over; /* in the scan of this number, an earlier request of it must wait */
+    unsigned passed_over; /* the scan in which an earlier request of this holder must wait */
 };
 
 struct ctw_call {
     struct ctw_connection *conn;
     struct ctw_call *next;     /* in the list that holds the call */
-    size_t n, n_trace;         /* request bytes, and how many are nng's header before the message */
-    enum ctw_room_kind room;   /* that `charge` of a request was taken from, ... */
-    struct ctw_holder *holder; /* ... by this holder; NULL: none was */
-    size_t charge;             /* bytes in the room (request) or server->unsent (reply) */
-    bool refused;              /* it had no valid token */
+    size_t n, n_trace;         /* bytes of the request, and of nng's header before the message */
+    enum ctw_room_kind room;   /* the room that `charge` of a request was taken from, ... */
+    struct ctw_holder *holder; /* ... and its holder; NULL: nothing was taken */
+    size_t charge;             /* bytes of the room (request) or of server->unsent (reply) */
+    bool refused;              /* the request had no valid token */
     bool counted;              /* counted in conn->n_calls */
     unsigned char *data;       /* the request; NULL: handled and freed */
-    unsigned char head[CTW_FRAME_BYTES + CTW_TRACE_BYTES]; /* of the reply */
+    unsigned char head[CTW_FRAME_BYTES + CTW_TRACE_BYTES]; /* frame and header of the reply */
     size_t n_head;
     struct ctw_writer reply;
-    int64_t since_ms; /* first handled; 0: not yet */
-    int64_t until_ms; /* waiting */
+    int64_t since_ms; /* time of the first handling; 0: not handled yet */
+    int64_t until_ms; /* end of the wait */
     uint64_t key;
 };
 
 struct ctw_calls {
-    struct ctw_call *first, **end; /* end: where the next call is linked */
+    struct ctw_call *first, **end; /* end: the link to the next call */
 };
 
 enum ctw_receiving { CTW_RECEIVING_HELLO, CTW_RECEIVING_FRAME, CTW_RECEIVING_BODY };
@@ -78,10 +78,10 @@ enum ctw_receiving { CTW_RECEIVING_HELLO, CTW_RECEIVING_FRAME, CTW_RECEIVING_BOD
 /* The pace of a message while others wait for memory, checked every second. */
 struct ctw_pace {
     size_t seen; /* bytes at the last check */
-    int n_slow;  /* consecutive checks that found it slow */
+    int n_slow;  /* consecutive checks at which the message was too slow */
 };
 
-/* Requests that may come now without delay, at the time `ms`. */
+/* The number of requests that may come without delay at the time `ms`. */
 struct ctw_allowance {
     double n;
     int64_t ms;
@@ -89,12 +89,12 @@ struct ctw_allowance {
 
 /*
  * Memory for requests above CTW_IPC_SMALL_BYTES that are not handled yet, and the connections that
- * wait for it. Strangers have a room of their own, and so have requests up to CTW_IPC_MEDIUM_BYTES,
- * so that these never wait for the upload of a larger one.
+ * wait for this memory. Strangers have a separate room, and so have requests up to
+ * CTW_IPC_MEDIUM_BYTES, which therefore never wait for the upload of a larger request.
  */
 struct ctw_room {
     size_t bytes, used;
-    size_t share;                        /* of one holder, at most */
+    size_t share;                        /* the most that one holder may take */
     struct ctw_connection *first, **end; /* oldest first */
 };
 
@@ -102,7 +102,7 @@ struct ctw_connection {
     struct ctw_server *server;
     struct ctw_connection *next;      /* in the server's list */
     struct ctw_connection *next_room; /* in the list of its room */
-    struct ctw_room *waits_in;        /* for memory for the request whose frame it sent; or NULL */
+    struct ctw_room *waits_in; /* the room whose memory the next request waits for; NULL: none */
     struct ctw_holder *holder;
     int64_t active_ms; /* last request or reply */
     uint32_t id;
@@ -110,8 +110,8 @@ struct ctw_connection {
     nng_stream *stream;
     nng_aio *rx, *tx;
     bool rx_busy, tx_busy; /* an nng operation is in flight */
-    bool admitted;         /* it has sent a request that was not refused, or none is */
-    bool kept;             /* it has a place that is kept for administrators */
+    bool admitted;         /* a request of it was not refused, or the server refuses none */
+    bool kept;             /* its place is kept for administrators */
     bool closing;          /* the stream is closed; freed when no operation is in flight */
     bool hello_sent;
 
@@ -122,8 +122,8 @@ struct ctw_connection {
 
     struct ctw_calls pending;
     struct ctw_call *active;
-    int n_calls;   /* unanswered */
-    int n_waiting; /* waiting requests among them */
+    int n_calls;   /* unanswered calls */
+    int n_waiting; /* waiting calls among them */
 
     size_t sent; /* bytes of the hello or the active call's reply */
     struct ctw_pace receiving_pace, sending_pace;
@@ -155,22 +155,23 @@ struct ctw_server {
     struct ctw_connection *connections;
     int n_connections, max_connections;
     uint32_t next_id;
-    /* What closed connections left, the last one last: no more than were ever open together. */
+    /* Allowances of closed connections, the latest last: at most as many as were ever open at
+     * once. */
     struct ctw_allowance left[CTW_MOST_CONNECTIONS];
     int n_left;
     struct ctw_holder *holders;
     struct ctw_room rooms[CTW_N_ROOMS];
-    unsigned n_scans; /* of a room's waiting connections */
-    bool may_resume;  /* memory was given back since these were looked at */
+    unsigned n_scans; /* scans of a room's waiting connections */
+    bool may_resume;  /* memory was given back since the last scan */
     size_t unsent;    /* bytes of large replies */
-    int64_t hurry_ms; /* when to check paces next */
+    int64_t hurry_ms; /* time of the next check of paces */
     bool fetch_waits; /* a fetch waits for replies to be sent */
     struct ctw_calls ready, waiting;
     int n_waiting;
     unsigned n_wakes;
     char notes[CTW_NOTES][CTW_NOTE_BYTES];
     int n_notes;
-    int64_t timer_ms; /* when the timer runs next; INT64_MAX: when signalled */
+    int64_t timer_ms; /* time of the timer's next run; INT64_MAX: when signalled */
 };
 
 /* ---- connection.c ---- */
@@ -183,8 +184,8 @@ void ctw_connection_receive(struct ctw_connection *c);
 void ctw_connection_send(struct ctw_connection *c);
 /* Closes the connection; the timer frees it. why: the reason for the log; NULL: no log line. */
 void ctw_connection_drop(struct ctw_connection *c, const char *why);
-/* Resumes connections that wait for memory, as far as there is some. Whoever may have freed a
- * request calls it at the end of the step. */
+/* Resumes connections that wait for memory, as far as memory is free. Code that may have freed a
+ * request calls this function at the end of its step. */
 void ctw_connections_resume(struct ctw_server *s);
 bool ctw_connection_is_free(const struct ctw_connection *c);
 /* Call without the lock, after removing the connection from the server's list. */
@@ -195,32 +196,34 @@ void ctw_connection_free(struct ctw_connection *c);
 void ctw_rooms_init(struct ctw_server *s);
 /* Is there memory for a request of c->want bytes? If not, the connection waits for it. */
 bool ctw_room_take(struct ctw_connection *c) CTW_MUST_CHECK;
-void ctw_room_leave(struct ctw_connection *c); /* it waits no more */
+void ctw_room_leave(struct ctw_connection *c); /* the connection waits no more */
 void ctw_room_charge(struct ctw_connection *c, struct ctw_call *e);
-/* The request's bytes are freed. */
+/* Gives back the memory of a request whose bytes are freed. */
 void ctw_room_give_back(struct ctw_call *e);
-/* It waits, and is a stranger no more: it waits in another room. */
+/* Moves a waiting connection that is no longer a stranger to another room. */
 void ctw_room_change(struct ctw_connection *c);
-/* A connection that waited, and for which there is memory now; NULL: none. */
+/* A waiting connection for which there is memory now; NULL: none. */
 struct ctw_connection *ctw_rooms_next(struct ctw_server *s);
-/* A new connection takes over what the last closed one left: reconnecting renews no burst. */
+/* Gives a new connection the allowance of the last closed one, so that reconnecting does not renew
+ * a burst. */
 void ctw_allowance_take_over(struct ctw_connection *c);
-void ctw_allowance_use(struct ctw_connection *c); /* for a request; reading may pause */
+void ctw_allowance_use(struct ctw_connection *c); /* uses one request; reading may pause */
 void ctw_allowance_leave(struct ctw_connection *c);
-/* Does anything wait for the memory of other connections' messages? */
+/* Does any connection or fetch wait for the memory of other messages? */
 bool ctw_connections_wait(const struct ctw_server *s);
-/* Why it is too slow with a large message, whose memory others wait for; NULL: it is not. Call once
- * a second. */
+/* Why the connection is too slow with a large message while others wait for its memory; NULL: it is
+ * fast enough. Call once a second. */
 const char *ctw_connection_is_slow(struct ctw_connection *c);
 
 /* ---- holders.c ---- */
 
-/* The connection is of this holder from now on, and of no other. False: out of memory. */
+/* Makes this holder the only holder of the connection. False: out of memory. */
 bool ctw_holder_join(struct ctw_connection *c, const char *name) CTW_MUST_CHECK;
 void ctw_holder_leave(struct ctw_connection *c);
 void ctw_holder_take(struct ctw_server *s, struct ctw_holder *h, int room, size_t bytes);
 void ctw_holder_give_back(struct ctw_server *s, struct ctw_holder *h, int room, size_t bytes);
-int ctw_holder_most_connections(const struct ctw_server *s); /* that one may hold */
+/* The most connections that one holder may have. */
+int ctw_holder_most_connections(const struct ctw_server *s);
 /* The holder of the most connections; NULL: there is none. */
 const struct ctw_holder *ctw_holder_of_most(const struct ctw_server *s);
 /* ---- calls.c ---- */
@@ -240,7 +243,7 @@ void ctw_call_next(struct ctw_connection *c);
 void ctw_calls_forget(struct ctw_connection *c);
 /* Makes requests that wait for `key` (0: all waiting requests) pending again. */
 void ctw_calls_wake(struct ctw_server *s, uint64_t key);
-/* Likewise those that are due: by time if now_ms is not 0, else by `key` (0: any). */
+/* The same for requests that are due: by time if now_ms is not 0, else by `key` (0: any). */
 void ctw_calls_wake_due(struct ctw_server *s, uint64_t key, int64_t now_ms);
 
 /* ---- notes.c ---- */
@@ -250,25 +253,26 @@ void ctw_calls_wake_due(struct ctw_server *s, uint64_t key, int64_t now_ms);
 void ctw_server_note(struct ctw_server *s, const char *fmt, ...) CTW_PRINTF(2, 3);
 /* Writes the stored warnings; releases the lock while writing. */
 void ctw_server_write_notes(struct ctw_server *s);
-/* The timer must run at `ms` at the latest. */
+/* Makes the timer run at `ms` at the latest. */
 void ctw_server_look_at(struct ctw_server *s, int64_t ms);
 
 /* ---- evict.c ---- */
 
 /*
- * Drops the oldest connection that has sent no admitted request, of the host that has most of them,
- * so that strangers cannot keep clients out by doing nothing. The newcomer takes over its place.
- * `of`: only of this host; NULL: of any. Is there one?
+ * Drops the oldest connection without an admitted request, of the host that has most such
+ * connections, so that strangers cannot keep clients out by doing nothing. The newcomer takes over
+ * its place. `of`: only of this host; NULL: of any. False: there is no such connection.
  */
 bool ctw_evict_stranger(struct ctw_connection *newcomer,
                         const struct ctw_holder *of) CTW_MUST_CHECK;
 /* Closes a connection to make room for the newcomer, which takes over its place: an idle one of the
- * largest holder or idle for long, else a busy one of a holder of very many. `own`: of the same
- * holder, idle for long. Is there one? */
+ * largest holder, or one that has been idle for long, or else a busy one of a holder with very
+ * many. `own`: only one of the same holder that has been idle for long. False: there is no such
+ * connection. */
 bool ctw_evict_of_holder(struct ctw_connection *newcomer, bool own) CTW_MUST_CHECK;
 
-/* It has sent a request that was not refused: its requests take the clients' memory from now on,
- * and it counts among the connections of the peer's token. */
+/* Call it when a request of the connection was not refused. From now on its requests take the
+ * memory for clients, and the connection counts as one of the peer's token. */
 void ctw_connection_admitted(struct ctw_connection *c, const struct ctw_peer *peer);
 
 /* ---- dispatch.c: threads ---- */

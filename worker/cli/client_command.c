@@ -12,7 +12,8 @@ static void add_name(char *names, size_t cap, const char *name)
     snprintf(names + at, cap - at, "%s%s", at == 0 ? "" : ", ", name);
 }
 
-/* The only shared worker. A program's private worker (--owner-pid) is used only if it is named. */
+/* Finds the only shared worker. A program's private worker (--owner-pid) is used only by its
+ * name. */
 static enum ctw_status only_one(const struct ctw_registry_entry *list, int n, char url[CTW_URL_MAX],
                                 struct ctw_err *err)
 {

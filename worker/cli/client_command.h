@@ -1,5 +1,5 @@
 /*
- * Shared by info, health, ps and stop: finding the worker, and one call to it.
+ * Shared by info, health, ps and stop: they find a worker and make one call to it.
  */
 #ifndef CTW_WORKER_CLIENT_COMMAND_H
 #define CTW_WORKER_CLIENT_COMMAND_H
@@ -11,7 +11,7 @@
 #include "worker/service/life/registry.h"
 #include "worker/service/requests/auth.h"
 
-/* Which worker a command speaks to, and as whom. */
+/* The worker that a command calls, and the token for it. */
 struct ctw_worker_address {
     char url[CTW_URL_MAX];
     char token[CTW_TOKEN_MAX]; /* "": none */
@@ -50,8 +50,8 @@ enum ctw_status ctw_call_worker(struct ctw_worker_call *call, const struct ctw_w
                                 int timeout_ms, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_worker_call_close(struct ctw_worker_call *call);
 
-/* JSON output: the members that a map of the protocol has, without the brackets, or its member i.
- * bin becomes hex. */
+/* Writes the members of a protocol map as JSON, without the brackets, or only member i. bin becomes
+ * hex. */
 void ctw_json_write_members(struct ctw_json_writer *w, const struct ctw_schema *schema,
                             const void *from);
 void ctw_json_write_member(struct ctw_json_writer *w, const struct ctw_schema *schema, int i,

@@ -129,7 +129,7 @@ static void print_size(uint64_t bytes)
     printf("%11s", bytes == 0 ? "" : ctw_format_bytes(text, sizeof(text), (double)bytes));
 }
 
-/* What it does, and its part of the work of all devices. */
+/* Prints the state of a device, and its share of the work of all devices. */
 static void print_doing(const struct ctw_device_map *d, uint64_t tokens)
 {
     bool works = ctw_span_is(d->state, "computing") || ctw_span_is(d->state, "waiting for weights");

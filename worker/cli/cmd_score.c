@@ -252,7 +252,7 @@ static enum ctw_status run(struct score *s, const struct ctw_engine_options *opt
     return st;
 }
 
-/* What is kept, and how to go on. */
+/* States which results are kept, and how to go on. */
 static void report_interruption(const struct score *s)
 {
     long long n = s->counts.items;

@@ -212,7 +212,7 @@ static enum ctw_status add_models(struct ctw_option_list *models, const char *co
     return CTW_OK;
 }
 
-/* Less where memory is short, but not less than one request. */
+/* Less if memory is short, but not less than one request. */
 static uint64_t default_queue_bytes(void)
 {
     uint64_t share = ctw_queue_share(ctw_host_memory("").free);

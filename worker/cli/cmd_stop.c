@@ -33,17 +33,17 @@ enum {
 struct target {
     struct ctw_worker_address worker;
     struct ctw_endpoint endpoint;
-    bool met; /* boot is valid */
+    bool met; /* the worker has answered, so boot is valid */
     char boot[BOOT_BYTES];
-    pid_t pid; /* if it runs here as this user; else 0 */
+    pid_t pid; /* of a worker that runs here as this user; else 0 */
     int64_t started;
-    uint64_t n_jobs; /* unfinished, as of the last answer */
+    uint64_t n_jobs; /* unfinished jobs, as of the last answer */
     int n_unanswered;
 };
 
 /*
- * Asks for the worker's boot id and its number of unfinished jobs. CTW_ENOTFOUND, not on the first
- * call: another worker answered, so the target has ended.
+ * Asks for the worker's boot id and its number of unfinished jobs. CTW_ENOTFOUND, except on the
+ * first call: another worker answered, so the target has ended.
  */
 static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_err *err)
 {

@@ -37,7 +37,7 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
     memcpy(rows, all, sizeof(all));
 }
 
-/* Memory, and where the weights are. */
+/* Memory, and the places of the weights. */
 static void memory_rows(struct ctw_option rows[N_MEMORY], struct ctw_engine_option_values *v)
 {
     const struct ctw_option all[] = {

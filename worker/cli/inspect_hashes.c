@@ -89,7 +89,7 @@ static bool is_transposed(const struct job *job)
     return job->matrix->weight.format->id == CTW_FORMAT_dense_transposed;
 }
 
-/* The hash of all n rows as columns, which is how the file has them. */
+/* Hashes all n rows as columns, in the layout of the file. */
 static enum ctw_status hash_columns(struct hashing *h, struct job *job,
                                     const struct ctw_weight_data *data, int64_t block,
                                     struct ctw_sha256 *sha, int thread)
@@ -205,8 +205,7 @@ static enum ctw_status open_blocks(struct hashing *h, struct ctw_err *err)
     return h->be == NULL ? CTW_OK : ctw_device_alloc(h->be, &h->device, h->block_bytes, err);
 }
 
-/* Opens a GPU only if it is asked for: hashes are defined by the plain C decoder, which needs none.
- */
+/* Opens a GPU only on request: the plain C decoder defines the hashes, and needs no GPU. */
 static enum ctw_status open_device(struct hashing *h, const struct ctw_engine_options *opt,
                                    struct ctw_err *err)
 {

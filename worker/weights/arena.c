@@ -67,7 +67,7 @@ void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers)
                     layers[head].matrix[CTW_M_HEAD].part[part] = layers[i].matrix[j].part[part];
 }
 
-/* A tensor of a few numbers: at most one for each head. */
+/* Adds a tensor of a few numbers: at most one number per head. */
 static enum ctw_status add_numbers(const struct ctw_model *m, const struct ctw_tensor *t,
                                    struct ctw_err *err)
 {

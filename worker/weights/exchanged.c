@@ -5,14 +5,14 @@
 struct exchanged {
     struct ctw_provider base;
     struct ctw_provider *most, *other;
-    int layer;           /* -1: none */
-    int role, n_experts; /* see ctw_provider_exchange() */
+    int layer;           /* -1: no layer has an exchanged matrix */
+    int role, n_experts; /* arguments of ctw_provider_exchange() */
     bool is_head;
-    int n_held;                                      /* parts that stay until the release */
-    struct ctw_weight_data *expert;                  /* of data */
-    bool failed_in_other;                            /* the last acquire */
-    const struct ctw_layer_data *of_most, *of_other; /* of `layer`, while it is acquired, */
-    struct ctw_layer_data data;                      /* and both together */
+    int n_held;                     /* parts of `layer` that stay until its release */
+    struct ctw_weight_data *expert; /* memory that data.expert points to */
+    bool failed_in_other;           /* the last acquire failed, in `other` */
+    const struct ctw_layer_data *of_most, *of_other; /* of `layer` while it is acquired */
+    struct ctw_layer_data data;                      /* of_most with the matrix of of_other */
 };
 
 static void exchange_experts(struct exchanged *p, const struct ctw_weight_data *most,
@@ -23,7 +23,7 @@ static void exchange_experts(struct exchanged *p, const struct ctw_weight_data *
     p->data.expert = p->expert;
 }
 
-/* data = what both have. */
+/* Sets p->data to the layer of `most` with the matrix of `other`. */
 static void exchange(struct exchanged *p)
 {
     p->data = *p->of_most;
@@ -58,14 +58,16 @@ static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
     return CTW_OK;
 }
 
-/* Of the head, whose other matrix is read, only that one's parts come. */
+/* Is this the head, with the head's matrix exchanged? Then only parts of `other` are acquired,
+ * because nothing reads the head of `most`. */
 static bool has_other_head(const struct exchanged *p, int layer)
 {
     return layer == p->layer && p->is_head;
 }
 
-/* A decoder layer's matrices, of both models: if the reference's product has unequal inputs, it is
- * not prepared, and so reads them until the layer ends. */
+/* Do the parts of this layer stay until its release? They do in a decoder layer with an exchanged
+ * matrix: if the inputs of the reference's product are unequal, the product is not prepared, and it
+ * reads the matrices of both models until the layer ends. */
 static bool stays_to_the_end(const struct exchanged *p, int layer)
 {
     return layer == p->layer && layer > 0 && !p->is_head;

@@ -1,4 +1,4 @@
-/* The functions common to all providers, and the mapped provider. */
+/* The mapped provider, and the functions that all providers share. */
 #include "worker/weights/provider_ops.h"
 
 #include <string.h>
@@ -10,11 +10,11 @@
 struct mapped {
     struct ctw_provider base;
     const struct ctw_model *model;
-    struct ctw_layer_data *layers; /* [n_layers]: pointers, and no weights but vectors of several
-                                      tensors, which are copied */
+    /* [n_layers]: addresses in the map; a vector of several tensors is a copy */
+    struct ctw_layer_data *layers;
 };
 
-/* A copy of a vector of several tensors; NULL: out of memory. */
+/* Copies a vector that is stored as several tensors. NULL: out of memory. */
 static void *join_tensors(const struct ctw_model *model, const struct ctw_layer *layer, int v)
 {
     const struct ctw_tensor *t = layer->vector[v], **more = layer->more[v];
@@ -26,7 +26,7 @@ static void *join_tensors(const struct ctw_model *model, const struct ctw_layer 
     return copy;
 }
 
-/* False: out of memory. */
+/* Fills in the addresses of a layer. False: out of memory. */
 static bool fill_layer(const struct ctw_model *model, const struct ctw_layer *layer,
                        struct ctw_layer_data *data)
 {
@@ -49,7 +49,7 @@ static bool fill_layer(const struct ctw_model *model, const struct ctw_layer *la
     return ok;
 }
 
-/* Asks the kernel to read a tensor's pages soon. Best effort: failure does not matter. */
+/* Asks the kernel to read the pages of a tensor soon. Best effort: a failure does not matter. */
 static void read_ahead(const struct ctw_model *model, const struct ctw_tensor *t)
 {
     if (t->bytes == 0)
@@ -73,7 +73,7 @@ static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
     return ctw_container_check_maps(p->model->container, err);
 }
 
-/* A no-op: backends that read host memory have finished reading when their calls return. */
+/* Does nothing: a backend that reads host memory has finished reading when its call returns. */
 static void mapped_release(struct ctw_provider *base, int layer)
 {
     (void)base;

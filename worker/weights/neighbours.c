@@ -6,39 +6,40 @@
 #include "base/mem.h"
 
 /*
- * Why no wait here can be part of a circle:
+ * Why no wait in this file can be part of a circle:
  *
- * 1. A device's uploads and copies end without the help of any thread. Each was begun when its
- *    source was complete: bytes in host memory, or in a neighbour's ring after that neighbour's
- *    upload had been waited for. So no copy waits for another device's, and ctw_upload_wait() ends.
+ * 1. Uploads and copies of a device end without the help of any thread. An upload or copy begins
+ *    only when its source is complete: bytes in host memory, or bytes in a neighbour's ring whose
+ *    upload has ended. So no copy waits for a copy of another device, and ctw_upload_wait() ends.
  * 2. A thread holds a pin (n_beginning) while it waits for the neighbour's upload and begins a
- * copy. A thread that has said that it reads a slice (is_coming) waits for earlier uploads of its
- *    device, and for a file. Both wait for nothing else.
- * 3. A thread that wants a slice which is coming, and one that withdraws a unit, wait for those
- *    threads and for copies, and hold nothing that anyone waits for.
+ *    copy. A thread that has announced a slice (is_coming) waits for earlier uploads of its own
+ *    device, and for a file. Neither thread waits for anything else.
+ * 3. A thread that wants an announced slice, and a thread that withdraws a unit, wait for the
+ *    threads of rule 2 and for copies. Meanwhile they hold nothing that another thread waits for.
  *
- * A device that has failed ends all of these waits with an error, and copies no more.
+ * If a device fails, all of these waits end with an error, and the device copies no more.
  */
 
-/* A slice in a device's ring. */
+/* A slice that lies in a device's ring, or is about to. */
 struct offer {
     bool is_coming; /* a thread is reading it */
-    const void *at; /* NULL: none */
+    const void *at; /* NULL: the slice is not in the ring */
     uint64_t ticket;
 };
 
-/* Copies of one neighbour from one unit in a device's ring. */
+/* The copies that one neighbour makes from one unit in a device's ring. */
 struct pin {
-    int n_beginning; /* threads that are about to begin one */
-    bool any;        /* some have begun; `ticket` is the last one's */
-    uint64_t ticket; /* of the neighbour */
+    int n_beginning; /* threads that are about to begin a copy */
+    bool any;        /* a copy has begun; `ticket` belongs to the last copy */
+    uint64_t ticket; /* a ticket of the neighbour */
 };
 
 struct device {
     struct ctw_backend *be;
     struct offer *offer; /* [n_slices] */
     struct pin *pin;     /* [n_units][n] */
-    /* Copies from that device are faster than from the host, and none has failed. */
+    /* Indexed by another device: copies from that device are faster than from the host, and no copy
+     * has failed. */
     bool reaches[CTW_NEIGHBOURS_MAX];
 };
 
@@ -47,7 +48,7 @@ struct ctw_neighbours {
     int n;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct device device[CTW_NEIGHBOURS_MAX]; /* all but `be`: under lock */
+    struct device device[CTW_NEIGHBOURS_MAX]; /* under lock, except `be` */
 };
 
 int ctw_neighbours_find(const struct ctw_neighbours *nb, const struct ctw_backend *be)
@@ -58,7 +59,7 @@ int ctw_neighbours_find(const struct ctw_neighbours *nb, const struct ctw_backen
     return -1;
 }
 
-/* Slice i is read by device i modulo n. */
+/* Device i reads the slices whose number is i modulo n. */
 int64_t ctw_neighbours_order(const struct ctw_neighbours *nb, int self, int unit, int64_t k)
 {
     int64_t first = nb->slices->first[unit], end = nb->slices->first[unit + 1];
@@ -82,7 +83,8 @@ void ctw_neighbours_offer(struct ctw_neighbours *nb, int self, int64_t slice, co
     pthread_mutex_unlock(&nb->lock);
 }
 
-/* The neighbour that has the slice, or else one that is reading it; -1: none. Under lock. */
+/* Finds a neighbour that has the slice, or else a neighbour that is reading the slice. -1: there is
+ * neither. Under lock. */
 static int find_offer(const struct ctw_neighbours *nb, int self, int64_t slice)
 {
     int coming = -1;
@@ -98,7 +100,8 @@ static int find_offer(const struct ctw_neighbours *nb, int self, int64_t slice)
     return coming;
 }
 
-/* The neighbour that has the slice; -1: none, and this device is to read it. Under lock. */
+/* Waits for a neighbour to have the slice, and returns that neighbour. -1: no neighbour has or
+ * reads the slice, so this device must read it. Under lock. */
 static int wait_for_offer(struct ctw_neighbours *nb, int self, int64_t slice)
 {
     int d = find_offer(nb, self, slice);
@@ -111,7 +114,7 @@ static int wait_for_offer(struct ctw_neighbours *nb, int self, int64_t slice)
     return d;
 }
 
-/* Not under lock. */
+/* Begins a copy from device d. Not under lock. */
 static enum ctw_status begin_copy(struct ctw_neighbours *nb, int self, int d,
                                   const struct offer *offer, void *to, size_t bytes,
                                   uint64_t *ticket)
@@ -144,7 +147,7 @@ bool ctw_neighbours_copy(struct ctw_neighbours *nb, int self, int unit, int64_t 
         if (st == CTW_OK) {
             pin->ticket = pin->any && pin->ticket > *ticket ? pin->ticket : *ticket;
             pin->any = true;
-        } else { /* one of the two has failed */
+        } else { /* one of the two devices has failed */
             nb->device[self].reaches[d] = false;
         }
     }
@@ -152,7 +155,7 @@ bool ctw_neighbours_copy(struct ctw_neighbours *nb, int self, int unit, int64_t 
     return st == CTW_OK;
 }
 
-/* Waits until that neighbour's copies have ended. Under lock. */
+/* Waits until the copies that neighbour d made under this pin have ended. Under lock. */
 static void wait_for(struct ctw_neighbours *nb, int d, struct pin *pin)
 {
     struct ctw_err err;
@@ -165,7 +168,7 @@ static void wait_for(struct ctw_neighbours *nb, int d, struct pin *pin)
     if (ctw_upload_wait(nb->device[d].be, ticket, &err) != CTW_OK)
         ctw_debug("a neighbour that has failed copies no more: %s", err.msg);
     pthread_mutex_lock(&nb->lock);
-    pin->any = pin->any && pin->ticket != ticket; /* another thread may wait for the same */
+    pin->any = pin->any && pin->ticket != ticket; /* another thread may wait for the same ticket */
 }
 
 void ctw_neighbours_withdraw(struct ctw_neighbours *nb, int self, int unit)

@@ -11,12 +11,12 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* What a ring has place for at a time. */
+/* Units that a ring has room for at a time. */
 enum ring {
     ONE = 1,
     TWO = 2,
-    DECODERS = 3 /* two decoder layers, or one and the matrices of one that are released early;
-                    rows, and an embedding or a head that is a unit, alone */
+    DECODERS = 3 /* two decoder layers, or one decoder layer and the early released matrices of
+                    another; rows; or one embedding or head that is a whole unit */
 };
 
 static bool is_edge(const struct ctw_placement *p, int unit)
@@ -25,8 +25,8 @@ static bool is_edge(const struct ctw_placement *p, int unit)
     return layer == 0 || layer == p->n_layers - 1;
 }
 
-/* The bytes of the largest units that do not stay. More units can stay without making it too
- * small. */
+/* The size of a ring for the largest units that do not stay. If more units stay, the ring is still
+ * large enough. */
 static size_t ring_of(const struct ctw_placement *p, enum ring n)
 {
     size_t largest = 0, second = 0, alone = 0, early = 0;
@@ -55,8 +55,8 @@ static void add_up(struct ctw_placement *p, enum ring n_ring)
     p->ahead = p->ring >= ring_of(p, DECODERS);
 }
 
-/* Without these, nothing can be streamed: a tied embedding, which the head reads too, and layers
- * without bytes. */
+/* Keeps the units without which nothing can be streamed: a tied embedding, because the head reads
+ * it too, and layers without bytes. */
 static void keep_least(struct ctw_placement *p, const struct ctw_model *m)
 {
     for (int i = 0; i < p->n_units; i++)
@@ -65,7 +65,7 @@ static void keep_least(struct ctw_placement *p, const struct ctw_model *m)
         p->unit[0].stays = true;
 }
 
-/* Of whole layers. */
+/* Keeps the largest layer that does not stay yet. Of whole layers only. */
 static bool keep_largest(struct ctw_placement *p)
 {
     int largest = -1;
@@ -80,9 +80,10 @@ static bool keep_largest(struct ctw_placement *p)
 }
 
 /*
- * How many of the largest layers should stay? An embedding and a head are often much larger than
- * the layers between them: if they stay, the ring can be small. Whatever memory the ring does not
- * take can hold layers, so the smallest ring is best. False: no ring fits beside what must stay.
+ * Chooses how many of the largest layers stay. An embedding and a head are often much larger than
+ * the layers between them: if both stay, the ring can be small. Memory that the ring does not take
+ * can hold layers, so the smallest ring is best. False: no ring fits beside the units that must
+ * stay.
  */
 static bool choose_ring(struct ctw_placement *p, const struct ctw_model *m, uint64_t limit,
                         enum ring n_ring, size_t *ring)
@@ -105,7 +106,7 @@ static bool choose_ring(struct ctw_placement *p, const struct ctw_model *m, uint
     return best >= 0;
 }
 
-/* The least memory with which layers can be streamed through a ring of `n_ring` layers. */
+/* The least memory with which layers can be streamed through a ring of kind n_ring. */
 static size_t least_limit(struct ctw_placement *p, const struct ctw_model *m, enum ring n_ring)
 {
     size_t least = SIZE_MAX;
@@ -117,13 +118,15 @@ static size_t least_limit(struct ctw_placement *p, const struct ctw_model *m, en
     return least;
 }
 
-/* A head's rows stay together or not at all: the others come several times in a pass. */
+/* Is this unit a part of the head? Rows of the head stay together or not at all, because rows that
+ * do not stay come several times in a pass. */
 static bool is_rows_of_head(const struct ctw_placement *p, int unit)
 {
     return p->unit[unit].kind == CTW_UNIT_ROWS && p->unit[unit].layer > 0;
 }
 
-/* Lets more units stay, evenly spaced, in what `limit` leaves beside the ring. */
+/* Keeps more units, evenly spaced over the depth, in the memory that `limit` leaves beside the
+ * ring. */
 static void spread(struct ctw_placement *p, uint64_t limit, size_t ring)
 {
     size_t taken = ring, left = 0, seen = 0, kept = 0;
@@ -136,7 +139,8 @@ static void spread(struct ctw_placement *p, uint64_t limit, size_t ring)
         if (p->unit[i].stays || is_rows_of_head(p, i))
             continue;
         seen += p->unit[i].bytes;
-        /* Of the layers seen so far, as large a share stays as of all. */
+        /* The share of bytes that stays is the same for the layers seen so far as for all
+         * layers. */
         double due = (double)seen / (double)left * (double)room;
         if ((double)(kept + p->unit[i].bytes) > due)
             continue;
@@ -145,7 +149,7 @@ static void spread(struct ctw_placement *p, uint64_t limit, size_t ring)
     }
 }
 
-/* Lets any layer stay for which there still is room. */
+/* Keeps every further layer that still fits. */
 static void fill(struct ctw_placement *p, uint64_t limit, enum ring n_ring)
 {
     for (int i = 0; i < p->n_units; i++) {
@@ -248,7 +252,8 @@ void ctw_placement_keep_more(struct ctw_placement *p, int n_devices, size_t spar
         spare -= 2 * rows - ring;
         ring = 2 * rows;
     }
-    /* What stays is 1/n of it less in the device's part of the others. */
+    /* A unit that stays takes its bytes, and saves 1/n of them in the device's part of the other
+     * units. */
     size_t room = spare / (size_t)(n_devices - 1) * (size_t)n_devices;
     size_t limit = p->resident + ring + room;
     for (int i = last; i < p->n_units; i++)
@@ -285,7 +290,8 @@ void ctw_placement_free(struct ctw_placement *p)
 
 /* ---- homes --------------------------------------------------------------------------------- */
 
-/* Gives the units that are in the files another home, evenly, as far as there is room. */
+/* Gives units that are in the files the home `to`, evenly spaced, as far as `room` goes. Returns
+ * their bytes. */
 static uint64_t settle_units(const struct ctw_placement *p, unsigned char *home, enum ctw_home to,
                              uint64_t room)
 {
@@ -305,14 +311,16 @@ static uint64_t settle_units(const struct ctw_placement *p, unsigned char *home,
     return kept;
 }
 
-/* What slices, their alignment and their uneven distribution may take beyond a part. */
+/* The bytes that a device can hold in `room`: slices, their alignment and their uneven distribution
+ * take more memory than an exact part. */
 static uint64_t part_of(uint64_t room)
 {
     uint64_t more = room / 2048 + CTW_DEVICE_SLICE;
     return room > more ? room - more : 0;
 }
 
-/* Of a limit for locked memory, what slices can have: at the end of a block, one may not fit. */
+/* The bytes of slices that fit in `room` of locked memory: a slice may not fit at the end of a
+ * block. */
 static uint64_t host_part_of(uint64_t room)
 {
     return room <= CTW_HOST_BLOCK ? room : room - room / (CTW_HOST_BLOCK / CTW_DEVICE_SLICE);

@@ -10,7 +10,7 @@ struct ctw_provider_ops {
     void (*release)(struct ctw_provider *p, int layer);
     bool (*needs_files)(struct ctw_provider *p);
     void (*close)(struct ctw_provider *p);
-    /* NULL, all four: the only part of each layer is all of it. */
+    /* All four may be NULL: then each layer has one part, the whole layer. */
     int (*parts)(struct ctw_provider *p, int layer);
     enum ctw_status (*acquire_part)(struct ctw_provider *p, int layer, int part,
                                     struct ctw_err *err);
@@ -21,7 +21,7 @@ struct ctw_provider_ops {
 /* The first member of every provider's own struct. */
 struct ctw_provider {
     const struct ctw_provider_ops *ops;
-    atomic_bool *waiting; /* see ctw_provider_watch(); NULL: nobody asked */
+    atomic_bool *waiting; /* argument of ctw_provider_watch(); NULL: none */
 };
 
 #endif

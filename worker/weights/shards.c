@@ -7,26 +7,27 @@
 #include "base/numa.h"
 #include "worker/weights/stages.h"
 
-enum { READERS = 4, STAGES = 2 }; /* of a device; of a reader */
+enum { READERS = 4, STAGES = 2 }; /* readers of a device; stages of a reader */
 
-/* Beside the devices' numbers, of a slice: of a unit that stays; only in the files. */
+/* Homes of a slice beside the devices: its unit stays on each device; the slice is only in the
+ * files. */
 enum { STAYS = -1, IN_FILES = -2 };
 
 struct home {
-    int device; /* n: host memory. It may become IN_FILES, under lock */
-    size_t at;  /* in the device's memory; in host memory, block after block */
+    int device; /* n: host memory, which may become IN_FILES under lock */
+    size_t at;  /* offset in the device's memory, or in host memory, counted over its blocks */
     bool is_in; /* under lock */
 };
 
-/* A device's memory and the threads that fill it. Of host memory: without a memory of its own. */
+/* The memory of a device and the threads that fill it. For host memory, `memory` is NULL. */
 struct shard {
     struct ctw_shards *all;
     struct ctw_backend *be;
-    char *memory; /* device */
+    char *memory; /* of the device */
     size_t bytes;
     pthread_t reader[READERS];
     int n_readers;
-    int64_t next; /* under lock: no slice before it is left to read */
+    int64_t next; /* under lock: no slice before this one is left to read */
 };
 
 struct ctw_shards {
@@ -35,15 +36,15 @@ struct ctw_shards {
     struct home *home; /* [n_slices] */
     struct ctw_neighbours *neighbours;
     int n;
-    void **block; /* of host memory, under `locking` */
+    void **block; /* blocks of host memory, under `locking` */
     int64_t n_blocks;
     pthread_mutex_t locking;
     bool full;                              /* no more host memory can be locked; under `locking` */
-    struct shard shard[CTW_SHARDS_MAX + 1]; /* behind the n devices': host memory */
+    struct shard shard[CTW_SHARDS_MAX + 1]; /* those of the n devices, then that of host memory */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    bool has_files; /* some slices are only there */
+    bool has_files; /* some slices are only in the files */
     int64_t n_missing;
     bool stop;
     struct ctw_err err; /* the first failure */
@@ -56,12 +57,13 @@ static size_t align_up(size_t bytes)
     return (bytes + CTW_ARENA_ALIGN - 1) / CTW_ARENA_ALIGN * CTW_ARENA_ALIGN;
 }
 
-/* Of each device a run of a unit's slices, so that few copies bring it. A slice goes to where its
- * middle is, if all devices are to have the same bytes: each has at most one slice more or less. */
+/* Gives each device a run of adjacent slices of a unit, so that few copies gather the unit. If all
+ * devices should have the same bytes, a slice goes to the device that holds the slice's middle.
+ * Then each device has at most one slice more or less than its part. */
 static void deal_unit(struct ctw_shards *s, int unit)
 {
     int64_t first = s->slices.first[unit], end = s->slices.first[unit + 1];
-    uint64_t all = 0, dealt = 0, until = 0; /* until: of the unit's bytes, the device's run ends */
+    uint64_t all = 0, dealt = 0, until = 0; /* until: where the device's run ends, in bytes */
     int device = -1;
     for (int d = 0; d < s->n; d++)
         all += s->shard[d].bytes;
@@ -80,7 +82,7 @@ static void deal_unit(struct ctw_shards *s, int unit)
     }
 }
 
-/* One after another, each in one block. */
+/* Places slices one after another, each within one block. */
 static void add_to_host(struct ctw_shards *s, struct home *home, const struct ctw_slice *of)
 {
     struct shard *h = &s->shard[s->n];
@@ -117,7 +119,7 @@ static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placem
     return s->block != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
 }
 
-/* Where each slice is. */
+/* Decides the home of each slice. */
 static enum ctw_status open_table(struct ctw_shards *s, const struct ctw_placement *place,
                                   struct ctw_err *err)
 {
@@ -162,7 +164,7 @@ uint64_t ctw_shards_bound(const struct ctw_placement *place, int n)
 struct stage {
     void *p;
     bool begun;
-    int64_t slice; /* whose upload has begun */
+    int64_t slice; /* the slice whose upload has begun */
     uint64_t ticket;
 };
 
@@ -171,7 +173,7 @@ static bool given_up(const struct ctw_shards *s)
     return s->stop || s->err.status != CTW_OK;
 }
 
-/* The device's next slice; -1: none. */
+/* Takes the next slice for the device to read; -1: no slice is left. */
 static int64_t take_slice(struct shard *d)
 {
     struct ctw_shards *s = d->all;
@@ -186,7 +188,7 @@ static int64_t take_slice(struct shard *d)
     return slice;
 }
 
-/* Waits for the stage's upload, after which its slice is in place. */
+/* Waits for the upload from the stage. Then the slice is in place. */
 static enum ctw_status settle(struct shard *d, struct stage *stage, struct ctw_err *err)
 {
     struct ctw_shards *s = d->all;
@@ -222,7 +224,7 @@ static enum ctw_status read_slice(struct shard *d, struct stage *stage, int64_t 
     return st;
 }
 
-/* A reader ends; the first error stops the others. */
+/* Ends a reader. The first error stops the other readers. */
 static void *end_reader(struct ctw_shards *s, enum ctw_status st, const struct ctw_err *err)
 {
     pthread_mutex_lock(&s->lock);
@@ -255,8 +257,8 @@ static void *read_slices(void *arg)
     return end_reader(s, st, &err);
 }
 
-/* The slice's place in host memory, whose block is locked when its first slice comes. *to NULL: no
- * more can be locked. */
+/* Finds the place of a slice in host memory, and locks the block when its first slice comes. *to
+ * NULL: no more memory can be locked. */
 static enum ctw_status host_place(struct shard *h, const struct home *home, char **to,
                                   struct ctw_err *err)
 {
@@ -268,7 +270,7 @@ static enum ctw_status host_place(struct shard *h, const struct home *home, char
     int64_t number = (int64_t)(home->at / CTW_HOST_BLOCK);
     void **block = &s->block[number];
     if (*block == NULL && !s->full) {
-        ctw_numa_run_on("", ctw_numa_node("", (int)number)); /* they are spread over the nodes */
+        ctw_numa_run_on("", ctw_numa_node("", (int)number)); /* blocks alternate nodes */
         st = ctw_stage_alloc(h->be, block, left < CTW_HOST_BLOCK ? left : CTW_HOST_BLOCK, &why);
     }
     if (st == CTW_ENOMEM) {
@@ -285,7 +287,7 @@ static enum ctw_status host_place(struct shard *h, const struct home *home, char
     return st == CTW_ENOMEM ? CTW_OK : st;
 }
 
-/* A slice that finds no memory stays in the files. */
+/* Reads a slice into host memory. If there is no memory for the slice, it stays in the files. */
 static enum ctw_status keep_slice(struct shard *h, int64_t i, struct ctw_err *err)
 {
     struct ctw_shards *s = h->all;
@@ -348,7 +350,7 @@ enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_
 bool ctw_shards_order(const struct ctw_shards *s, int self, int unit, int64_t *first)
 {
     int64_t at = s->slices.first[unit], end = s->slices.first[unit + 1];
-    /* of units on devices, homes never change */
+    /* homes of units on devices never change */
     if (at == end || s->home[at].device < 0 || s->home[at].device >= s->n)
         return false;
     while (at < end && s->home[at].device <= self)

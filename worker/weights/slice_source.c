@@ -12,7 +12,7 @@ void ctw_slice_source_init(struct ctw_slice_source *out, const struct ctw_model 
     }
 }
 
-/* The reader of a batch's first slice has taken the stage. */
+/* Ends a slice of a batch: the reader of the first slice has taken the stage. */
 static enum ctw_status read_of_batch(struct ctw_slice_source *s, struct ctw_reading *what,
                                      struct ctw_err *err)
 {
@@ -23,9 +23,9 @@ static enum ctw_status read_of_batch(struct ctw_slice_source *s, struct ctw_read
     return st == CTW_OK ? ctw_stages_read(&s->stages, what->stage, &what->n_in, err) : st;
 }
 
-/* Uploads a slice from `host`, or, if that is NULL, reads it from the files. A reader has few
- * uploads in flight: a neighbour may then have begun to read what comes after them. There are two
- * stages for each reader. */
+/* Uploads a slice from `host`, or, if `host` is NULL, reads the slice from the files. A reader has
+ * few uploads in flight, because a neighbour may wait for slices behind them. Each reader has two
+ * stages. */
 static enum ctw_status upload(struct ctw_slice_source *s, const struct ctw_reading *what,
                               const void *host, uint64_t *ticket, struct ctw_err *err)
 {
@@ -40,8 +40,8 @@ static enum ctw_status upload(struct ctw_slice_source *s, const struct ctw_readi
     return ctw_stages_upload(&s->stages, stage, host != NULL ? host : stage->p, ticket, err);
 }
 
-/* A slice of shards that is on no device: it may be in a neighbour's ring, and neighbours may then
- * take it from this one. */
+/* Fetches a slice of shards that is on no device. A neighbour may have the slice in its ring;
+ * otherwise this device offers the slice to its neighbours. */
 static enum ctw_status fetch(struct ctw_slice_reader *r, struct ctw_reading *what, char *to,
                              struct ctw_err *err)
 {
@@ -66,7 +66,8 @@ static enum ctw_status fetch(struct ctw_slice_reader *r, struct ctw_reading *wha
     return CTW_OK;
 }
 
-/* Of n slices, the first of which is `at` on a device: *n_run follow each other there. */
+/* Counts adjacent slices: *n_run of the n slices follow each other on the device that has the first
+ * slice, `at` there. */
 static enum ctw_status count_run(const struct ctw_slice_source *s, const struct ctw_slice *slice,
                                  int n, const struct ctw_backend *from, const char *at, int *n_run,
                                  struct ctw_err *err)
@@ -84,7 +85,8 @@ static enum ctw_status count_run(const struct ctw_slice_source *s, const struct 
     return CTW_OK;
 }
 
-/* A run is one copy: it takes a third of the time of copies of 2 MiB, each of which begins late. */
+/* Gathers a run of slices as one copy. This takes a third of the time of copies of 2 MiB, because
+ * each copy begins late. */
 static enum ctw_status gather(struct ctw_slice_reader *r, const struct ctw_reading *what, char *to,
                               struct ctw_err *err)
 {

@@ -26,7 +26,7 @@ static void give_back(struct ctw_stages *s, struct ctw_stage *stage)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Takes a stage that is used or has not been used yet. NULL: there is none. */
+/* Takes a stage that has been used, or one that has not. NULL: there is none. */
 static struct ctw_stage *take_any(struct ctw_stages *s, bool is_used)
 {
     struct ctw_stage *found = NULL;
@@ -97,7 +97,7 @@ enum ctw_status ctw_stages_allocate(struct ctw_stages *s, struct ctw_err *err)
     return st;
 }
 
-/* Is `a` the better one to take? */
+/* Is `a` a better stage to take than `b`? */
 static bool is_better(const struct ctw_stage *a, const struct ctw_stage *b)
 {
     if (b == NULL || !a->begun || !b->begun)
@@ -147,7 +147,7 @@ enum ctw_status ctw_stages_ready(struct ctw_stages *s, struct ctw_stage *stage, 
     return is_ready ? CTW_OK : cancelled(err);
 }
 
-/* Waits for the device's memory. NULL: stopped. */
+/* Waits for the device's memory. NULL: the stages were stopped. */
 static char *memory_of(struct ctw_stages *s)
 {
     pthread_mutex_lock(&s->lock);

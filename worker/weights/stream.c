@@ -12,20 +12,22 @@
 #include "worker/weights/visits.h"
 
 /*
- * A device's slices go through stages, which are read into while the uploads from others run; the
- * stages together must stay in the processors' cache. Host memory is read into directly.
+ * Slices of a device go through stages: threads read into some stages while uploads from others
+ * run. Together, the stages must fit in the processors' cache. Slices for host memory are read
+ * directly.
  *
- * If all units stay, nothing computes from them yet, so the link's full rate counts: large copies
- * come closest to it. But pinning the stages must not take long (0.1 ms per MiB and more).
+ * If all units stay, no computation can begin before they are in, so the full rate of the link
+ * counts. Large copies come closest to this rate. But pinning the stages must not take long (0.1 ms
+ * per MiB and more).
  */
 enum {
     DEVICE_READERS = 12,
     LOAD_STAGE = 8 << 20,
     LOAD_STAGES = 6,
-    STAGES_PER_READER = 2, /* of CTW_DEVICE_SLICE, if units come in every pass */
-    HOST_READERS = 4,      /* a disk is at its full rate; processors are for computing */
-    GATHERING_READERS = 2, /* they only begin copies, */
-    GATHERED = 64          /* of so many slices at a time */
+    STAGES_PER_READER = 2, /* of CTW_DEVICE_SLICE, if units are read in every pass */
+    HOST_READERS = 4, /* a disk reaches its full rate with so few; processors are for computing */
+    GATHERING_READERS = 2, /* these only begin copies, */
+    GATHERED = 64          /* each of so many slices at a time */
 };
 _Static_assert(DEVICE_READERS *STAGES_PER_READER <= CTW_STAGES_MAX, "stages");
 
@@ -45,15 +47,15 @@ struct ctw_stream {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    char *memory; /* NULL: not there yet */
+    char *memory; /* NULL: not allocated yet */
     struct ctw_visits q;
     int64_t n_used; /* rounds of the repeated units that a pass has used */
     int n_reading;  /* threads that are reading a slice */
     bool opening;   /* a thread waits for a fence */
-    bool pause;     /* nothing new is begun */
+    bool pause;     /* no thread begins anything new */
     bool stop;
-    bool is_loaded;                /* all units have come to stay, and that was logged */
-    uint64_t bytes[CTW_N_ORIGINS]; /* read since a pass was at its last unit */
+    bool is_loaded;                /* all units are in, to stay, and the log says so */
+    uint64_t bytes[CTW_N_ORIGINS]; /* bytes read since a pass was at its last unit */
     struct ctw_err err;            /* the first failure */
 };
 
@@ -72,15 +74,15 @@ static void give_up(struct ctw_stream *s, const struct ctw_err *err)
     ctw_stages_stop(&s->from.stages);
 }
 
-/* Waits until no neighbour reads the unit in this ring. Not under lock. */
+/* Waits until no neighbour reads the unit in this device's ring. Not under lock. */
 static void withdraw(const struct ctw_stream *s, int unit)
 {
     if (s->from.neighbours != NULL)
         ctw_neighbours_withdraw(s->from.neighbours, s->from.self, unit);
 }
 
-/* Takes one step towards reading the next unit; released while it waits for a fence. False: there
- * is nothing to do before something changes. */
+/* Takes one step towards reading the next unit. The lock is released while this thread waits for a
+ * fence. False: nothing can be done before something changes. */
 static bool open_next(struct ctw_stream *s)
 {
     int unit = ctw_visits_missing(&s->q, s->q.next_unit, true);
@@ -94,7 +96,7 @@ static bool open_next(struct ctw_stream *s)
     if (!v.released)
         return false;
     bool is_offered = s->from.neighbours != NULL && !ctw_visits_stays(&s->q, &v);
-    if (v.fenced || is_offered) { /* its bytes may still be read */
+    if (v.fenced || is_offered) { /* the bytes may still be read */
         struct ctw_err err;
         s->opening = true;
         pthread_mutex_unlock(&s->lock);
@@ -110,8 +112,8 @@ static bool open_next(struct ctw_stream *s)
     return true;
 }
 
-/* Of a unit on devices, whose first slice to gather is `start`: the next, up to GATHERED in a row.
- */
+/* Takes the next run of a unit on devices: up to GATHERED adjacent slices. `start` is the unit's
+ * first slice to gather. */
 static void take_run(const struct ctw_stream *s, struct ctw_visit *v, int64_t start,
                      struct ctw_reading *t)
 {
@@ -123,8 +125,8 @@ static void take_run(const struct ctw_stream *s, struct ctw_visit *v, int64_t st
     t->gathered = true;
 }
 
-/* Takes a stage for the batch that begins with a slice: as many as it holds, or one if devices read
- * them in different orders. False: no stage is free. */
+/* Takes a stage for the batch that begins with slice `at`: as many slices as a stage holds, or one
+ * slice if devices read the slices in different orders. False: no stage is free. */
 static bool begin_batch(struct ctw_stream *s, struct ctw_visit *v, int64_t at)
 {
     const struct ctw_slice *first = &s->slices.slices[at];
@@ -141,7 +143,7 @@ static bool begin_batch(struct ctw_stream *s, struct ctw_visit *v, int64_t at)
     return v->stage != NULL;
 }
 
-/* The next slices to read, of the newest visit. */
+/* Takes the next slices to read, of the newest visit that has any. */
 static bool take_slices(struct ctw_stream *s, struct ctw_visit **of, struct ctw_reading *t)
 {
     struct ctw_visit *v = *of = ctw_visits_newest(&s->q);
@@ -169,7 +171,7 @@ static bool take_slices(struct ctw_stream *s, struct ctw_visit **of, struct ctw_
 
 /* ---- readers ------------------------------------------------------------------------------ */
 
-/* What has come in. */
+/* Counts slices that have come in. */
 static void count_in(struct ctw_stream *s, struct ctw_visit *v, const struct ctw_reading *t)
 {
     for (int i = 0; i < t->n; i++)
@@ -177,12 +179,12 @@ static void count_in(struct ctw_stream *s, struct ctw_visit *v, const struct ctw
     ctw_visits_count(&s->q, v, t->n_in);
 }
 
-/* Takes one step. */
+/* Reads the next slices, or opens the next unit. */
 static void read_next(struct ctw_stream *s, struct reader *r)
 {
     struct ctw_reading t;
     struct ctw_err err;
-    struct ctw_visit *v; /* stays where it is while it is being read */
+    struct ctw_visit *v; /* a visit stays in its place while it is being read */
     if (!take_slices(s, &v, &t)) {
         if (!open_next(s))
             pthread_cond_wait(&s->changed, &s->lock);
@@ -201,7 +203,7 @@ static void read_next(struct ctw_stream *s, struct reader *r)
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Are all units in, to stay? Then no reader has anything left to do. */
+/* Are all units in, to stay? Then the readers have nothing left to do. */
 static bool is_loaded(const struct ctw_stream *s)
 {
     return s->place->streamed == 0 && ctw_visits_missing(&s->q, 0, false) < 0;
@@ -234,7 +236,7 @@ static void *read_units(void *arg)
     pthread_mutex_lock(&s->lock);
     if (st != CTW_OK)
         give_up(s, &err);
-    pthread_cond_broadcast(&s->changed); /* others may wait for a stage */
+    pthread_cond_broadcast(&s->changed); /* other threads may wait for a stage */
     while (!given_up(s) && !is_loaded(s))
         read_next(s, r);
     bool ends_load = !given_up(s) && !s->is_loaded && s->from.is_staged;
@@ -249,7 +251,7 @@ static void *read_units(void *arg)
 
 /* ---- the thread that computes ------------------------------------------------------------- */
 
-/* Drops what was read ahead, and continues with `unit`. Under lock. */
+/* Drops the slices that were read ahead, and continues with `unit`. Under lock. */
 static void restart_at(struct ctw_stream *s, int unit)
 {
     s->pause = true;
@@ -262,7 +264,7 @@ static void restart_at(struct ctw_stream *s, int unit)
         if (!v->released && ctw_visits_stays(&s->q, v))
             s->q.state[v->unit] = CTW_UNIT_MISSING;
         int dropped = v->unit;
-        pthread_mutex_unlock(&s->lock); /* nothing is added meanwhile */
+        pthread_mutex_unlock(&s->lock); /* `pause` is set, so no thread adds anything meanwhile */
         withdraw(s, dropped);
         pthread_mutex_lock(&s->lock);
     }
@@ -273,7 +275,8 @@ static void restart_at(struct ctw_stream *s, int unit)
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Is what comes next what a pass that is at `unit` needs next? If not, makes it so. Under lock. */
+/* Checks that the next slices are those that a pass at `unit` needs; if not, restarts there. Under
+ * lock. */
 static void follow(struct ctw_stream *s, int unit)
 {
     const struct ctw_visit *ahead = ctw_visits_ahead(&s->q);
@@ -283,7 +286,7 @@ static void follow(struct ctw_stream *s, int unit)
         restart_at(s, needed);
 }
 
-/* Is all of the unit in? Then *at is its place. Under lock. */
+/* Is the whole unit in? Then *at is its offset. Under lock. */
 static bool find_unit(const struct ctw_stream *s, int unit, size_t *at)
 {
     const struct ctw_visit *ahead = ctw_visits_ahead(&s->q);
@@ -297,7 +300,7 @@ static bool find_unit(const struct ctw_stream *s, int unit, size_t *at)
     return true;
 }
 
-/* What a pass has read, and what was read ahead for the next. Under lock. */
+/* Logs the bytes that a pass has read, and those read ahead for the next pass. Under lock. */
 static void tell(struct ctw_stream *s)
 {
     char text[CTW_N_ORIGINS][32];

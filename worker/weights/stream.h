@@ -26,27 +26,28 @@
 struct ctw_stream;
 
 /*
- * Starts reading. `shards` (NULL: none): where the units that do not stay come from, instead of the
+ * Starts reading. `shards` (NULL: none): the source of units that do not stay, in place of the
  * files. All arguments must outlive the stream.
  */
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,
                                 struct ctw_backend *be, const struct ctw_placement *place,
                                 struct ctw_shards *shards, struct ctw_err *err) CTW_MUST_CHECK;
-/* Where all goes: place->resident bytes of the backend, which hold the units that stay, one after
- * another, then place->ring bytes. Stages are filled before. */
+/* Sets the memory that units are read into: place->resident bytes of the backend for the units that
+ * stay, one after another, then place->ring bytes. The stages are filled before this call. */
 void ctw_stream_set_memory(struct ctw_stream *s, void *memory);
 /* Waits for reads and uploads in flight. NULL is fine. */
 void ctw_stream_close(struct ctw_stream *s);
 
-/* Waits until the unit's uploads have begun, or its bytes are in host memory, at *block. If reading
- * fails, returns that failure. The thread that uses the backend calls this and the next.
- */
+/* Waits until the unit's uploads have begun, or its bytes are in host memory at *block. Returns the
+ * error if reading failed. Only the thread that uses the backend calls this function and the
+ * next. */
 enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **block,
                                    struct ctw_err *err) CTW_MUST_CHECK;
-/* The rows of the head come n times in every pass, one round after another. Not reading them
- * otherwise costs time alone. */
+/* Announces that the rows of the head are used n times in every pass, one round after another. A
+ * wrong announcement costs only time. */
 void ctw_stream_repeat(struct ctw_stream *s, int64_t n);
-/* `fence` covers the last operation on the unit's bytes; NULL: nothing reads them any more. */
+/* `fence` covers the last operation on the unit's bytes. NULL: no operation reads the bytes any
+ * more. */
 void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence);
 
 /* Will files be read again? */

@@ -9,7 +9,7 @@ struct cutting {
     struct ctw_slices *s;
     const struct ctw_model *model;
     const struct ctw_unit *unit;
-    int64_t first; /* the unit's first slice */
+    int64_t first; /* the first slice of the unit */
     size_t most;
 };
 
@@ -49,7 +49,7 @@ static enum ctw_status add_piece(const struct cutting *c, const struct ctw_piece
     return CTW_OK;
 }
 
-/* What the unit has of a tensor. */
+/* Adds the unit's range of a tensor. */
 static enum ctw_status cut(void *arg, const struct ctw_tensor *t, size_t at, struct ctw_err *err)
 {
     const struct cutting *c = arg;
@@ -108,7 +108,7 @@ enum ctw_status ctw_slices_read(const struct ctw_slices *s, const struct ctw_mod
         char *dst = (char *)to + (p->at - slice->at);
         st = ctw_container_read(m->container, p->t->file, p->t->offset + p->from, dst, p->bytes,
                                 err);
-        if (st == CTW_OK) /* while they are in this thread's cache */
+        if (st == CTW_OK) /* while the bytes are in this thread's cache */
             st = ctw_identity_check(m->identity, m->container, p->block, dst, p->bytes, err);
     }
     return st;

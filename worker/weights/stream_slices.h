@@ -1,4 +1,4 @@
-/* What a stream reads: the units of a placement, cut into slices. Private to the stream. */
+/* The slices that a stream reads: ranges of a placement's units. Private to the stream. */
 #ifndef CTW_WORKER_STREAM_SLICES_H
 #define CTW_WORKER_STREAM_SLICES_H
 
@@ -8,15 +8,15 @@
 /* A contiguous range of a tensor: one block of the identity. */
 struct ctw_piece {
     const struct ctw_tensor *t;
-    uint64_t from;    /* in the tensor */
-    size_t bytes, at; /* at: in the unit */
+    uint64_t from;    /* offset in the tensor */
+    size_t bytes, at; /* at: offset in the unit */
     int64_t block;
 };
 
 /* Adjacent pieces that one thread reads, with the padding between them. */
 struct ctw_slice {
-    int64_t first, n; /* pieces */
-    size_t at, bytes; /* in the unit */
+    int64_t first, n; /* range of pieces */
+    size_t at, bytes; /* offset and size in the unit */
 };
 
 struct ctw_slices {
@@ -26,13 +26,13 @@ struct ctw_slices {
     int64_t n_pieces, cap_pieces, n_slices, cap_slices;
 };
 
-/* Slices of at most `most` bytes, which is at least CTW_BLOCK_BYTES. Where a unit begins or
- * ends within a tensor, a block does. */
+/* Cuts the units into slices of at most `most` bytes; `most` is at least CTW_BLOCK_BYTES. If a unit
+ * begins or ends within a tensor, a block begins or ends there. */
 enum ctw_status ctw_slices_make(struct ctw_slices *out, const struct ctw_model *m,
                                 const struct ctw_placement *place, size_t most,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_slices_free(struct ctw_slices *s);
-/* Reads a slice to `to`, and checks or adds its blocks. Thread-safe. */
+/* Reads a slice to `to`, and checks its blocks or adds them to the identity. Thread-safe. */
 enum ctw_status ctw_slices_read(const struct ctw_slices *s, const struct ctw_model *m,
                                 const struct ctw_slice *slice, void *to,
                                 struct ctw_err *err) CTW_MUST_CHECK;

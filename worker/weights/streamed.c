@@ -1,12 +1,12 @@
 /*
- * The streamed provider: some layers stay in the backend's memory, or all; the others are read into
- * a ring of bytes a layer or two ahead of their use, in every pass (stream.h), or gathered there
- * from the memory of several devices (shards.h). A layer can be acquired as soon as all of its
- * uploads have begun, since the backend orders computations after them.
+ * The streamed provider: some or all layers stay in the backend's memory. The other layers are read
+ * in every pass, a layer or two ahead of their use, into a ring of bytes (stream.h), or are
+ * gathered there from the memory of several devices (shards.h). A layer can be acquired as soon as
+ * all of its uploads have begun, because the backend orders computations after them.
  *
- * On the CPU too, layers are read rather than mapped: the memory that they take is then this
- * process's own and bounded, each byte is digested on its way, and a file that becomes shorter is
- * an error of a read instead of a signal. The copy costs less than a tenth of what a disk takes.
+ * On the CPU, layers are read and not mapped, too: then their memory belongs to this process and is
+ * bounded, each byte is digested on its way, and a file that becomes shorter is an error of a read
+ * instead of a signal. The copy costs less than a tenth of the time that a disk takes.
  */
 #include "base/log.h"
 #include "base/mem.h"
@@ -22,11 +22,11 @@ struct streamed {
     struct ctw_shards *shards; /* NULL: none */
     struct ctw_stream *stream;
     void *memory; /* device */
-    bool *joined; /* [n_units]: the unit stays, and operations come after its upload */
+    bool *joined; /* [n_units]: the unit stays, and operations are ordered after its upload */
     struct ctw_layer_data *data; /* [n_layers] */
 };
 
-/* Waits for a unit, and fills in the addresses of what it has. */
+/* Waits for a unit, and fills in the addresses of its tensors. */
 static enum ctw_status use(struct streamed *p, int unit, struct ctw_err *err)
 {
     const struct ctw_unit *u = &p->place.unit[unit];
@@ -34,7 +34,7 @@ static enum ctw_status use(struct streamed *p, int unit, struct ctw_err *err)
     const void *block;
     enum ctw_status st = ctw_stream_acquire(p->stream, unit, &block, err);
     if (st == CTW_OK && p->joined[unit] && u->kind != CTW_UNIT_ROWS)
-        return CTW_OK; /* the addresses are there */
+        return CTW_OK; /* the addresses are filled in already */
     if (st == CTW_OK && !p->joined[unit])
         st = ctw_upload_join(p->be, err);
     if (st != CTW_OK)
@@ -50,7 +50,7 @@ static enum ctw_status use(struct streamed *p, int unit, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* If recording a fence fails, the device has failed and reads nothing more. */
+/* Releases a unit. If no fence can be recorded, the device has failed and reads nothing more. */
 static void end_use(struct streamed *p, int unit)
 {
     struct ctw_err err;
@@ -61,14 +61,14 @@ static void end_use(struct streamed *p, int unit)
     ctw_stream_release(p->stream, unit, recorded ? &fence : NULL);
 }
 
-/* The unit that a layer's acquire waits for; -1: there only are its parts. */
+/* The unit that a layer's acquire waits for; -1: the layer has parts only. */
 static int unit_of_layer(const struct streamed *p, int layer)
 {
     int first = p->place.first[layer];
     return p->place.unit[first].kind <= CTW_UNIT_HELD ? first : -1;
 }
 
-/* The unit of a layer's part; -1: the layer is one. */
+/* The unit of a layer's part; -1: the part is the whole layer. */
 static int unit_of_part(const struct streamed *p, int layer, int part)
 {
     int unit = p->place.first[layer] + (unit_of_layer(p, layer) >= 0) + part;
@@ -147,12 +147,12 @@ static void streamed_close(struct ctw_provider *base)
     ctw_free(p);
 }
 
-/* Do weights that all stay fit in the device's free memory? */
+/* Checks that weights that all stay fit in the device's free memory. */
 static enum ctw_status check_room(const struct streamed *p, struct ctw_err *err)
 {
     char need[32], free_text[32];
     uint64_t have = ctw_backend_memory_free(p->be);
-    enum ctw_status st = ctw_backend_sync(p->be, err); /* a failed device reports nothing free */
+    enum ctw_status st = ctw_backend_sync(p->be, err); /* a failed device reports no free memory */
     if (st == CTW_OK && p->place.streamed == 0 && p->place.resident > have)
         st = ctw_fail(err, CTW_ENOMEM,
                       "the weights need %s, but only %s of the GPU's memory is free: use another "
@@ -162,7 +162,7 @@ static enum ctw_status check_room(const struct streamed *p, struct ctw_err *err)
     return st;
 }
 
-/* The files are read while memory is allocated. */
+/* Opens the stream, then allocates memory, so that the files are read meanwhile. */
 static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
 {
     p->joined = ctw_calloc((size_t)p->place.n_units, sizeof(*p->joined));

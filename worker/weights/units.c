@@ -9,7 +9,7 @@ static bool is_prepared(const struct ctw_cuts *cuts, int layer)
     return cuts != NULL && cuts->prepared[layer];
 }
 
-/* The most memory that a decoder layer takes while the next one comes. */
+/* The most memory that a decoder layer takes while the next layer comes. */
 static size_t decoder_bytes(const struct ctw_model *m, const struct ctw_cuts *cuts)
 {
     size_t most = 0;
@@ -21,7 +21,8 @@ static size_t decoder_bytes(const struct ctw_model *m, const struct ctw_cuts *cu
     return most;
 }
 
-/* The embedding's or the head's matrix, if it alone is behind what the layer holds, row by row. */
+/* The matrix of the embedding or head, if the arena has nothing else behind the held tensors and
+ * the matrix is stored row by row. */
 static const struct ctw_weight *rows_of(const struct ctw_model *m, int layer)
 {
     const struct ctw_layer *l = &m->layers[layer];
@@ -33,7 +34,7 @@ static const struct ctw_weight *rows_of(const struct ctw_model *m, int layer)
     return behind >= bytes && behind - bytes < CTW_ARENA_ALIGN ? w : NULL;
 }
 
-/* The rows of a part: of about `bytes` bytes, in whole blocks of the identity. */
+/* The rows of a part of about `bytes` bytes, in whole blocks of the identity. */
 static int64_t part_rows(const struct ctw_weight *w, int64_t multiple, size_t bytes)
 {
     int64_t step = multiple;
@@ -43,7 +44,7 @@ static int64_t part_rows(const struct ctw_weight *w, int64_t multiple, size_t by
     return step * (n > 1 ? n : 1);
 }
 
-/* A layer's units; returns their number. `out` NULL: only counts. */
+/* Cuts a layer into units and returns their number. `out` NULL: only counts. */
 static int cut(const struct ctw_model *m, const struct ctw_cuts *cuts, int layer,
                struct ctw_unit *out)
 {

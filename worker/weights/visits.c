@@ -7,7 +7,7 @@ enum ctw_status ctw_visits_open(struct ctw_visits *q, const struct ctw_placement
 {
     int n = place->n_units;
     size_t at = 0;
-    /* of units that come once, each is ahead and released at most once */
+    /* each unit that comes once is ahead and released at most once */
     *q = (struct ctw_visits){
         .place = place, .slices = slices, .cap = 2 * n + 2, .n_rounds = 1, .repeated = n};
     while (place->unit[q->repeated - 1].kind == CTW_UNIT_ROWS &&
@@ -71,8 +71,8 @@ int ctw_visits_missing(const struct ctw_visits *q, int unit, bool unread)
 }
 
 /*
- * A place in the ring for `bytes`, behind the newest visit there, or at the ring's beginning. The
- * visits there are adjacent, in their order, but for what is unused at the end.
+ * Finds a place in the ring for `bytes`, behind the newest visit or at the start of the ring.
+ * Visits in the ring are adjacent and in order, except for unused bytes at the end.
  */
 static bool find_place(const struct ctw_visits *q, size_t bytes, size_t *at)
 {
@@ -98,7 +98,7 @@ static bool find_place(const struct ctw_visits *q, size_t bytes, size_t *at)
     return !wrapped && bytes <= to;
 }
 
-/* In the order of passes. */
+/* The next unit in the order of passes. */
 static int unit_after(struct ctw_visits *q, int unit)
 {
     if (unit + 1 < q->place->n_units)
