@@ -10,10 +10,9 @@
 #include "worker/cli/options.h"
 
 static const char about[] =
-    "Shows a running worker: its version, its devices and what each does, its models and how they\n"
-    "run, its jobs and its limits. Of a device: its memory, what of it was free when the worker "
-    "last\n"
-    "worked on it, what the worker uses, and its plan for the weights and beyond them.\n"
+    "Shows a running worker: its version, devices, models, jobs and limits. For a device: its\n"
+    "memory, the part that was free when the worker last worked on it, the part that the worker\n"
+    "uses, and the plan for weights and passes.\n"
     "URL is the worker's address or name; the default is the only worker of this user.\n"
     "--json prints the keys of docs/PROTOCOL.md, the url, and the percentage of each job.\n"
     "\n"

@@ -31,7 +31,7 @@ static const char about[] =
     "\n"
     "--device-memory plans for GPUs that need not be here: `inspect DIR --devices 2 "
     "--device-memory\n"
-    "48GiB` says where the weights would be, what a pass would cost, and what bounds it.\n"
+    "48GiB` shows the place of the weights, the cost of a pass, and what limits its rate.\n"
     "\n"
     "--json prints one JSON object instead: path, architecture, params, bytes (of all files),\n"
     "weight_bits (bits per weight of the quantised matrices, with scales; 0: none is quantised),\n"

@@ -27,7 +27,7 @@ static const char about[] =
     "By default the worker listens on an ipc socket, NAME.sock in $XDG_RUNTIME_DIR/ctworker or\n"
     "/tmp/ctworker-UID, folders that only this user can enter. `ctworker ps` lists the workers.\n"
     "\n"
-    "The first SIGTERM, SIGINT or SIGHUP stops the worker as --on-signal says; a second signal\n"
+    "The first SIGTERM, SIGINT or SIGHUP stops the worker (see --on-signal); a second signal\n"
     "stops it at once.\n"
     "\n"
     "Exit codes: 0 stopped in order; 64 wrong command line; 65 bad checkpoint; 66 no such\n"
@@ -117,9 +117,8 @@ static void fill_kept_rows(struct ctw_option *rows, struct values *v)
     const struct ctw_option own[] = {
         ctw_opt_string(
             "store", &v->store, "DIR",
-            "keep results in this folder, and compute no sequence whose results are there; "
-            "several workers of this machine may share it; see `ctworker store` (default: "
-            "none)"),
+            "keep results in this folder, and do not compute sequences whose results are there; "
+            "several workers of this machine may share it; see `ctworker store` (default: none)"),
         ctw_opt_bytes("store-limit", &v->store_limit, "SIZE",
                       "size of the store; new results replace the oldest"),
         ctw_opt_string(
@@ -127,8 +126,9 @@ static void fill_kept_rows(struct ctw_option *rows, struct values *v)
             "keep the final hidden states of references in this folder: comparing another "
             "model with the same reference then only takes the reference's head (default: "
             "none)"),
-        ctw_opt_bytes("hidden-limit", &v->hidden_limit, "SIZE",
-                      "size of that folder; files that were not used for the longest time go"),
+        ctw_opt_bytes(
+            "hidden-limit", &v->hidden_limit, "SIZE",
+            "size of that folder; the files that were not used for the longest time are removed"),
     };
     _Static_assert(CTW_COUNT(own) == N_KEPT, "count the rows");
     memcpy(rows, own, sizeof(own));

@@ -11,7 +11,7 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
         ctw_opt_string("config", &v->config, "NAME",
                        "read this file in the folder instead of config.json"),
         ctw_opt_choice("backend", &v->backend, "auto|cpu|cuda",
-                       "what computes (default: auto, a GPU if the machine has one)"),
+                       "device that computes (default: auto, a GPU if the machine has one)"),
         ctw_opt_int("device", &v->device, 0, 255, "N",
                     "index of the GPU among the visible GPUs, in nvidia-smi's order (default: 0)"),
         ctw_opt_string(
@@ -28,10 +28,9 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
         ctw_opt_choice(
             "dtype", &v->dtype, "auto|bfloat16|float16|float32",
             "activations (default: auto, the checkpoint's dtype; float32 is the reference mode)"),
-        ctw_opt_choice(
-            "activations", &v->activations, "none|checkpoint",
-            "quantised: not, or as the checkpoint declares, exactly as compressed-tensors "
-            "simulates it (default: none, weights only)"),
+        ctw_opt_choice("activations", &v->activations, "none|checkpoint",
+                       "quantisation of activations: none, or as the checkpoint declares, exactly "
+                       "as compressed-tensors simulates it (default: none, weights only)"),
     };
     _Static_assert(CTW_COUNT(all) == N_WHERE, "count the rows");
     memcpy(rows, all, sizeof(all));
@@ -43,26 +42,23 @@ static void memory_rows(struct ctw_option rows[N_MEMORY], struct ctw_engine_opti
     const struct ctw_option all[] = {
         ctw_opt_amount(
             "device-memory-limit", &v->device_limit, "SIZE",
-            "memory of each device for weights and passes together, such as 20GiB, or 50% of "
-            "what it has; on the CPU, of the machine's memory (default: what is free)"),
-        ctw_opt_bytes(
-            "memory-limit", &v->memory_limit, "SIZE",
-            "memory beyond the weights, such as 2GiB (default: a quarter of the available "
-            "memory, at least 512 MiB, or most of what the weights leave free on a GPU); on the "
-            "CPU never more than what is free"),
-        ctw_opt_choice(
-            "placement", &v->place, "auto|mapped|resident|sharded|streamed",
-            "where the weights are: in mapped files (CPU), all in memory, spread over the "
-            "--devices, or read in every pass (default: auto, sharded or streamed if they do "
-            "not fit; does not affect scores)"),
-        ctw_opt_bytes(
-            "weights-limit", &v->weights_limit, "SIZE",
-            "memory for the weights, the GPU's if it computes; what does not fit is streamed "
-            "(default: what is free)"),
+            "memory of each device for weights and passes together, such as 20GiB, or 50% of the "
+            "device's memory; on the CPU, of the machine's memory (default: all free memory)"),
+        ctw_opt_bytes("memory-limit", &v->memory_limit, "SIZE",
+                      "memory beyond the weights, such as 2GiB (default: a quarter of the "
+                      "available memory, at least 512 MiB, or most of the memory that the weights "
+                      "leave free on a GPU); on the CPU never more than the free memory"),
+        ctw_opt_choice("placement", &v->place, "auto|mapped|resident|sharded|streamed",
+                       "place of the weights: mapped files (CPU), memory, memory spread over the "
+                       "--devices, or files that are read in every pass (default: auto, sharded or "
+                       "streamed if they do not fit; does not affect scores)"),
+        ctw_opt_bytes("weights-limit", &v->weights_limit, "SIZE",
+                      "memory for the weights, on the GPU if a GPU computes; layers that do not "
+                      "fit are streamed (default: all free memory)"),
         ctw_opt_bytes(
             "host-memory-limit", &v->host_limit, "SIZE",
             "host memory for weights that the GPUs do not hold: read once, locked, and shared by "
-            "all GPUs (default: none, they are read from the files, or the page cache)"),
+            "all GPUs (default: none; such weights are read from the files, or the page cache)"),
     };
     _Static_assert(CTW_COUNT(all) == N_MEMORY, "count the rows");
     memcpy(rows, all, sizeof(all));

@@ -8,27 +8,24 @@
 void ctw_machine_option_rows(struct ctw_option *rows, struct ctw_machine_values *v)
 {
     const struct ctw_option all[] = {
+        ctw_opt_bytes("device-memory", &v->device_memory, "SIZE",
+                      "plan for GPUs with this much memory each, whether the machine has them or "
+                      "not; --devices is then their number (default: 1)"),
         ctw_opt_bytes(
-            "device-memory", &v->device_memory, "SIZE",
-            "plan for GPUs with so much memory each, which need not be here; --devices is then "
-            "their number (default: 1)"),
-        ctw_opt_bytes("host-memory", &v->host_memory, "SIZE",
-                      "plan for a machine with so much memory available (default: this machine's)"),
+            "host-memory", &v->host_memory, "SIZE",
+            "plan for a machine with this much available memory (default: this machine's)"),
         ctw_opt_int("compute-rate", &v->gflops, 0, 100000000, "GFLOPS",
-                    "that a device reaches in products of 16 bits (default: measured on a CPU, "
-                    "estimated from a GPU's kind, 150000 for --device-memory)"),
-        ctw_opt_bytes(
-            "disk-rate", &v->disk, "SIZE",
-            "a second, read from the files' disk (default: measured, or 3GB for a described "
-            "machine)"),
-        ctw_opt_bytes(
-            "host-rate", &v->host, "SIZE",
-            "a second, from host memory to a GPU (default: measured, or 25GB for a described "
-            "machine)"),
-        ctw_opt_bytes(
-            "peer-rate", &v->peer, "SIZE",
-            "a second, from one GPU to another (default: measured, or 20GB for a described "
-            "machine)"),
+                    "rate of a device in 16-bit products (default: measured on a CPU, estimated "
+                    "from a GPU's kind, 150000 for --device-memory)"),
+        ctw_opt_bytes("disk-rate", &v->disk, "SIZE",
+                      "bytes per second from the files' disk (default: measured, or 3GB for a "
+                      "described machine)"),
+        ctw_opt_bytes("host-rate", &v->host, "SIZE",
+                      "bytes per second from host memory to a GPU (default: measured, or 25GB for "
+                      "a described machine)"),
+        ctw_opt_bytes("peer-rate", &v->peer, "SIZE",
+                      "bytes per second from one GPU to another (default: measured, or 20GB for a "
+                      "described machine)"),
     };
     _Static_assert(CTW_COUNT(all) == CTW_N_MACHINE_OPTIONS, "count the rows");
     memcpy(rows, all, sizeof(all));

@@ -275,10 +275,10 @@ static enum ctw_status host_place(struct shard *h, const struct home *home, char
     }
     if (st == CTW_ENOMEM) {
         s->full = true;
-        ctw_warn(
-            "--host-memory-limit: %s: what is left is read from the files in every pass (raise "
-            "the limit of locked memory, ulimit -l, or lower --host-memory-limit)",
-            why.msg);
+        ctw_warn("--host-memory-limit: %s: the other weights are read from the files in every pass "
+                 "(raise "
+                 "the limit of locked memory, ulimit -l, or lower --host-memory-limit)",
+                 why.msg);
     } else if (st != CTW_OK) {
         st = ctw_fail(err, st, "%s", why.msg);
     }

@@ -61,9 +61,8 @@ static void tell_node(const struct ctw_backend *be, int number)
     ctw_backend_get_info(be, &info);
     int node = ctw_numa_of_pci("", info.pci);
     if (n > 1 && node >= 0)
-        ctw_info(
-            "device %d (%s) is at node %d of %d: what it copies from host memory is read there",
-            number, info.device, node, n);
+        ctw_info("device %d (%s) is at node %d of %d: weights for it are read there", number,
+                 info.device, node, n);
 }
 
 enum ctw_status ctw_devices_borrow(struct ctw_devices *all, struct ctw_device **out,
