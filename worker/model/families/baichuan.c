@@ -71,13 +71,10 @@ static void describe(struct ctw_config *c)
         ctw_describe_alibi(c, s.n_head, 8, 1);
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_head,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .order = CTW_QKV_IN_ORDER,
-                                                             .qkv = "self_attn.W_pack"});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){
+                .head = head, .rope = rope, .order = CTW_QKV_IN_ORDER, .qkv = "self_attn.W_pack"});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }

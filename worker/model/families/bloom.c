@@ -23,9 +23,7 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct ctw_siz
 {
     ctw_describe_norms(c, i, norm);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention_rules){.n_head = s->n_head,
-                                                         .n_kv = s->n_head,
-                                                         .head = head,
+                           &(struct ctw_attention_rules){.head = head,
                                                          .rope = -1,
                                                          .order = CTW_QKV_BY_HEAD,
                                                          .qkv = "self_attention.query_key_value",

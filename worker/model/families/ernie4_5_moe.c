@@ -59,12 +59,8 @@ static void describe(struct ctw_config *c)
         bool inside = i >= first && (last == -1 || i <= last);
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .qkv_bias = bias,
-                                                             .o_bias = bias});
+                               &(struct ctw_attention_rules){
+                                   .head = head, .rope = rope, .qkv_bias = bias, .o_bias = bias});
         if (inside && (i + 1) % every == 0)
             ctw_describe_experts(c, i, &experts);
         else

@@ -51,9 +51,7 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
-        const struct ctw_attention_rules attention = {.n_head = s.n_head,
-                                                      .n_kv = s.n_kv,
-                                                      .head = head,
+        const struct ctw_attention_rules attention = {.head = head,
                                                       .rope = window == 0 || windows[i] != 0 ? rope
                                                                                              : -1,
                                                       .window = windows[i],

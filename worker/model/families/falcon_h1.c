@@ -139,8 +139,6 @@ static void describe(struct ctw_config *c)
                                                  .embed_scale = f.embed,
                                                  .head_scale = f.head});
     const struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
-        .n_kv = s.n_kv,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0}),
         .scale = f.attention_in * f.attention_in * f.key / sqrt((double)head),

@@ -220,10 +220,8 @@ struct ctw_model_rules {
     double head_softcap;            /* 0: none */
 };
 
-/*
- * Begins the model: reads tie_word_embeddings, and describes the embedding, the final norm and the
- * head.
- */
+/* Begins the model: reads tie_word_embeddings, and describes the embedding, the final norm and the
+ * head. Later calls take sizes that their rules leave out from *s. */
 void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
                         const struct ctw_model_rules *rules);
 
@@ -281,7 +279,8 @@ enum ctw_qkv_order {
 
 /* Grouped-query attention. Names: NULL is Llama's. */
 struct ctw_attention_rules {
-    int64_t n_head, n_kv, head, window;
+    int64_t n_head, n_kv; /* 0: those of the model's sizes */
+    int64_t head, window;
     int rope;          /* an index of ctw_describe_rope(); -1: none */
     bool q_factors;    /* queries are multiplied by the model's factors (model.h) */
     double scale;      /* of scores; 0: 1 / sqrt(head) */

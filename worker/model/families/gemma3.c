@@ -52,9 +52,7 @@ static void describe_with(struct ctw_config *c, bool vision)
         gemma_describe_norms(c, i, &norm);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention_rules){.n_head = s.n_head,
-                                          .n_kv = s.n_kv,
-                                          .head = head,
+            &(struct ctw_attention_rules){.head = head,
                                           .rope = describe_rope(c, head, windows[i] != 0),
                                           .window = windows[i],
                                           .scale = scale,

@@ -45,9 +45,7 @@ static void describe_with(struct ctw_config *c, const struct rules *rules)
             ctw_describe_norm(c, i, CTW_AT_MLP_OUT, &norm, "post_mlp_layernorm", 0);
         }
         ctw_describe_attention(
-            c, i,
-            &(struct ctw_attention_rules){
-                .n_head = s.n_head, .n_kv = s.n_kv, .head = head, .rope = rope, .qkv_bias = bias});
+            c, i, &(struct ctw_attention_rules){.head = head, .rope = rope, .qkv_bias = bias});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .fused = true});
     }
 }

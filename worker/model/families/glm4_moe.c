@@ -40,9 +40,7 @@ static void describe_with(struct ctw_config *c, bool vision)
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention_rules){.n_head = s.n_head,
-                                          .n_kv = s.n_kv,
-                                          .head = head,
+            &(struct ctw_attention_rules){.head = head,
                                           .rope = rope,
                                           .qkv_bias = bias,
                                           .norms = has_norms ? &qk_norms : NULL});

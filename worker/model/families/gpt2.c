@@ -14,9 +14,7 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct ctw_siz
     ctw_describe_norm(c, i, CTW_AT_MIXER, norm, "ln_1", 0);
     ctw_describe_norm(c, i, CTW_AT_MLP, norm, "ln_2", 0);
     ctw_describe_attention(c, i,
-                           &(struct ctw_attention_rules){.n_head = s->n_head,
-                                                         .n_kv = s->n_head,
-                                                         .head = s->hidden / s->n_head,
+                           &(struct ctw_attention_rules){.head = s->hidden / s->n_head,
                                                          .rope = -1,
                                                          .scale = scale,
                                                          .order = CTW_QKV_IN_ORDER,

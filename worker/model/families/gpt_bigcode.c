@@ -42,8 +42,7 @@ static void describe(struct ctw_config *c)
                                                  .tied = true});
     ctw_describe_positions(c, "transformer.wpe", 0);
     ctw_describe_buffers(c, masks);
-    const struct ctw_attention_rules attention = {.n_head = s.n_head,
-                                                  .n_kv = one_key ? 1 : s.n_head,
+    const struct ctw_attention_rules attention = {.n_kv = one_key ? 1 : s.n_head,
                                                   .head = head,
                                                   .rope = -1,
                                                   .scale = scaled ? 0 : 1,

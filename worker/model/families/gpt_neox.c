@@ -37,9 +37,7 @@ static void describe(struct ctw_config *c)
         ctw_describe_branch(c, i, CTW_MLP)->beside = parallel;
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_head,
-                                                             .head = head,
+                               &(struct ctw_attention_rules){.head = head,
                                                              .rope = rope,
                                                              .order = CTW_QKV_BY_HEAD,
                                                              .qkv = "attention.query_key_value",

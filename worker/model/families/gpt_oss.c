@@ -51,9 +51,7 @@ static void describe(struct ctw_config *c)
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
+                               &(struct ctw_attention_rules){.head = head,
                                                              .rope = rope,
                                                              .window = windows[i],
                                                              .qkv_bias = bias,

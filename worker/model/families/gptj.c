@@ -53,8 +53,6 @@ static void describe_with(struct ctw_config *c, bool codegen)
     limit_length(c);
     ctw_describe_buffers(c, masks);
     const struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
-        .n_kv = s.n_head,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head,
                                                               .pairing = CTW_ROPE_INTERLEAVED,

@@ -147,13 +147,8 @@ static void describe_with(struct ctw_config *c, enum kind kind)
     int rope = -1;
     if (has_rope)
         rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
-    const struct ctw_attention_rules attention = {.n_head = s.n_head,
-                                                  .n_kv = s.n_kv,
-                                                  .head = head,
-                                                  .rope = rope,
-                                                  .scale = scale,
-                                                  .qkv_bias = bias,
-                                                  .o_bias = bias};
+    const struct ctw_attention_rules attention = {
+        .head = head, .rope = rope, .scale = scale, .qkv_bias = bias, .o_bias = bias};
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_branch(c, i, CTW_MIXER)->factor = ctw_describe_branch(c, i, CTW_MLP)->factor =
             factor;

@@ -54,14 +54,10 @@ static void describe_with(struct ctw_config *c, bool mixture)
         c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0, .alpha = true});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .qkv_bias = bias,
-                                                             .o_bias = bias,
-                                                             .norms = &qk_norms});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){
+                .head = head, .rope = rope, .qkv_bias = bias, .o_bias = bias, .norms = &qk_norms});
         experts.chosen = chosen != NULL ? (int64_t)chosen[i] : 1;
         if (mixture)
             ctw_describe_experts(c, i, &experts);

@@ -54,14 +54,10 @@ static void describe(struct ctw_config *c)
     int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 11158840.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .qkv_bias = bias,
-                                                             .o_bias = bias,
-                                                             .norms = &qk_norms});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){
+                .head = head, .rope = rope, .qkv_bias = bias, .o_bias = bias, .norms = &qk_norms});
         if (sparse != NULL ? sparse[i] : i > 0)
             ctw_describe_experts(c, i, &experts);
         else

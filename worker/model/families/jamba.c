@@ -78,8 +78,7 @@ static void describe(struct ctw_config *c)
                                 .gate = "feed_forward.gate_proj",
                                 .up = "feed_forward.up_proj",
                                 .down = "feed_forward.down_proj"};
-    const struct ctw_attention_rules attention = {
-        .n_head = s.n_head, .n_kv = s.n_kv, .head = ctw_head_of(c, &s), .rope = -1};
+    const struct ctw_attention_rules attention = {.head = ctw_head_of(c, &s), .rope = -1};
     ctw_describe_model(
         c, &s, &(struct ctw_model_rules){.final_norm = "model.final_layernorm", .norm = norm});
     for (int64_t i = 0; i < s.n_layers; i++) {

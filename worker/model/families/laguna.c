@@ -87,7 +87,6 @@ static void describe(struct ctw_config *c)
         ctw_describe_attention(
             c, i,
             &(struct ctw_attention_rules){.n_head = heads != NULL ? (int64_t)heads[i] : s.n_head,
-                                          .n_kv = s.n_kv,
                                           .head = head,
                                           .rope = describe_rope(c, head, windows[i] == 0),
                                           .window = windows[i],

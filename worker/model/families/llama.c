@@ -22,12 +22,8 @@ static void describe(struct ctw_config *c)
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .qkv_bias = bias,
-                                                             .o_bias = bias});
+                               &(struct ctw_attention_rules){
+                                   .head = head, .rope = rope, .qkv_bias = bias, .o_bias = bias});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .bias = mlp_bias});
     }
 }

@@ -61,8 +61,7 @@ static void describe(struct ctw_config *c)
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention_rules){.n_head = s.n_head,
-                                          .n_kv = full ? s.n_kv : 2 * s.n_kv,
+            &(struct ctw_attention_rules){.n_kv = full ? s.n_kv : 2 * s.n_kv,
                                           .head = head,
                                           .head_v = head_v,
                                           .v_factor = v_factor,

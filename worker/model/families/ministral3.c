@@ -32,13 +32,10 @@ static void describe(struct ctw_config *c)
     ministral_query_factor(c, 16384);
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .q_factors = true,
-                                                             .window = window});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){
+                .head = head, .rope = rope, .q_factors = true, .window = window});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }

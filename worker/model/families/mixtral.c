@@ -30,8 +30,6 @@ static void describe(struct ctw_config *c)
             .module = "block_sparse_moe.gate", .score = CTW_SCORE_SOFTMAX, .normalised = true}};
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     const struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
-        .n_kv = s.n_kv,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 1000000.0}),
         .window = window};

@@ -52,8 +52,6 @@ static void describe(struct ctw_config *c)
                                                  .norm = norm});
     ctw_describe_buffers(c, images);
     const struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
-        .n_kv = s.n_kv,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0}),
         .limit = limit,

@@ -52,9 +52,7 @@ static void describe(struct ctw_config *c)
         ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "norm_1", 0);
         ctw_describe_norm(c, i, CTW_AT_MLP, &norm, "norm_2", 0);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_head,
-                                                             .head = head,
+                               &(struct ctw_attention_rules){.head = head,
                                                              .rope = -1,
                                                              .scale = scale,
                                                              .limit = limit,

@@ -171,9 +171,7 @@ static void describe(struct ctw_config *c)
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "layer_norm_epsilon", 1e-5);
     key_mamba(c, &m.mamba);
     m.mamba.norm = &norm;
-    m.attention = (struct ctw_attention_rules){.n_head = s.n_head,
-                                               .n_kv = s.n_kv,
-                                               .head = ctw_key_head_dim(c, &s, 128, 0),
+    m.attention = (struct ctw_attention_rules){.head = ctw_key_head_dim(c, &s, 128, 0),
                                                .rope = -1,
                                                .q = "mixer.q_proj",
                                                .k = "mixer.k_proj",

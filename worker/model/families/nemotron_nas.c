@@ -85,7 +85,6 @@ static void describe(struct ctw_config *c)
     const struct ctw_json_node *node = ctw_key_list(c, "block_configs", s.n_layers);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0}),
         .qkv_bias = bias,

@@ -26,14 +26,10 @@ static void describe(struct ctw_config *c)
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norm(c, i, CTW_AT_MIXER_OUT, &norm, "post_attention_layernorm", 0);
         ctw_describe_norm(c, i, CTW_AT_MLP_OUT, &norm, "post_feedforward_layernorm", 0);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .qkv_bias = bias,
-                                                             .o_bias = bias,
-                                                             .norms = &qk_norms});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){
+                .head = head, .rope = rope, .qkv_bias = bias, .o_bias = bias, .norms = &qk_norms});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }

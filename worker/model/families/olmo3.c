@@ -57,9 +57,7 @@ static void describe(struct ctw_config *c)
                                             .layer_type =
                                                 slides ? "sliding_attention" : "full_attention",
                                             .unscaled = slides};
-        const struct ctw_attention_rules attention = {.n_head = s.n_head,
-                                                      .n_kv = s.n_kv,
-                                                      .head = head,
+        const struct ctw_attention_rules attention = {.head = head,
                                                       .rope = ctw_describe_rope(c, &rope),
                                                       .window = windows[i],
                                                       .qkv_bias = bias,

@@ -34,9 +34,7 @@ static void describe(struct ctw_config *c)
         ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "input_layernorm", 0);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention_rules){.n_head = s.n_head,
-                                          .n_kv = s.n_kv,
-                                          .head = head,
+            &(struct ctw_attention_rules){.head = head,
                                           .rope = rope,
                                           .o = "self_attn.dense",
                                           .qkv_bias = true,

@@ -47,14 +47,10 @@ static void describe(struct ctw_config *c)
                .head = head, .theta = 1000000.0, .old_longrope = true, .mscales = true});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .window = window,
-                                                             .qkv_bias = bias,
-                                                             .o_bias = bias});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){
+                .head = head, .rope = rope, .window = window, .qkv_bias = bias, .o_bias = bias});
         ctw_describe_experts(c, i, &experts);
     }
 }

@@ -61,8 +61,6 @@ static void describe(struct ctw_config *c)
                                                  .norm = norm});
     limit_length(c, old);
     const struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
-        .n_kv = s.n_head,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head,
                                                               .theta = 10000.0,

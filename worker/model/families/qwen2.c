@@ -30,13 +30,10 @@ static void describe_with(struct ctw_config *c, const struct defaults *absent, b
         c, &(struct ctw_rope_rules){.head = head, .theta = absent->rope_theta, .mrope = mrope});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
-                                                             .rope = rope,
-                                                             .window = windows[i],
-                                                             .qkv_bias = true});
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention_rules){
+                .head = head, .rope = rope, .window = windows[i], .qkv_bias = true});
         ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }

@@ -28,9 +28,7 @@ static void describe_with(struct ctw_config *c, int64_t max_length, double rope_
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
-                               &(struct ctw_attention_rules){.n_head = s.n_head,
-                                                             .n_kv = s.n_kv,
-                                                             .head = head,
+                               &(struct ctw_attention_rules){.head = head,
                                                              .rope = rope,
                                                              .window = window[i],
                                                              .qkv_bias = bias,

@@ -26,8 +26,6 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     const struct ctw_qk_norms head_norms = {.form = norm};
     const struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
-        .n_kv = s.n_kv,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0}),
         .window = windows ? window : 0,

@@ -40,9 +40,7 @@ static void describe(struct ctw_config *c)
             ctw_describe_norm(c, i, CTW_AT_MLP, &norm, "post_attention_layernorm", 0);
         ctw_describe_attention(
             c, i,
-            &(struct ctw_attention_rules){.n_head = s.n_head,
-                                          .n_kv = s.n_kv,
-                                          .head = head,
+            &(struct ctw_attention_rules){.head = head,
                                           .rope = rope,
                                           .qkv_bias = bias,
                                           .norms = has_qk_norms ? &qk_norms : NULL});

@@ -157,8 +157,20 @@ static void describe_heads_gate(struct ctw_config *c, int64_t i,
                                                    c->model->hidden});
 }
 
-void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a)
+/* With the model's heads where the rules give none. */
+static struct ctw_attention_rules with_heads(const struct ctw_config *c,
+                                             const struct ctw_attention_rules *rules)
 {
+    struct ctw_attention_rules full = *rules;
+    full.n_head = rules->n_head != 0 ? rules->n_head : c->n_head;
+    full.n_kv = rules->n_kv != 0 ? rules->n_kv : c->n_kv;
+    return full;
+}
+
+void ctw_describe_attention(struct ctw_config *c, int64_t i,
+                            const struct ctw_attention_rules *rules)
+{
+    const struct ctw_attention_rules full = with_heads(c, rules), *a = &full;
     struct ctw_attention *l = &ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_attention)->attention;
     if (c->status != CTW_OK)
         return;

@@ -168,6 +168,8 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     m->unit_head = rules->unit_head;
     c->layers = ctw_name_or(rules->layers, "model.layers");
     c->conv1d = rules->conv1d;
+    c->n_head = s->n_head;
+    c->n_kv = s->n_kv;
     if (c->status == CTW_OK)
         open_layers(c, s->n_layers);
     ctw_describe_table(c, CTW_M_EMBED, ctw_name_or(rules->embed, "model.embed_tokens"), s->vocab,
