@@ -40,7 +40,7 @@ GREEDY_OF = {"deepseek_v32-dense": 0.83, "deepseek_v32-bf16": 0.91, "glm_moe_dsa
              "mistral4_vl-dense": 0.90, "phimoe-dense": 0.91, "qwen3_5-fp8_dynamic": 0.92, "qwen3_5_moe-dense": 0.85,
              "qwen3_5_moe-fp8_dynamic": 0.84, "qwen3_5_moe_vl-dense": 0.90, "qwen3_5_moe_vl-mixed_modelopt": 0.87,
              "qwen3_5_moe_vl-nvfp4": 0.89, "qwen3_5_moe_vl-nvfp4_modelopt": 0.88, "qwen3_next-dense": 0.90,
-             "qwen3_next-w4a16_g128": 0.90}
+             "qwen3_next-w4a16_g128": 0.90, "zamba2-dense": 0.91}
 # The share of log-probabilities that may be further off in fp32: at a near tie, rounding chooses another key. One does: at position
 # 1022 of the sequence of 1100 tokens, layer 2's 256th best key (787) has score 10.379947 and the 257th (265) 10.379903, the smallest
 # margin of that layer. float64 with key 265 instead gives the fp32 log-probability, and no other is then off by more than 1.9e-5.

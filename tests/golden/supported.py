@@ -72,6 +72,7 @@ SUPPORTED = {
     "falcon_h1-dense",
     "falcon_h1_norm-dense",
     "jamba-dense",
+    "zamba2-dense",
     "gptneox-dense",
     "ministral3-dense",
     "ministral3_vl-dense",

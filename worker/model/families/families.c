@@ -102,7 +102,8 @@
     X(lfm2_vl)                                                                                     \
     X(qwen3_next)                                                                                  \
     X(qwen3_vl)                                                                                    \
-    X(qwen3_vl_moe)
+    X(qwen3_vl_moe)                                                                                \
+    X(zamba2)
 
 #define DECLARE(name) extern const struct ctw_family ctw_family_##name;
 FAMILIES(DECLARE)
