@@ -73,6 +73,8 @@ SUPPORTED = {
     "falcon_h1_norm-dense",
     "jamba-dense",
     "zamba2-dense",
+    "olmo_hybrid-dense",
+    "kimi_linear-dense",
     "gptneox-dense",
     "ministral3-dense",
     "ministral3_vl-dense",

@@ -68,6 +68,7 @@
     X(nemotron_nas)                                                                                \
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
+    X(olmo_hybrid)                                                                                 \
     X(olmo3)                                                                                       \
     X(olmoe)                                                                                       \
     X(opt)                                                                                         \
@@ -97,6 +98,7 @@
     X(glm4v)                                                                                       \
     X(glm4v_moe)                                                                                   \
     X(kimi_k25)                                                                                    \
+    X(kimi_linear)                                                                                    \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
     X(lfm2_vl)                                                                                     \
