@@ -55,6 +55,7 @@
     X(mamba2)                                                                                      \
     X(mimo)                                                                                        \
     X(mimo_v2_flash)                                                                               \
+    X(minicpmv)                                                                                    \
     X(minicpm)                                                                                     \
     X(minimax_m2)                                                                                  \
     X(ministral)                                                                                   \
@@ -72,6 +73,7 @@
     X(olmo3)                                                                                       \
     X(olmoe)                                                                                       \
     X(opt)                                                                                         \
+    X(pangu)                                                                                       \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
     X(phimoe)                                                                                      \
