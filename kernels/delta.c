@@ -8,7 +8,9 @@ static bool has_shape(const struct ctw_op_delta *op)
            op->n_value % op->n_key == 0 && op->key >= 1 && op->key <= CTW_MAX_DELTA_HEAD &&
            op->value >= 1 && op->value <= CTW_MAX_DELTA_HEAD &&
            op->ldx >= 2 * (int64_t)op->n_key * op->key + (int64_t)op->n_value * op->value &&
-           op->ldba > ctw_delta_column(op, op->n_value - 1) &&
+           op->ldba > ctw_delta_column(op, op->n_value - 1) && op->least_log <= 0 &&
+           (!op->by_channel || (op->n_value == op->n_key && op->key <= CTW_MAX_DELTA_CHANNELS &&
+                                op->ldba >= (int64_t)op->n_value * op->key)) &&
            op->ldy >= (int64_t)op->n_value * op->value;
 }
 

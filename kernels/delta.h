@@ -4,7 +4,10 @@
 
 #include "kernels/operations.h"
 
-enum { CTW_MAX_DELTA_HEAD = 256 }; /* elements of a key or value head */
+enum {
+    CTW_MAX_DELTA_HEAD = 256,    /* elements of a key or value head */
+    CTW_MAX_DELTA_CHANNELS = 128 /* of a key head, if each has a decay of its own */
+};
 
 /*
  * Each value head has a matrix S of `key` rows and `value` columns, 0 before the sequence. For a
@@ -12,6 +15,8 @@ enum { CTW_MAX_DELTA_HEAD = 256 }; /* elements of a key or value head */
  *     q = q / sqrt(sum q^2 + 1e-6) / sqrt(key)         k = k / sqrt(sum k^2 + 1e-6)
  *     decay = exp(-exp(a_log[j]) softplus(a[j] + dt_bias[j]))      beta = sigmoid(b[j])
  *     S = decay S;  S = S + k (beta (v - S^T k))^T;  y = S^T q
+ * beta may be twice that. by_channel: row i of S has a decay of its own, of a[j, i] and
+ * dt_bias[j, i]. With least_log < 0: decay = exp(least_log sigmoid(exp(a_log[j]) (a + dt_bias))).
  * S is fp32, y is rounded once. Token by token from the sequence's start, in every backend: the
  * operation's sequences follow one another, from row 0 on; the first may have begun before, and
  * `before` is its state. `after` receives that of the last sequence. Nothing is rounded because a
@@ -28,6 +33,10 @@ struct ctw_op_delta {
      * n_value / n_key */
     const void *b, *a;
     int64_t ldba, ba_step;
+    bool by_channel; /* n_value = n_key, key <= CTW_MAX_DELTA_CHANNELS; a of value head j and row i
+                        is in column j * key + i, dt_bias is [n_value * key] */
+    bool twice;      /* beta is in 0..2 */
+    float least_log; /* 0, or below */
     const void *a_log, *dt_bias; /* device [n_value] */
     enum ctw_dtype a_log_dtype, dt_bias_dtype;
     const struct ctw_attn_seq *seqs; /* q_row, n_q and pos0 */

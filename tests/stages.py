@@ -92,6 +92,11 @@ def sanitizer_stage(name, about, ctest_options, left_out, environment):
     ], needs=("tiny",), quick=False, limit_s=1800)
 
 
+def golden_folders():
+    return [p for p in (data_folder("CTWORKER_GOLDEN_FAMILIES", "golden_families"),
+                        data_folder("CTWORKER_GOLDEN_2026", "golden_2026")) if p]
+
+
 def golden_stage():
     golden = data_folder("CTWORKER_GOLDEN", "golden")
     families = data_folder("CTWORKER_GOLDEN_FAMILIES", "golden_families")
@@ -177,8 +182,8 @@ def stages(all_architectures=False):
             Step([*PYTEST, "-n", "3", "--dist", "worksteal", "tests/python"], "pytest",
                  {"CTWORKER_BIN": WORKER})]),
         Stage("invariance", "equal bits regardless of batch, order, chunk, pass and thread count", [
-            Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--scratch", DATA,
-                  "--program", BUILD / "ci/tests/invariance"], "lines")],
+            Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--golden", *golden_folders(),
+                  "--scratch", DATA, "--program", BUILD / "ci/tests/invariance"], "lines")],
               needs=("tiny",), quick=False),
         Stage("smollm2", "a real model through lm_eval, unquantised and quantised", [
             Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {

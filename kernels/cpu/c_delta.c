@@ -11,9 +11,11 @@ struct delta_job {
     float *states; /* [key, value] of each thread */
 };
 
-/* -exp(a_log) softplus(x) */
-static double log_decay(double a_log, double x)
+/* -exp(a_log) softplus(x), or least sigmoid(exp(a_log) x) */
+static double log_decay(double a_log, double x, double least)
 {
+    if (least < 0)
+        return least / (1 + ctw_exp(-ctw_exp(a_log) * x));
     double y = ctw_exp(-fabs(x)); /* softplus = max(x, 0) + ln(1 + y); NaN stays by y */
     return -ctw_exp(a_log) * (fmax(x, 0) + ctw_ln(1 + y));
 }
@@ -21,6 +23,7 @@ static double log_decay(double a_log, double x)
 struct head_step {
     double q[CTW_MAX_DELTA_HEAD], k[CTW_MAX_DELTA_HEAD];
     double beta, decay;
+    double decays[CTW_MAX_DELTA_CHANNELS]; /* of each row of S, if they differ */
 };
 
 /* x / sqrt(sum of x^2 + 1e-6) * factor, of n elements from `at` on. */
@@ -35,6 +38,15 @@ static void unit(const struct ctw_op_delta *op, int64_t at, double factor, doubl
         out[i] *= factor / sqrt(sum + 1e-6);
 }
 
+/* The decay of a and dt_bias in these columns. */
+static double decay_of(const struct ctw_op_delta *op, int head, int64_t a, int64_t dt_bias)
+{
+    return ctw_exp(log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
+                             (double)ctw_load_float(op->a, op->dtype, a) +
+                                 ctw_load_float(op->dt_bias, op->dt_bias_dtype, dt_bias),
+                             op->least_log));
+}
+
 static void take_row(const struct ctw_op_delta *op, int head, int64_t row, struct head_step *s)
 {
     int64_t from = row * op->ldx + (int64_t)(head / (op->n_value / op->n_key)) * op->key;
@@ -42,9 +54,12 @@ static void take_row(const struct ctw_op_delta *op, int head, int64_t row, struc
     unit(op, from, 1 / sqrt((double)op->key), s->q);
     unit(op, from + (int64_t)op->n_key * op->key, 1, s->k);
     s->beta = 1 / (1 + ctw_exp(-(double)ctw_load_float(op->b, op->dtype, ba)));
-    s->decay = ctw_exp(log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
-                                 (double)ctw_load_float(op->a, op->dtype, ba) +
-                                     ctw_load_float(op->dt_bias, op->dt_bias_dtype, head)));
+    if (op->twice)
+        s->beta *= 2;
+    if (!op->by_channel)
+        s->decay = decay_of(op, head, ba, head);
+    for (int64_t i = 0, c = (int64_t)head * op->key; op->by_channel && i < op->key; i++)
+        s->decays[i] = decay_of(op, head, row * op->ldba + c + i, c + i);
 }
 
 /* A token: column i of S, and its output. */
@@ -58,6 +73,22 @@ static double column_step(const struct ctw_op_delta *op, const struct head_step 
     for (int i = 0; i < op->key; i++) {
         float *e = &S[(int64_t)i * op->value];
         *e = (float)(s->decay * *e + s->k[i] * d);
+        out += s->q[i] * *e;
+    }
+    return out;
+}
+
+/* The same, if each row has its own decay. */
+static double own_column_step(const struct ctw_op_delta *op, const struct head_step *s, float *S,
+                              double v)
+{
+    double read = 0, out = 0;
+    for (int i = 0; i < op->key; i++)
+        read += s->k[i] * s->decays[i] * S[(int64_t)i * op->value];
+    double d = s->beta * (v - read);
+    for (int i = 0; i < op->key; i++) {
+        float *e = &S[(int64_t)i * op->value];
+        *e = (float)(s->decays[i] * *e + s->k[i] * d);
         out += s->q[i] * *e;
     }
     return out;
@@ -80,10 +111,13 @@ static void one_head(void *arg, int64_t i, int thread)
     for (int64_t row = s->q_row; row < s->q_row + s->n_q; row++) {
         int64_t v = row * op->ldx + 2 * (int64_t)op->n_key * op->key + (int64_t)head * op->value;
         take_row(op, head, row, &step);
-        for (int c = 0; c < op->value; c++)
-            ctw_store_float(
-                op->y, op->dtype, row * op->ldy + (int64_t)head * op->value + c,
-                (float)column_step(op, &step, S + c, ctw_load_float(op->x, op->dtype, v + c)));
+        for (int c = 0; c < op->value; c++) {
+            double value = ctw_load_float(op->x, op->dtype, v + c);
+            double y = op->by_channel ? own_column_step(op, &step, S + c, value)
+                                      : column_step(op, &step, S + c, value);
+            ctw_store_float(op->y, op->dtype, row * op->ldy + (int64_t)head * op->value + c,
+                            (float)y);
+        }
     }
     if (seq == op->n_seqs - 1)
         memcpy(op->after + head * size, S, (size_t)size * sizeof(float));

@@ -1,7 +1,8 @@
 /*
  * The gated delta rule, token by token. S = factor * T, so that decay takes no operation on T's
- * elements. A thread has T of one value head, in tiles of columns. A pass over a tile adds the
- * token before, and reads T for this one: T has the token's bits wherever a call begins or ends.
+ * elements, unless each row has a decay of its own: then S = T. A thread has T of one value head,
+ * in tiles of columns. A pass over a tile adds the token before, and reads T for this one: T has
+ * the token's bits wherever a call begins or ends.
  */
 #ifndef CTW_KERNELS_CPU_FAST_DELTA_H
 #define CTW_KERNELS_CPU_FAST_DELTA_H
@@ -20,6 +21,7 @@ struct delta_block {
     float factor[DELTA_TOKENS]; /* with the token's decay */
     float scale[DELTA_TOKENS];  /* of T, before the token reads it; used if scaled */
     bool scaled[DELTA_TOKENS];
+    float decay[DELTA_TOKENS][CTW_MAX_DELTA_CHANNELS]; /* of each row, if they differ */
     int n;
 };
 
@@ -52,10 +54,33 @@ static void delta_scale(float *x, float by, int64_t n)
         vf_store(x + i, vf_mul(vf_load(x + i), vf_set1(by)));
 }
 
-/* -exp(a_log) softplus(x) */
-static double delta_log_decay(double a_log, double x)
+/* -exp(a_log) softplus(x), or least sigmoid(exp(a_log) x) */
+static double delta_log_decay(double a_log, double x, double least)
 {
+    if (least < 0)
+        return least / (1 + ctw_exp(-ctw_exp(a_log) * x));
     return -ctw_exp(a_log) * (fmax(x, 0) + ctw_ln(1 + ctw_exp(-fabs(x))));
+}
+
+/*
+ * The decays of the rows of a head, within 6 ulp times 1 and their logarithms; those of rows beyond
+ * `key` are not read.
+ */
+static void delta_decays(const struct ctw_op_delta *op, int head, int64_t row, float *decay)
+{
+    const int64_t first = (int64_t)head * op->key, at = row * op->ldba + first;
+    const vf rate = vf_set1((float)ctw_exp(ctw_load_float(op->a_log, op->a_log_dtype, head)));
+    const vf least = vf_set1(op->least_log), none = vf_zero();
+    float a[CTW_MAX_DELTA_CHANNELS] = {0}, bias[CTW_MAX_DELTA_CHANNELS] = {0};
+    widen(a, (const char *)op->a + (size_t)at * ctw_dtype_bytes(op->dtype), op->dtype, op->key);
+    widen(bias, (const char *)op->dt_bias + (size_t)first * ctw_dtype_bytes(op->dt_bias_dtype),
+          op->dt_bias_dtype, op->key);
+    for (int64_t i = 0; i < op->key; i += VL) {
+        const vf x = vf_add(vf_load(a + i), vf_load(bias + i));
+        const vf log = op->least_log < 0 ? vf_mul(least, vf_sigmoid(vf_mul(rate, x)))
+                                         : vf_sub(none, vf_mul(rate, vf_softplus(x)));
+        vf_store(decay + i, vf_exp(log));
+    }
 }
 
 /* The token of row `row`, as number t of the block; *factor: of T before it. */
@@ -78,21 +103,29 @@ static void delta_take(const struct ctw_op_delta *op, int head, int64_t row, int
     widen(b->v[t], (const char *)op->x + (size_t)v * ctw_dtype_bytes(op->dtype), op->dtype,
           op->value);
     b->beta[t] = (float)(1 / (1 + ctw_exp(-(double)ctw_load_float(op->b, op->dtype, ba))));
+    if (op->twice)
+        b->beta[t] *= 2;
+    if (op->by_channel) {
+        delta_decays(op, head, row, b->decay[t]);
+        return;
+    }
     float decay =
         (float)ctw_exp(delta_log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
                                        (double)ctw_load_float(op->a, op->dtype, ba) +
-                                           ctw_load_float(op->dt_bias, op->dt_bias_dtype, head)));
+                                           ctw_load_float(op->dt_bias, op->dt_bias_dtype, head),
+                                       op->least_log));
     b->scale[t] = *factor * decay;
     b->scaled[t] = !(b->scale[t] >= DELTA_LEAST_FACTOR);
     *factor = b->factor[t] = b->scaled[t] ? 1.0f : b->scale[t];
 }
 
 /*
- * Columns of T, [key][DELTA_COLUMNS]: T += add k^T, if k is not NULL; then read = T^T k_next, out =
- * T^T q_next, if these are not NULL. Rows of even and odd numbers are summed apart.
+ * Columns of T, [key][DELTA_COLUMNS]: T += add k^T, if k is not NULL; then T's rows times `decay`,
+ * if that is not NULL; then read = T^T k_next, out = T^T q_next, if these are not NULL. Rows of
+ * even and odd numbers are summed apart.
  */
-INLINE void delta_pass(float *T, int key, const float *k, const vf add[2], const float *k_next,
-                       const float *q_next, vf read[2], vf out[2])
+INLINE void delta_pass(float *T, int key, const float *k, const vf add[2], const float *decay,
+                       const float *k_next, const float *q_next, vf read[2], vf out[2])
 {
     vf r[2][2] = {{vf_zero(), vf_zero()}, {vf_zero(), vf_zero()}};
     vf o[2][2] = {{vf_zero(), vf_zero()}, {vf_zero(), vf_zero()}};
@@ -101,10 +134,12 @@ INLINE void delta_pass(float *T, int key, const float *k, const vf add[2], const
             for (int c = 0; c < 2; c++) {
                 float *p = T + (int64_t)(i + h) * DELTA_COLUMNS + c * VL;
                 vf e = vf_load(p);
-                if (k != NULL) {
+                if (k != NULL)
                     e = vf_fma(vf_set1(k[i + h]), add[c], e);
+                if (decay != NULL)
+                    e = vf_mul(vf_set1(decay[i + h]), e);
+                if (k != NULL || decay != NULL)
                     vf_store(p, e);
-                }
                 if (k_next != NULL) {
                     r[h][c] = vf_fma(vf_set1(k_next[i + h]), e, r[h][c]);
                     o[h][c] = vf_fma(vf_set1(q_next[i + h]), e, o[h][c]);
@@ -124,14 +159,14 @@ static void delta_tile(struct delta_block *b, float *T, int key, int64_t col)
         const float *before = t > 0 ? b->k[t - 1] : NULL;
         if (b->scaled[t]) {
             if (before != NULL)
-                delta_pass(T, key, before, add, NULL, NULL, read, out);
+                delta_pass(T, key, before, add, NULL, NULL, NULL, read, out);
             delta_scale(T, b->scale[t], (int64_t)key * DELTA_COLUMNS);
             before = NULL;
         }
         if (before != NULL)
-            delta_pass(T, key, before, add, b->k[t], b->q[t], read, out);
+            delta_pass(T, key, before, add, NULL, b->k[t], b->q[t], read, out);
         else
-            delta_pass(T, key, NULL, add, b->k[t], b->q[t], read, out);
+            delta_pass(T, key, NULL, add, NULL, b->k[t], b->q[t], read, out);
         const vf factor = vf_set1(b->factor[t]), beta = vf_set1(b->beta[t]);
         for (int c = 0; c < 2; c++) {
             const vf v = vf_load(b->v[t] + col + c * VL);
@@ -140,7 +175,25 @@ static void delta_tile(struct delta_block *b, float *T, int key, int64_t col)
             add[c] = vf_div(d, factor);
         }
     }
-    delta_pass(T, key, b->k[b->n - 1], add, NULL, NULL, read, out);
+    delta_pass(T, key, b->k[b->n - 1], add, NULL, NULL, NULL, read, out);
+}
+
+/* The same, if each row has its own decay. Beyond `key`, rows of T are 0, and decays finite. */
+static void delta_own_tile(struct delta_block *b, float *T, int key, int64_t col)
+{
+    vf add[2] = {vf_zero(), vf_zero()}, read[2], out[2];
+    for (int t = 0; t < b->n; t++) {
+        if (t > 0)
+            delta_pass(T, key, b->k[t - 1], add, b->decay[t], b->k[t], b->q[t], read, out);
+        else
+            delta_pass(T, key, NULL, add, b->decay[t], b->k[t], b->q[t], read, out);
+        for (int c = 0; c < 2; c++) {
+            const vf v = vf_load(b->v[t] + col + c * VL);
+            add[c] = vf_mul(vf_set1(b->beta[t]), vf_sub(v, read[c]));
+            vf_store(b->y[t] + col + c * VL, vf_fma(vf_set1(b->qk[t]), add[c], out[c]));
+        }
+    }
+    delta_pass(T, key, b->k[b->n - 1], add, NULL, NULL, NULL, read, out);
 }
 
 /* T of a head, from or to an array [key, value]. */
@@ -178,7 +231,10 @@ static void delta_head(void *arg, int64_t item, int thread)
         for (int t = 0; t < b->n; t++)
             delta_take(op, head, row + t, t, &factor, b);
         for (int64_t col = 0; col < op->value; col += DELTA_COLUMNS)
-            delta_tile(b, T + col * key, (int)key, col);
+            if (op->by_channel)
+                delta_own_tile(b, T + col * key, (int)key, col);
+            else
+                delta_tile(b, T + col * key, (int)key, col);
         for (int t = 0; t < b->n; t++)
             narrow((char *)op->y + (size_t)((row + t) * op->ldy + (int64_t)head * op->value) * es,
                    op->dtype, b->y[t], op->value);

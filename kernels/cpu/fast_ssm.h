@@ -38,21 +38,6 @@ static float ssm_number(const struct ctw_ssm_vector *v, int64_t i)
     return v->data == NULL ? 0 : ctw_load_float(v->data, v->dtype, i);
 }
 
-/* x = ln(1 + e^x), as max(x, 0) + 2 atanh(t / (2 + t)) with t = e^-|x|: within 3 ulp. NaN stays. */
-INLINE vf vf_softplus(vf x)
-{
-    vf zero = vf_zero(), t = vf_exp(vf_min(x, vf_sub(zero, x)));
-    vf s = vf_div(t, vf_add(vf_set1(2.0f), t)), q = vf_mul(s, s), p = vf_set1(1.0f / 15);
-    p = vf_fma(p, q, vf_set1(1.0f / 13));
-    p = vf_fma(p, q, vf_set1(1.0f / 11));
-    p = vf_fma(p, q, vf_set1(1.0f / 9));
-    p = vf_fma(p, q, vf_set1(1.0f / 7));
-    p = vf_fma(p, q, vf_set1(1.0f / 5));
-    p = vf_fma(p, q, vf_set1(1.0f / 3));
-    p = vf_fma(vf_mul(p, q), s, s);
-    return vf_fma(vf_set1(2.0f), p, vf_max(zero, x));
-}
-
 static void ssm_begin(struct ssm_rows *r)
 {
     const struct ctw_op_ssm *op = r->op;

@@ -39,7 +39,7 @@ OPEN |= {"kimi_k2"}  # deepseek_v3 by another name
 OPEN |= {"qwen3_vl_moe", "step3p7"}  # whose text models are in no file alone
 # model_types that open, but whose tensors the float64 model's recipe does not describe (golden checkpoints prove their
 # scores): here their configuration must be read, so that nothing but a tensor is missing.
-READ = {"jamba", "lfm2_vl", "nemotron_h", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"}
+READ = {"internvl_chat", "jamba", "lfm2_vl", "nemotron_h", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"}
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
 SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}

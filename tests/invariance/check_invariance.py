@@ -2,10 +2,10 @@
 """A sequence's score has the same bits alone or with others, in any order, with any chunk size, pass
 size and number of threads: on the best CPU variant, and on one of the others, which take turns.
 
-    check_invariance.py --tiny DIR --program PATH --worker PATH --scratch DIR
+    check_invariance.py --tiny DIR [--golden DIR ..] --program PATH --worker PATH --scratch DIR
 
 Two parts: the C program tests/invariance/invariance.c (random batches in one process, final hidden
-states included) on the tiny checkpoints, and `ctworker score` in separate processes on checkpoints of
+states included) on the tiny checkpoints and some golden ones, and `ctworker score` in separate processes on checkpoints of
 real widths. Ends with "N passed, N failed"; the seed is printed.
 """
 
@@ -35,6 +35,8 @@ WIDE = [("576", "llama", "bf16"), ("576", "qwen3", "w4a16_g32_asym"), ("576", "l
         ("2048", "llama", "w8a16_channel"), ("576", "phi3", "fp8_block"), ("576", "llama", "mixed"), ("576", "qwen2", "w3a16_g32")]
 LENGTHS = (2, 3, 6, 7, 15, 64, 65, 129, 193)  # lengths around the sizes of tiles of rows and keys
 # The checkpoints on which the C program also runs the plain C variant, which is slow.
+# Golden checkpoints of families with recurrent layers that the tests do not write themselves.
+RECURRENT = ("zamba2-dense", "olmo_hybrid-dense", "kimi_linear-dense")
 PLAIN_C = ("llama-bf16", "qwen3-nvfp4", "mistral_swa-w8a16_channel", "llama-w3a16_g32_gidx_asym")
 
 
@@ -99,6 +101,7 @@ def run_program(program, folder, variant, seed, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tiny", type=Path, required=True, help="by tiny_checkpoint.py --all")
+    parser.add_argument("--golden", type=Path, nargs="*", default=[], help="folders of golden checkpoints")
     parser.add_argument("--scratch", type=Path, required=True, help="for the wide checkpoints")
     parser.add_argument("--program", required=True, help="the built tests/invariance/invariance.c")
     parser.add_argument("--worker", default=worker_cli.default_worker())
@@ -108,7 +111,8 @@ def main():
     print(f"seed {args.seed}")
     variants = worker_cli.machine_variants()
     jobs = []
-    for i, folder in enumerate(sorted(p for p in args.tiny.iterdir() if (p / "config.json").exists())):
+    golden = [p for root in args.golden for p in root.iterdir() if p.name in RECURRENT]
+    for i, folder in enumerate(sorted(p for p in [*args.tiny.iterdir(), *golden] if (p / "config.json").exists())):
         for v in turn_of(variants, i + args.seed) + ["c"] * (folder.name in PLAIN_C):
             if v in variants:
                 # Batches, chunks and passes are cut by the same code for every variant.

@@ -86,6 +86,7 @@ LARGE_ROOMS = {
     "kernels": "a header and a checked call for each operation",
     "worker/cli": "one file a command",
     "worker/model/families": "one file a family",
+    "worker/model/recipe": "a header and a builder for each kind of branch",
     "kernels/cpu": "one file a variant of each operation",
 }
 # Room -> reason for files that use each other in a circle.
@@ -95,7 +96,7 @@ SAME_NAMES_ALLOWED = {
     "decode.h": "one in the folder of each weight format, whose name tells it apart",
     **dict.fromkeys(("all.h", "list.h"), "the table of weight formats, that of kinds, that of operations"),
     **dict.fromkeys(("attention.c", "dense.c", "kinds.c", "kinds.h", "latent.c", "mixture.c", "own_input.c", "short_conv.c",
-                     "state_space.c", "delta_rule.c"),
+                     "state_space.c", "delta_rule.c", "projection.c"),
                     "a kind of branch: how the model describes it, and how the engine runs it (dense.c: a weight format, too)"),
 }
 # Header pattern -> files that may include the header.

@@ -12,6 +12,8 @@ struct delta_shape {
     int64_t n_seqs, longest; /* sequences of 1 .. longest tokens, the first of longest */
     bool by_head;            /* b and a in turn for each key head */
     double decays;           /* a_log is near ln of this */
+    bool by_channel, twice;
+    float least_log;
 };
 
 struct delta_problem {
@@ -50,18 +52,19 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
     const int64_t n_tok = delta_sequences(&p, s), gap = rng_below(2) == 0 ? 0 : 3;
     const int64_t values = (int64_t)s->n_value * s->value;
     const int64_t ldx = 2 * (int64_t)s->n_key * s->key + values + gap, ldy = values + gap;
-    const int64_t ldba = 2 * (int64_t)s->n_value + gap, r = s->n_value / s->n_key;
+    const int64_t n_a = (int64_t)s->n_value * (s->by_channel ? s->key : 1);
+    const int64_t ldba = s->n_value + n_a + gap, r = s->n_value / s->n_key;
     const size_t es = ctw_dtype_bytes(dtype);
     const size_t state = (size_t)ctw_delta_floats(s->n_value, s->key, s->value) * sizeof(float);
     p.x = buf_random(dtype, n_tok * ldx, 1, 0);
     p.ba = buf_random(dtype, n_tok * ldba, 2, 0);
     p.a_log = buf_random(CTW_F32, s->n_value, 1, 0);
-    p.dt_bias = buf_random(dtype, s->n_value, 1, 0);
+    p.dt_bias = buf_random(dtype, n_a, 1, 0);
     for (int i = 0; i < s->n_value; i++)
         ((float *)p.a_log.p)[i] += (float)log(s->decays);
     const struct buf *from[] = {&p.x, &p.ba, &p.a_log, &p.dt_bias};
     const size_t bytes[] = {(size_t)(n_tok * ldx) * es, (size_t)(n_tok * ldba) * es,
-                            (size_t)s->n_value * sizeof(float), (size_t)s->n_value * es};
+                            (size_t)s->n_value * sizeof(float), (size_t)n_a * es};
     for (int i = 0; i < 4; i++)
         p.device[i] = delta_upload(be, from[i]->p, bytes[i]);
     p.device[4] = delta_upload(be, NULL, (size_t)(n_tok * ldy) * es);
@@ -80,6 +83,9 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
                                  .a = (char *)p.device[1] + (size_t)p.a_at * es,
                                  .ldba = ldba,
                                  .ba_step = s->by_head ? 2 * r : r,
+                                 .by_channel = s->by_channel,
+                                 .twice = s->twice,
+                                 .least_log = s->least_log,
                                  .a_log = p.device[2],
                                  .dt_bias = p.device[3],
                                  .a_log_dtype = CTW_F32,
@@ -135,7 +141,7 @@ static struct buf delta_run(struct delta_problem *p, int64_t most)
 
 struct delta_head {
     double S[CTW_MAX_DELTA_HEAD][CTW_MAX_DELTA_HEAD]; /* [value][key] */
-    double q[CTW_MAX_DELTA_HEAD], k[CTW_MAX_DELTA_HEAD];
+    double q[CTW_MAX_DELTA_HEAD], k[CTW_MAX_DELTA_HEAD], decay[CTW_MAX_DELTA_HEAD];
     double largest; /* length of a column so far */
 };
 
@@ -148,6 +154,21 @@ static void delta_unit(const struct delta_problem *p, int64_t at, double factor,
     }
     for (int i = 0; i < p->op.key; i++)
         out[i] *= factor / sqrt(sum + 1e-6);
+}
+
+/* The decay of each row of S. */
+static void delta_decay(const struct delta_problem *p, struct delta_head *h, int head, int64_t row)
+{
+    const struct ctw_op_delta *op = &p->op;
+    for (int i = 0; i < op->key; i++) {
+        const int64_t own = (int64_t)head * op->key + i;
+        const int64_t col = op->by_channel ? own : ctw_delta_column(op, head);
+        double a = ctw_load_float(p->ba.p, op->dtype, row * op->ldba + p->a_at + col) +
+                   ctw_load_float(p->dt_bias.p, op->dtype, op->by_channel ? own : head);
+        double rate = exp(((float *)p->a_log.p)[head]);
+        h->decay[i] =
+            exp(op->least_log < 0 ? op->least_log / (1 + exp(-rate * a)) : -rate * log1p(exp(a)));
+    }
 }
 
 /*
@@ -164,18 +185,17 @@ static void delta_token(const struct delta_problem *p, struct delta_head *h, int
     const int64_t col = ctw_delta_column(op, head), v0 = row * op->ldx + 2 * keys;
     delta_unit(p, from, 1 / sqrt(op->key), h->q);
     delta_unit(p, from + keys, 1, h->k);
-    double b = ctw_load_float(p->ba.p, op->dtype, ba + col), beta = 1 / (1 + exp(-b));
-    double a = ctw_load_float(p->ba.p, op->dtype, ba + p->a_at + col) +
-               ctw_load_float(p->dt_bias.p, op->dtype, head);
-    double decay = exp(-exp(((float *)p->a_log.p)[head]) * log1p(exp(a)));
+    double b = ctw_load_float(p->ba.p, op->dtype, ba + col),
+           beta = (op->twice ? 2 : 1) / (1 + exp(-b));
+    delta_decay(p, h, head, row);
     for (int c = 0; c < op->value; c++) {
         double read = 0, out = 0, length = 0, *S = h->S[c];
         for (int i = 0; i < op->key; i++)
-            read += h->k[i] * S[i];
+            read += h->k[i] * h->decay[i] * S[i];
         double v = ctw_load_float(p->x.p, op->dtype, v0 + (int64_t)head * op->value + c);
-        double d = beta * (v - decay * read);
+        double d = beta * (v - read);
         for (int i = 0; i < op->key; i++) {
-            S[i] = decay * S[i] + h->k[i] * d;
+            S[i] = h->decay[i] * S[i] + h->k[i] * d;
             out += h->q[i] * S[i];
             length += S[i] * S[i];
         }
@@ -210,11 +230,22 @@ static void delta_same(const struct delta_problem *p, const struct buf *a, const
 }
 
 static const struct delta_shape delta_shapes[] = {
-    {1, 1, 1, 1, 3, 5, false, 0.1},       {2, 4, 16, 32, 5, 70, false, 0.3},
-    {2, 6, 20, 33, 4, 40, true, 0.3},     {3, 3, 32, 16, 100, 3, false, 1},
-    {1, 3, 128, 128, 2, 200, true, 0.02}, {2, 2, 96, 72, 3, 65, false, 20},
-    {1, 2, 160, 40, 2, 33, true, 1},      {1, 1, 256, 256, 1, 20, false, 0.1},
-    {4, 8, 64, 128, 140, 2, false, 0.1},
+    {1, 1, 1, 1, 3, 5, false, .decays = 0.1},
+    {2, 4, 16, 32, 5, 70, false, .decays = 0.3},
+    {2, 6, 20, 33, 4, 40, true, .decays = 0.3},
+    {3, 3, 32, 16, 100, 3, false, .decays = 1},
+    {1, 3, 128, 128, 2, 200, true, .decays = 0.02},
+    {2, 2, 96, 72, 3, 65, false, .decays = 20},
+    {1, 2, 160, 40, 2, 33, true, .decays = 1},
+    {1, 1, 256, 256, 1, 20, false, .decays = 0.1},
+    {4, 8, 64, 128, 140, 2, false, .decays = 0.1},
+    {2, 4, 24, 48, 3, 90, false, .decays = 0.3, .twice = true},
+    {2, 2, 40, 24, 2, 50, false, .decays = 0.5, .least_log = -5},
+    {2, 2, 16, 16, 5, 70, false, .decays = 0.3, .by_channel = true},
+    {3, 3, 33, 70, 70, 4, false, .decays = 1, .by_channel = true, .twice = true},
+    {1, 1, 128, 128, 2, 200, false, .decays = 0.05, .by_channel = true},
+    {2, 2, 100, 72, 3, 65, false, .decays = 20, .by_channel = true},
+    {2, 2, 64, 40, 2, 70, false, .decays = 1, .by_channel = true, .least_log = -5},
 };
 
 static void delta_agrees(struct ctw_backend *be)

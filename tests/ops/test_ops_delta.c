@@ -26,6 +26,12 @@ static void shapes_out_of_range_are_refused(void **state)
     op.key = CTW_MAX_DELTA_HEAD + 1;
     assert_int_equal(ctw_delta(be, &op, &last_err), CTW_EINTERNAL);
     op.key = p.op.key;
+    op.by_channel = true; /* with more value heads than key heads */
+    assert_int_equal(ctw_delta(be, &op, &last_err), CTW_EINTERNAL);
+    op.by_channel = false;
+    op.least_log = 1;
+    assert_int_equal(ctw_delta(be, &op, &last_err), CTW_EINTERNAL);
+    op.least_log = 0;
     p.seqs[0].pos0 = 1; /* without what it left */
     assert_int_equal(ctw_delta(be, &op, &last_err), CTW_EINTERNAL);
     delta_close(&p);

@@ -386,11 +386,12 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "llama4": ("language_model.model.", "language_model.lm_head"), "step3p7": ("model.", "lm_head"),
             "kimi_k25": ("language_model.model.", "language_model.lm_head"),
             "glm4v": ("model.language_model.", "lm_head"), "glm4v_moe": ("model.language_model.", "lm_head"),
-            "llava": ("language_model.model.", "language_model.lm_head"), "smolvlm": ("model.text_model.", "lm_head")}
+            "llava": ("language_model.model.", "language_model.lm_head"), "smolvlm": ("model.text_model.", "lm_head"),
+            "minicpmv": ("llm.model.", "llm.lm_head")}
 TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
          "qwen2_5_vl": "qwen2", "qwen3_vl_moe": "qwen3_vl_moe_text", "llama4": "llama4_text", "step3p7": "step3p5",
          "kimi_k25": "deepseek_v3", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "llava": "llama",
-         "smolvlm": "llama"}
+         "smolvlm": "llama", "minicpmv": "llama"}
 
 
 def renamed(m, old, new, head=None):

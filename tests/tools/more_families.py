@@ -64,6 +64,11 @@ def chatglm(c):
                  head="transformer.output_layer")
 
 
+def pangu(c):
+    bias = c.get("bias", True)
+    return build(c, rms(c, 1e-5), layer={"qkv_bias": bias, "o_bias": bias})
+
+
 def minicpm(c):
     bias = c.get("attention_bias", False)
     layer = {"residual": c.get("scale_depth", 1) / math.sqrt(c["num_hidden_layers"]), "qkv_bias": bias, "o_bias": bias}
@@ -120,5 +125,5 @@ def molmo(c):
                  head="model.transformer.ff_out")
 
 
-FAMILIES = {"nemotron-nas": nemotron_nas} | {f.__name__: f for f in (
+FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
     gpt_bigcode, gptj, codegen, qwen, chatglm, minicpm, baichuan, granitemoehybrid, molmo)}

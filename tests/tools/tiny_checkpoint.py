@@ -148,6 +148,8 @@ TYPES = {
         "multi_query_attention": True, "multi_query_group_num": 2, "post_layer_norm": True, "rope_ratio": 500,
         "names": {"intermediate_size": "ffn_hidden_size", "num_hidden_layers": "num_layers",
                   "max_position_embeddings": "seq_length"}}),
+    "minicpmv": ("MiniCPMV", {"attention_bias": False, "mlp_bias": False, "version": 4.0}),
+    "PanguEmbedded": ("PanguEmbeddedForCausalLM", NO_HEAD | {"bias": True}),
     "minicpm": ("MiniCPMForCausalLM", NO_HEAD | {
         "attention_bias": False, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 96}),
     "baichuan": ("BaichuanForCausalLM", NO_HEAD | {
@@ -239,7 +241,7 @@ OPEN = (
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
-    "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo",
+    "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo", "minicpmv", "PanguEmbedded",
     "baichuan", "baichuan_13b", "baichuan1",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",

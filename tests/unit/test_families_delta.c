@@ -1,4 +1,4 @@
-/* Qwen 3 Next and Qwen 3.5: keys, tensors, kinds of layers, refusals. */
+/* Qwen 3 Next, Qwen 3.5, Kimi Linear, OLMo Hybrid: keys, tensors, kinds of layers, refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +19,12 @@
 #define MINICPM_V                                                                                  \
     "{\"architectures\": [\"MiniCPMV4_6ForConditionalGeneration\"], \"model_type\": "              \
     "\"minicpmv4_6\", \"text_config\": {\"model_type\": \"qwen3_5_text\"}"
+
+#define KIMI "{\"architectures\": [\"KimiLinearForCausalLM\"], \"model_type\": \"kimi_linear\""
+#define OLMO "{\"architectures\": [\"OlmoHybridForCausalLM\"], \"model_type\": \"olmo_hybrid\""
+#define TWO_LISTS                                                                                  \
+    ", \"num_hidden_layers\": 2, \"linear_attn_config\": {\"full_attn_layers\": [1], "             \
+    "\"kda_layers\": [2], \"head_dim\": 64, \"num_heads\": 8, \"short_conv_kernel_size\": 3}"
 
 static void tensors(void **state)
 {
@@ -49,6 +55,30 @@ static void tensors(void **state)
         {NEXT "}", "model.layers.0.linear_attn.in_proj_ba", 64, 2048},
         {NEXT "}", "model.layers.0.mlp.experts.511.down_proj", 2048, 512},
         {NEXT ", \"mlp_only_layers\": [1]}", "model.layers.1.mlp.down_proj", 2048, 5632},
+        {KIMI "}", "model.layers.0.self_attn.q_proj", 4096, 2304},
+        {KIMI "}", "model.layers.0.self_attn.f_a_proj", 128, 2304},
+        {KIMI "}", "model.layers.3.self_attn.g_b_proj", 4096, 128},
+        {KIMI "}", "model.layers.3.self_attn.dt_bias", 4096, 0},
+        {KIMI "}", "model.layers.26.self_attn.A_log", 32, 0},
+        {KIMI "}", "model.layers.4.self_attn.kv_b_proj", 8192, 512},
+        {KIMI "}", "model.layers.4.self_attn.b_proj", 0, 0},
+        {KIMI "}", "model.layers.0.mlp.up_proj", 9216, 2304},
+        {KIMI "}", "model.layers.1.block_sparse_moe.experts.255.w2", 2304, 1024},
+        {KIMI ", \"num_shared_experts\": 2}",
+         "model.layers.1.block_sparse_moe.shared_experts.up_proj", 2048, 2304},
+        {KIMI TWO_LISTS "}", "model.layers.0.self_attn.kv_a_proj_with_mqa", 576, 2304},
+        {KIMI TWO_LISTS "}", "model.layers.1.self_attn.v_conv1d.weight", 512, 3},
+        {KIMI TWO_LISTS ", \"mlp_layer_types\": [\"sparse\", \"dense\"]}",
+         "model.layers.0.block_sparse_moe.gate", 256, 2304},
+        {OLMO "}", "model.layers.0.linear_attn.q_proj", 2880, 3840},
+        {OLMO "}", "model.layers.2.linear_attn.g_proj", 5760, 3840},
+        {OLMO "}", "model.layers.2.linear_attn.a_proj", 30, 3840},
+        {OLMO "}", "model.layers.2.attention_layer_norm.weight", 3840, 0},
+        {OLMO "}", "model.layers.3.self_attn.q_norm.weight", 3840, 0},
+        {OLMO "}", "model.layers.3.post_feedforward_layernorm.weight", 3840, 0},
+        {OLMO ", \"num_hidden_layers\": 2}", "model.layers.1.self_attn.k_proj", 3840, 3840},
+        {OLMO ", \"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"]}",
+         "model.layers.0.linear_attn.v_conv1d.weight", 5760, 4},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -88,6 +118,39 @@ static void gates_and_heads(void **state)
     }
 }
 
+static void decays_and_positions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool by_channel, twice, turns; /* turns: attention has RoPE */
+    } rows[] = {
+        {KIMI "}", true, false, false},
+        {OLMO "}", false, true, true},
+        {OLMO ", \"linear_allow_neg_eigval\": false, \"rope_theta\": null}", false, false, false},
+        {OLMO ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": null}}", false,
+         true, false},
+        {OLMO ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}}", false,
+         true, true},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_branch *rule = &c.model->layers[1].branch[CTW_MIXER];
+        assert_int_equal(rule->kind, CTW_KIND_delta_rule);
+        assert_int_equal(rule->delta_rule.by_channel, rows[i].by_channel);
+        assert_int_equal(rule->delta_rule.twice, rows[i].twice);
+        for (int l = 2; l < c.model->n_layers; l++) {
+            const struct ctw_branch *b = &c.model->layers[l].branch[CTW_MIXER];
+            if (b->kind == CTW_KIND_attention)
+                assert_int_equal(b->attention.rope >= 0, rows[i].turns);
+            if (b->kind == CTW_KIND_latent)
+                assert_int_equal(b->latent.rope >= 0, rows[i].turns);
+        }
+        ctw_config_close(&c);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -99,6 +162,15 @@ static void refusals(void **state)
          "linear_num_value_heads: found 24, expected a multiple of linear_num_key_heads = 16"},
         {DENSE ", \"linear_key_head_dim\": 512}", "linear_key_head_dim: expected a whole number"},
         {DENSE ", \"hidden_act\": \"relu\"}", "hidden_act: delta rules have silu alone"},
+        {KIMI ", \"linear_head_dim\": 256}",
+         "linear_head_dim: expected a whole number from 1 to 128"},
+        {KIMI ", \"num_hidden_layers\": 2, \"linear_attn_config\": {\"full_attn_layers\": [1], "
+              "\"kda_layers\": [3]}}",
+         "layer 2, counted from 1, is neither here nor in kda_layers"},
+        {KIMI ", \"hidden_act\": \"gelu\"}", "hidden_act: delta rules have silu alone"},
+        {OLMO ", \"linear_num_value_heads\": 31}",
+         "linear_num_value_heads: found 31, expected a multiple of linear_num_key_heads = 30"},
+        {OLMO ", \"hidden_act\": \"gelu\"}", "hidden_act: delta rules have silu alone"},
         {DENSE ", \"num_hidden_layers\": 1, \"layer_types\": [\"mamba\"]}",
          "layer_types[0]: \"mamba\" is not supported"},
     };
@@ -117,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors),
         cmocka_unit_test(gates_and_heads),
+        cmocka_unit_test(decays_and_positions),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,6 +30,8 @@
 #define MLP "\"ffn\": {\"ffn_mult\": 1.3125}"
 #define CODEGEN "{\"architectures\": [\"CodeGenForCausalLM\"], \"model_type\": \"codegen\""
 #define MOLMO "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\""
+#define PANGU                                                                                      \
+    "{\"architectures\": [\"PanguEmbeddedForCausalLM\"], \"model_type\": \"PanguEmbedded\""
 #define LFM2 "{\"architectures\": [\"Lfm2ForCausalLM\"], \"model_type\": \"lfm2\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
@@ -68,6 +70,7 @@ static void families_have_their_defaults(void **state)
          32, 4, 128, 128, false, false},
         {MOLMO ", \"embedding_size\": 50432}", 50432, 4096, 5504, 2048, 0, 32, 32, 32, 128, 128,
          false, false},
+        {PANGU "}", 153376, 4096, 12800, 32768, 0, 34, 32, 8, 128, 128, false, false},
         {MIMO "}", 151936, 4096, 22016, 32768, 0, 32, 32, 32, 128, 128, false, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -112,6 +115,9 @@ static void tensors(void **state)
         {OLDER_QWEN "}", "transformer.h.0.mlp.w1", 11008, 4096},
         {OLDER_QWEN "}", "transformer.h.0.mlp.w1.bias", 0, 0},
         {OLDER_QWEN ", \"no_bias\": false}", "transformer.h.0.mlp.w1.bias", 11008, 0},
+        {PANGU "}", "model.layers.33.self_attn.o_proj.bias", 4096, 0},
+        {PANGU ", \"bias\": false}", "model.layers.0.self_attn.k_proj.bias", 0, 0},
+        {PANGU "}", "model.layers.0.mlp.up_proj.bias", 0, 0},
         {CHATGLM ", \"add_qkv_bias\": true}",
          "transformer.encoder.layers.0.self_attention.query_key_value.bias", 3 * 4096, 0},
         {CHATGLM "}", "transformer.encoder.layers.27.mlp.dense_h_to_4h", 2 * 13696, 4096},

@@ -18,6 +18,7 @@
 #define NEMOTRON_H "{\"architectures\": [\"NemotronHForCausalLM\"], \"model_type\": \"nemotron_h\""
 #define FALCON_H1 "{\"architectures\": [\"FalconH1ForCausalLM\"], \"model_type\": \"falcon_h1\""
 #define JAMBA "{\"architectures\": [\"JambaForCausalLM\"], \"model_type\": \"jamba\""
+#define ZAMBA2 "{\"architectures\": [\"Zamba2ForCausalLM\"], \"model_type\": \"zamba2\""
 #define HYBRID                                                                                     \
     "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"model_type\": "                      \
     "\"granitemoehybrid\", \"num_hidden_layers\": 2"
@@ -61,6 +62,22 @@ static void tensors(void **state)
         {JAMBA ", \"mamba_dt_rank\": \"auto\"}", "model.layers.2.feed_forward.up_proj", 14336,
          4096},
         {HYBRID ", \"mamba_d_state\": 64}", "model.layers.1.mamba.conv1d.weight", 8320, 4},
+        {ZAMBA2 "}", "model.layers.0.mamba.in_proj", 10376, 2560},
+        {ZAMBA2 "}", "model.layers.51.mamba_decoder.mamba.norm.weight", 5120, 0},
+        {ZAMBA2 "}", "model.layers.51.linear", 2560, 2560},
+        {ZAMBA2 "}", "model.layers.6.shared_transformer.input_layernorm.weight", 5120, 0},
+        {ZAMBA2 "}", "model.layers.6.shared_transformer.self_attn.v_proj", 5120, 5120},
+        {ZAMBA2 "}", "model.layers.6.shared_transformer.self_attn.o_proj", 2560, 5120},
+        {ZAMBA2 "}", "model.layers.12.shared_transformer.self_attn.q_proj", 0, 0},
+        {ZAMBA2 "}", "model.layers.6.shared_transformer.self_attn.linear_q_adapter_list.0.0", 0, 0},
+        {ZAMBA2 "}", "model.layers.6.shared_transformer.feed_forward.gate_up_proj_adapter_list.8.1",
+         20480, 128},
+        {ZAMBA2
+         ", \"num_mem_blocks\": 2, \"use_shared_attention_adapter\": true, \"adapter_rank\": 5}",
+         "model.layers.12.shared_transformer.self_attn.linear_k_adapter_list.7.0", 5, 5120},
+        {ZAMBA2
+         ", \"num_hidden_layers\": 2, \"layers_block_type\": [\"linear_attention\", \"hybrid\"]}",
+         "model.layers.1.shared_transformer.feed_forward.down_proj", 2560, 10240},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -96,6 +113,12 @@ static void refusals(void **state)
         {FALCON_H1 ", \"ssm_multipliers\": [1, 1, 0, 1, 1]}", "ssm_multipliers[2]: a factor of 0"},
         {FALCON_H1 ", \"attention_bias\": true, \"key_multiplier\": 2}",
          "attention_bias: not supp"},
+        {ZAMBA2 ", \"num_hidden_layers\": 2}", "layers_block_type: expected a name for each of"},
+        {ZAMBA2 ", \"num_hidden_layers\": 1, \"layers_block_type\": [\"attention\"]}",
+         "layers_block_type[0]: \"attention\" is not supported; supported: mamba, hybrid"},
+        {ZAMBA2 ", \"n_mamba_heads\": 7}", "n_mamba_heads: expected a divisor of mamba_expand"},
+        {ZAMBA2 ", \"add_bias_linear\": true}", "add_bias_linear: true is not supported"},
+        {ZAMBA2 ", \"use_long_context\": true}", "use_long_context: true is not supported"},
         {JAMBA ", \"attn_layer_offset\": 8}", "attn_layer_offset: expected less than"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {

@@ -182,8 +182,8 @@ static void text_models_of_several_families(void **state)
         {"smolvlm", "SmolVLMForConditionalGeneration", "text_config", "llama"},
         {"vipllava", "VipLlavaForConditionalGeneration", "text_config", "llama"},
     };
-    static const char *const types[] = {"",      "deepseek_v3", "llama",    "mistral",
-                                        "qwen2", "qwen3",       "qwen3_moe"};
+    static const char *const types[] = {"",     "deepseek_v3", "llama", "mistral",
+                                        "phi3", "qwen2",       "qwen3", "qwen3_moe"};
     for (size_t i = 0; i < CTW_COUNT(hosts) * CTW_COUNT(types); i++) {
         const char *const *host = hosts[i / CTW_COUNT(types)];
         const char *given = types[i % CTW_COUNT(types)], *type = *given ? given : host[3];
@@ -212,6 +212,45 @@ static void text_models_of_several_families(void **state)
             assert_true(a->role == b->role);
             assert_true(a->n == b->n);
             assert_true(a->k == b->k);
+        }
+        ctw_config_close(&in);
+        ctw_config_close(&out);
+    }
+}
+
+/* MiniCPM-V's keys are those of another family's text model, which its version names. */
+static void versions_of_minicpmv(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *version, *type; /* NULL: refused */
+    } rows[] = {
+        {"2.0", NULL}, {"2.5", "llama"}, {"2.6", "qwen2"}, {"4.0", "llama"}, {"4.5", "qwen3"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        char text[256], alone[256];
+        struct ctw_config in, out;
+        struct ctw_err err = {0};
+        (void)snprintf(text, sizeof(text),
+                       "{\"architectures\": [\"MiniCPMV\"], \"model_type\": \"minicpmv\", "
+                       "\"version\": %s, \"num_hidden_layers\": 2}",
+                       rows[i].version);
+        if (rows[i].type == NULL) {
+            assert_int_equal(parse(&in, text, &err), CTW_EUNSUP);
+            assert_non_null(strstr(err.msg, "version: found 2; supported: 2.5, 2.6, 4.0, 4.5"));
+            ctw_config_close(&in);
+            continue;
+        }
+        (void)snprintf(alone, sizeof(alone), "{\"model_type\": \"%s\", \"num_hidden_layers\": 2}",
+                       rows[i].type);
+        parse_ok(&in, text);
+        parse_ok(&out, alone);
+        assert_true(in.n_wants == out.n_wants);
+        assert_true(in.model->max_length == out.model->max_length);
+        for (int64_t j = 0; j < in.n_wants; j++) {
+            assert_string_equal(in.wants[j].name, out.wants[j].name);
+            assert_true(in.wants[j].n == out.wants[j].n);
+            assert_true(in.wants[j].k == out.wants[j].k);
         }
         ctw_config_close(&in);
         ctw_config_close(&out);
@@ -524,6 +563,7 @@ int main(void)
         cmocka_unit_test(glm_text_models),
         cmocka_unit_test(keys_of_both_levels),
         cmocka_unit_test(text_models_of_several_families),
+        cmocka_unit_test(versions_of_minicpmv),
         cmocka_unit_test(heads_of_hosts),
         cmocka_unit_test(refusals),
         cmocka_unit_test_setup_teardown(names_are_spelled_as_the_file_has_them, set_up, tear_down),

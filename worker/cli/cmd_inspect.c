@@ -63,7 +63,7 @@ static void print_tensors(const struct ctw_model *m)
     for (int l = 0; l < m->n_layers; l++)
         for (int i = 0; i < ctw_layer_n_matrices(&m->layers[l]); i++) {
             const struct ctw_matrix *matrix = ctw_layer_matrix_of(&m->layers[l], i);
-            if (matrix->name == NULL)
+            if (matrix->name == NULL || ctw_is_repeated_matrix(m, l, i))
                 continue;
             ctw_inspect_describe(&matrix->weight, text, sizeof(text));
             printf("%s  %" PRId64 "  %" PRId64 "  %.3f bits  %s%s\n", matrix->name,

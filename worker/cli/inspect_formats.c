@@ -53,7 +53,8 @@ int ctw_inspect_formats(const struct ctw_model *m, struct ctw_inspect_kind *kind
     for (int l = 0; l < m->n_layers; l++)
         for (int i = 0; i < ctw_layer_n_matrices(&m->layers[l]); i++) {
             const struct ctw_matrix *matrix = ctw_layer_matrix_of(&m->layers[l], i);
-            if (matrix->name != NULL && !ctw_is_tied_head(m, l, i))
+            if (matrix->name != NULL && !ctw_is_tied_head(m, l, i) &&
+                !ctw_is_repeated_matrix(m, l, i))
                 add_to_kind(kinds, &n_kinds, &matrix->weight);
         }
     return n_kinds;

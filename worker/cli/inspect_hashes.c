@@ -178,7 +178,8 @@ static enum ctw_status collect(struct hashing *h, struct ctw_err *err)
             const struct ctw_matrix *m = ctw_layer_matrix_of(&h->model->layers[l], i);
             bool table =
                 l == 0 && (i == CTW_M_EMBED || i == CTW_M_POSITIONS || i == CTW_M_INPUT_EMBED);
-            if (m->name == NULL || (table && ctw_weight_is_dense(&m->weight)))
+            if (m->name == NULL || (table && ctw_weight_is_dense(&m->weight)) ||
+                ctw_is_repeated_matrix(h->model, l, i))
                 continue;
             size_t row_bytes = (size_t)m->weight.k * ctw_dtype_bytes(h->model->dtype);
             h->block_bytes = row_bytes > h->block_bytes ? row_bytes : h->block_bytes;

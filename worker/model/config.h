@@ -85,6 +85,7 @@ struct ctw_config {
     struct ctw_branch nothing;     /* what a family's function may write to after an error */
     const char *layers;            /* the layers' names begin with "LAYERS.N." */
     int64_t n_head, n_kv;          /* of attention, if its rules give no others */
+    int64_t named_as;              /* ctw_describe_named_as(): 1 + the layer; 0: none */
     int64_t first_draft, n_drafts; /* ctw_describe_drafts(): layers that are no part of the model */
     bool conv1d;                   /* the layers' linear weights are transposed */
     const char *const *buffers;    /* endings of tensors that are not weights; NULL: none */

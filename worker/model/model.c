@@ -147,6 +147,25 @@ static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finde
 
 /* ---- properties derived from the layers ---- */
 
+bool ctw_is_repeated_matrix(const struct ctw_model *m, int layer, int matrix)
+{
+    const struct ctw_layer *l = &m->layers[layer];
+    for (int i = 1; i < layer && matrix < CTW_N_MATRICES && l->matrix[matrix].name != NULL; i++)
+        if (m->layers[i].matrix[matrix].part[CTW_PART_VALUES] ==
+            l->matrix[matrix].part[CTW_PART_VALUES])
+            return true;
+    return false;
+}
+
+bool ctw_is_repeated_vector(const struct ctw_model *m, int layer, int vector)
+{
+    const struct ctw_tensor *t = m->layers[layer].vector[vector];
+    for (int i = 1; i < layer && t != NULL; i++)
+        if (m->layers[i].vector[vector] == t)
+            return true;
+    return false;
+}
+
 static void count_weights(struct ctw_model *m)
 {
     double bits = 0, quantised = 0;
@@ -154,7 +173,8 @@ static void count_weights(struct ctw_model *m)
         const struct ctw_layer *layer = &m->layers[l];
         for (int i = 0; i < ctw_layer_n_matrices(layer); i++) {
             const struct ctw_weight *w = &ctw_layer_matrix_of(layer, i)->weight;
-            if (ctw_layer_matrix_of(layer, i)->name == NULL || ctw_is_tied_head(m, l, i))
+            if (ctw_layer_matrix_of(layer, i)->name == NULL || ctw_is_tied_head(m, l, i) ||
+                ctw_is_repeated_matrix(m, l, i))
                 continue;
             m->n_params += w->n * w->k;
             if (ctw_weight_is_dense(w))
@@ -163,7 +183,7 @@ static void count_weights(struct ctw_model *m)
             quantised += (double)w->n * (double)w->k;
         }
         for (int i = 0; i < CTW_N_VECTORS; i++)
-            if (layer->vector[i] != NULL)
+            if (layer->vector[i] != NULL && !ctw_is_repeated_vector(m, l, i))
                 m->n_params += (int64_t)(ctw_vector_bytes(layer, i) /
                                          ctw_dtype_bytes(layer->vector[i]->dtype));
     }

@@ -169,6 +169,10 @@ static inline bool ctw_is_tied_head(const struct ctw_model *m, int layer, int ma
     return m->tied && layer == m->n_layers - 1 && matrix == CTW_M_HEAD;
 }
 
+/* Do the matrix's tensors, or the vector's, belong to an earlier layer, too? */
+bool ctw_is_repeated_matrix(const struct ctw_model *m, int layer, int matrix);
+bool ctw_is_repeated_vector(const struct ctw_model *m, int layer, int vector);
+
 /* Is a matrix of this layer the embedding or the head? */
 static inline bool ctw_is_vocabulary(const struct ctw_model *m, int layer, int matrix)
 {

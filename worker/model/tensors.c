@@ -426,9 +426,12 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
 
 /* ---- vectors ---- */
 
-/* [n], and [] for one number; or [n, k], or as a convolution has it, [n, 1, k]. */
+/* [n], and [] for one number, or as Kimi Linear's decays are stored, [1, 1, n, 1]; or [n, k], or as
+ * a convolution has it, [n, 1, k]. */
 static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
 {
+    if (want->k == 0 && t->n_dims == 4)
+        return t->shape[0] == 1 && t->shape[1] == 1 && t->shape[2] == want->n && t->shape[3] == 1;
     if (want->k != 0 && t->n_dims == 3)
         return t->shape[0] == want->n && t->shape[1] == 1 && t->shape[2] == want->k;
     if (want->k != 0)

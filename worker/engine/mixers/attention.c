@@ -4,7 +4,8 @@
  * f->wide holds, at different times, the product's columns [chunk, ld], and behind them the queries
  * in attention's layout [chunk, n_head * head]; then attention's output [chunk, n_head * head_v],
  * which overwrites the product, and the gate of it, which overwrites the queries. If the product
- * holds the gate, the output is behind the queries.
+ * holds the gate, the output is behind the queries. The adapters' inputs are behind the queries,
+ * too, before there are any: in their place the adapters' outputs are.
  */
 #include "worker/engine/mixers/keys.h"
 
@@ -87,6 +88,23 @@ static enum ctw_status clamp_columns(const struct ctw_step *s, struct ctw_err *e
                    err);
 }
 
+/* Adds the adapters' outputs to the columns of q, k and v. */
+static enum ctw_status adapt_columns(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_attention *l = attention_of(s);
+    const int64_t column[] = {l->columns.q, l->columns.k, l->columns.v}, r = l->adapter_rank;
+    const int64_t queries = ctw_wide_up(s->f->plan.chunk_tokens * l->n_head * l->head);
+    const size_t es = ctw_dtype_bytes(s->f->dtype);
+    char *low = (char *)queries_at(s) + (size_t)queries * es;
+    enum ctw_status st = ctw_step_product(s, CTW_P_ADAPT_IN, s->f->norm,
+                                          ctw_step_inputs(s, CTW_P_ADAPT_IN), low, 3 * r, err);
+    for (int i = 0; st == CTW_OK && i < 3; i++)
+        st = ctw_step_product_onto(s, CTW_P_ADAPT_Q + i, low + (size_t)(i * r) * es, 3 * r,
+                                   queries_at(s), (char *)s->f->wide + (size_t)column[i] * es,
+                                   l->columns.ld, err);
+    return st;
+}
+
 /* What comes between the product and the split. */
 static enum ctw_status finish_columns(const struct ctw_step *s, const struct ctw_op_qkv *split,
                                       struct ctw_err *err)
@@ -97,7 +115,9 @@ static enum ctw_status finish_columns(const struct ctw_step *s, const struct ctw
     char *at = s->f->wide;
     enum ctw_status st = CTW_OK;
     bool norms = !l->norms_after_rope && split->q_norm == NULL;
-    if (l->limit > 0 && !l->limits_normed)
+    if (l->adapter_rank > 0)
+        st = adapt_columns(s, err);
+    if (st == CTW_OK && l->limit > 0 && !l->limits_normed)
         st = clamp_columns(s, err);
     if (norms && st == CTW_OK)
         st = norm_heads(s, CTW_AT_Q, at + (size_t)c->q * es, l->n_head, c->ld, err);
@@ -232,12 +252,12 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
         .epilogue = CTW_EPI_STORE,
         .n_tok = s->chunk->n_tok,
         .x = s->f->norm,
-        .ldx = s->f->model->hidden,
+        .ldx = ctw_step_inputs(s, CTW_P_QKV),
         .y = s->f->wide,
         .ldy = ctw_plan_columns(ctw_step_product_of(s, CTW_P_QKV)),
     };
     enum ctw_status st;
-    if (own_norms || l->limit > 0 || values_apart(l)) {
+    if (own_norms || l->limit > 0 || l->adapter_rank > 0 || values_apart(l)) {
         st = ctw_linear(s->f->be, &product, err);
         if (st == CTW_OK)
             st = finish_columns(s, &split, err);
@@ -355,7 +375,8 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
     const struct ctw_attention *a = &l->branch[branch].attention;
     int64_t queries = (int64_t)a->n_head * a->head;
     (void)longest;
-    w->wide = ctw_max64(w->wide, product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1));
+    w->wide = ctw_max64(w->wide, product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1) +
+                                     3 * a->adapter_rank);
     w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
     w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
     w->group = ctw_max64(w->group, a->n_head / a->n_kv);

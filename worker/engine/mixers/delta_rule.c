@@ -1,7 +1,9 @@
 /*
  * A gated delta rule. f->wide holds, one behind another, the product of q, k, v and z, the
- * convolution's output q | k | v, the rule's output [chunk, n_value * value], and the product of b
- * and a [chunk, 2 n_value]. The carries are states: the convolution's last inputs, and the rule's.
+ * convolution's output q | k | v, the rule's output [chunk, n_value * value], and b and a [chunk,
+ * 2 n_value, or by channel n_value + n_value * key]. Columns of which a and z are products are
+ * where the convolution's output comes later. The carries are states: the convolution's last
+ * inputs, and the rule's.
  */
 #include "kernels/conv.h"
 #include "kernels/delta.h"
@@ -95,8 +97,11 @@ static enum ctw_status rule(const struct ctw_step *s, const struct places *p, st
                                     .ldx = ctw_delta_qkv(d),
                                     .b = p->ba,
                                     .a = element(s, p->ba, d->by_head ? r : d->n_value),
-                                    .ldba = 2 * (int64_t)d->n_value,
+                                    .ldba = ctw_delta_ba(d),
                                     .ba_step = d->by_head ? 2 * r : r,
+                                    .by_channel = d->by_channel,
+                                    .twice = d->twice,
+                                    .least_log = d->least_log,
                                     .a_log = ctw_step_vector_data(s, CTW_V_DELTA_A_LOG),
                                     .dt_bias = ctw_step_vector_data(s, CTW_V_DELTA_DT_BIAS),
                                     .a_log_dtype = ctw_step_vector(s, CTW_V_DELTA_A_LOG)->dtype,
@@ -136,16 +141,40 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
     return st == CTW_OK ? ctw_act(s->f->be, &gate, err) : st;
 }
 
+/* A product of n, or of other columns, into columns of p->in or p->ba. */
+static enum ctw_status project(const struct ctw_step *s, int product, const void *x, int64_t ldx,
+                               void *rows, int64_t column, int64_t ld, struct ctw_err *err)
+{
+    if (!ctw_step_has(s, product))
+        return CTW_OK;
+    x = x != NULL ? x : s->f->norm;
+    char *y = (char *)rows + (size_t)column * ctw_dtype_bytes(s->f->dtype);
+    return ctw_step_product(s, product, x, ldx != 0 ? ldx : s->f->model->hidden, y, ld, err);
+}
+
+static enum ctw_status project_all(const struct ctw_step *s, const struct places *p,
+                                   struct ctw_err *err)
+{
+    const struct ctw_delta_rule *d = &s->branch->delta_rule;
+    const int64_t rank = d->rank, low = 2 * rank, ba = ctw_delta_ba(d);
+    const void *a = rank > 0 ? p->qkv : NULL, *z = element(s, p->qkv, rank);
+    enum ctw_status st = project(s, CTW_P_DELTA_IN, NULL, 0, p->in, 0, p->in_columns, err);
+    if (st == CTW_OK)
+        st = project(s, CTW_P_DELTA_BA, NULL, 0, p->ba, 0, ba, err);
+    if (st == CTW_OK)
+        st = project(s, CTW_P_DELTA_LOW, NULL, 0, p->qkv, 0, low, err);
+    if (st == CTW_OK)
+        st = project(s, CTW_P_DELTA_A, a, low, p->ba, d->n_value, ba, err);
+    return st == CTW_OK
+               ? project(s, CTW_P_DELTA_Z, z, low, p->in, ctw_delta_qkv(d), p->in_columns, err)
+               : st;
+}
+
 static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
-    struct ctw_forward *f = s->f;
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct places p = places_of(s);
-    enum ctw_status st =
-        ctw_step_product(s, CTW_P_DELTA_IN, f->norm, f->model->hidden, p.in, p.in_columns, err);
-    if (st == CTW_OK)
-        st = ctw_step_product(s, CTW_P_DELTA_BA, f->norm, f->model->hidden, p.ba,
-                              2 * (int64_t)d->n_value, err);
+    enum ctw_status st = project_all(s, &p, err);
     if (st == CTW_OK)
         st = convolve(s, &p, err);
     if (st == CTW_OK)
@@ -159,8 +188,8 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
 {
     const struct ctw_delta_rule *d = &l->branch[branch].delta_rule;
     (void)longest;
-    w->wide = ctw_max64(w->wide, 2 * (ctw_delta_qkv(d) + ctw_delta_values(d) + d->n_value));
-    w->inner_k = ctw_max64(w->inner_k, ctw_delta_values(d));
+    w->wide = ctw_max64(w->wide, 2 * (ctw_delta_qkv(d) + ctw_delta_values(d)) + ctw_delta_ba(d));
+    w->inner_k = ctw_max64(w->inner_k, ctw_max64(ctw_delta_values(d), d->rank));
     w->state = ctw_max64(w->state, ctw_delta_padded(d->key, d->value));
 }
 

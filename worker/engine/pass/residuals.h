@@ -9,6 +9,9 @@
  *
  * One stream (one_stream.c): width = hidden.
  *
+ * One stream beside the embedding (beside_embedding.c): width = 2 hidden, the stream and the
+ * embedding; kept = hidden, for what a layer's branches put aside for each other.
+ *
  * Several streams, mixed around each branch (hyper-connections; n streams of H):
  *
  *     begin():  every stream = the embedding

@@ -105,6 +105,24 @@ enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const vo
     return ctw_linear(s->f->be, &op, err);
 }
 
+enum ctw_status ctw_step_product_onto(const struct ctw_step *s, int product, const void *x,
+                                      int64_t ldx, void *other, void *y, int64_t ldy,
+                                      struct ctw_err *err)
+{
+    const int64_t n = ctw_plan_columns(ctw_step_product_of(s, product));
+    const struct ctw_op_norm add = {.kind = CTW_NORM_NONE,
+                                    .dtype = s->f->dtype,
+                                    .n_tok = s->chunk->n_tok,
+                                    .dim = n,
+                                    .x = other,
+                                    .x_dtype = s->f->dtype,
+                                    .add = true,
+                                    .y = y,
+                                    .ldy = ldy};
+    enum ctw_status st = ctw_step_product(s, product, x, ldx, other, n, err);
+    return st == CTW_OK ? ctw_norm(s->f->be, &add, err) : st;
+}
+
 enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, const void *x,
                                      int64_t ldx, struct ctw_residual_rows y, const float *factor,
                                      struct ctw_err *err)

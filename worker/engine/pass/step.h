@@ -46,6 +46,12 @@ static inline const struct ctw_norm_rule *ctw_step_rule(const struct ctw_step *s
     return &s->layer->norm[ctw_norm_at(s->index, place)];
 }
 
+/* Columns of what a product reads. */
+static inline int64_t ctw_step_inputs(const struct ctw_step *s, int product)
+{
+    return s->layer->matrix[ctw_step_product_of(s, product)->shard[0].matrix].weight.k;
+}
+
 /* A vector, and its address; NULL: there is none. */
 static inline const struct ctw_tensor *ctw_step_vector(const struct ctw_step *s, int role)
 {
@@ -92,6 +98,12 @@ enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, int place, void
 /* y [n_tok, ldy] = the product of x [n_tok, ldx] */
 enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const void *x, int64_t ldx,
                                  void *y, int64_t ldy, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* y [n_tok, ldy] += the product of x, of the activations' dtype; other: room for the product,
+ * [n_tok, its columns] */
+enum ctw_status ctw_step_product_onto(const struct ctw_step *s, int product, const void *x,
+                                      int64_t ldx, void *other, void *y, int64_t ldy,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
 
 /* y += the product of x, or factor[t] times it if `product` scatters; y [n_tok, hidden]
  * of CTW_RESIDUAL */

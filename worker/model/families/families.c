@@ -55,6 +55,7 @@
     X(mamba2)                                                                                      \
     X(mimo)                                                                                        \
     X(mimo_v2_flash)                                                                               \
+    X(minicpmv)                                                                                    \
     X(minicpm)                                                                                     \
     X(minimax_m2)                                                                                  \
     X(ministral)                                                                                   \
@@ -68,9 +69,11 @@
     X(nemotron_nas)                                                                                \
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
+    X(olmo_hybrid)                                                                                 \
     X(olmo3)                                                                                       \
     X(olmoe)                                                                                       \
     X(opt)                                                                                         \
+    X(pangu)                                                                                       \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
     X(phimoe)                                                                                      \
@@ -97,12 +100,14 @@
     X(glm4v)                                                                                       \
     X(glm4v_moe)                                                                                   \
     X(kimi_k25)                                                                                    \
+    X(kimi_linear)                                                                                    \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
     X(lfm2_vl)                                                                                     \
     X(qwen3_next)                                                                                  \
     X(qwen3_vl)                                                                                    \
-    X(qwen3_vl_moe)
+    X(qwen3_vl_moe)                                                                                \
+    X(zamba2)
 
 #define DECLARE(name) extern const struct ctw_family ctw_family_##name;
 FAMILIES(DECLARE)

@@ -305,6 +305,10 @@ struct ctw_attention_rules {
     const struct ctw_qk_norms *norms;   /* NULL: none */
     const struct ctw_norm_form *v_norm; /* of value heads, without weight; NULL: none */
     bool values_are_keys; /* no v: values are what k gives, before its norm and RoPE */
+    int64_t input;        /* columns that q, k and v read; 0: hidden */
+    const char *adapters[3]; /* of q, k and v: the modules NAME.0, to the rank, and NAME.1; NULL:
+                                there are none. With CTW_QKV_SPLIT */
+    int64_t adapter_rank;
     int uses;             /* 1 + the kept keys and values that it uses instead of its own; 0: own */
     int keeps;            /* 1 + the kept keys and values that its own become; 0: none */
 };
@@ -338,6 +342,8 @@ struct ctw_mlp {
     bool up_first;              /* of these rows, up's */
     const char *gate, *up;      /* mlp.gate_proj, mlp.up_proj */
     const char *gate_up, *down; /* mlp.gate_up_proj, mlp.down_proj */
+    const char *adapter; /* of gate_up, as attention's; NULL: none. With `fused`, gate first */
+    int64_t adapter_rank;
 };
 
 /* How a mixture's router chooses (struct ctw_route_rule, kernels/operations.h). Names: NULL is
@@ -414,6 +420,10 @@ static inline const char *ctw_name_or(const char *name, const char *absent)
 /* Adds a tensor or matrix to the list of those that the checkpoint must have. `name` is relative to
  * a decoder layer's names. */
 void ctw_describe_want(struct ctw_config *c, struct ctw_want w, const char *name);
+
+/* What is described from here on is named as decoder layer i's, whichever layer it is described
+ * for; -1: as each layer's own. For modules that several layers share. */
+void ctw_describe_named_as(struct ctw_config *c, int64_t i);
 
 /* A Linear module as the next shard of a branch's product, all by their roles. */
 struct ctw_linear_rules {

@@ -305,10 +305,23 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
 {
     /* Each may also follow "model.". */
     static const char *const towers[] = {
-        "vision_tower.",          "vision_model.", "visual.",       "vision_encoder.",
-        "multi_modal_projector.", "mm_projector.", "audio_tower.",  "audio_projector.",
-        "embed_vision.",          "embed_audio.",  "image_newline", "vit_large_projector.",
-        "vision_backbone.",       "connector.",    "mlp1.",
+        "vision_tower.",
+        "vision_model.",
+        "visual.",
+        "vision_encoder.",
+        "multi_modal_projector.",
+        "mm_projector.",
+        "audio_tower.",
+        "audio_projector.",
+        "embed_vision.",
+        "embed_audio.",
+        "image_newline",
+        "vit_large_projector.",
+        "vision_backbone.",
+        "connector.",
+        "mlp1.",
+        "vpm.",
+        "resampler.",
     };
     const char *rest = after(name, "model.");
     rest = rest != NULL ? rest : name;

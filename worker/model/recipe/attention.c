@@ -32,9 +32,32 @@ static int64_t head_v_of(const struct ctw_attention_rules *a)
     return a->head_v != 0 ? a->head_v : a->head;
 }
 
+/* Columns that q, k and v read. */
+static int64_t input_of(const struct ctw_config *c, const struct ctw_attention_rules *a)
+{
+    return a->input != 0 ? a->input : c->model->hidden;
+}
+
+static void describe_adapters(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a)
+{
+    const int64_t r = a->adapter_rank, kv = a->n_kv * a->head;
+    const int64_t n[] = {a->n_head * a->head, kv, kv};
+    char name[MAX_NAME];
+    for (int j = 0; j < 3; j++) {
+        snprintf(name, sizeof(name), "%s.0", a->adapters[j]);
+        ctw_describe_linear(c, i, CTW_MIXER,
+                            &(struct ctw_linear_rules){CTW_P_ADAPT_IN, CTW_M_ADAPT_Q_IN + j, 0,
+                                                       name, r, input_of(c, a)});
+        snprintf(name, sizeof(name), "%s.1", a->adapters[j]);
+        ctw_describe_linear(
+            c, i, CTW_MIXER,
+            &(struct ctw_linear_rules){CTW_P_ADAPT_Q + j, CTW_M_ADAPT_Q + j, 0, name, n[j], r});
+    }
+}
+
 static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a)
 {
-    int64_t hidden = c->model->hidden, q = a->n_head * a->head, kv = a->n_kv * a->head;
+    int64_t hidden = input_of(c, a), q = a->n_head * a->head, kv = a->n_kv * a->head;
     int64_t values = a->n_kv * head_v_of(a);
     const char *qkv = ctw_name_or(a->qkv, "self_attn.qkv_proj");
     if (a->order == CTW_QKV_SPLIT) {
@@ -204,6 +227,11 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
                         &(struct ctw_linear_rules){CTW_P_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : 0,
                                                    ctw_name_or(a->o, "self_attn.o_proj"),
                                                    c->model->hidden, a->n_head * head_v_of(a)});
+    if (a->adapters[0] != NULL) {
+        assert(a->order == CTW_QKV_SPLIT && !a->gate_in_q && a->uses == 0 && !a->values_are_keys);
+        l->adapter_rank = a->adapter_rank;
+        describe_adapters(c, i, a);
+    }
     if (a->sinks != NULL)
         ctw_describe_vector(c, i, CTW_V_SINKS, a->sinks, a->n_head);
     if (a->gate != CTW_GATE_NONE && !a->gate_in_q)

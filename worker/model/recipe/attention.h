@@ -9,10 +9,24 @@ enum {
     CTW_M_K,
     CTW_M_V,
     CTW_M_O,
-    CTW_M_QKV,       /* q, k and v in one matrix */
-    CTW_M_HEADS_GATE /* of attention's output */
+    CTW_M_QKV,        /* q, k and v in one matrix */
+    CTW_M_HEADS_GATE, /* of attention's output */
+    CTW_M_ADAPT_Q_IN, /* adapters of q, k and v: to their rank, */
+    CTW_M_ADAPT_K_IN,
+    CTW_M_ADAPT_V_IN,
+    CTW_M_ADAPT_Q, /* and from there */
+    CTW_M_ADAPT_K,
+    CTW_M_ADAPT_V
 };
-enum { CTW_P_QKV, CTW_P_O, CTW_P_HEADS_GATE };
+enum {
+    CTW_P_QKV,
+    CTW_P_O,
+    CTW_P_HEADS_GATE,
+    CTW_P_ADAPT_IN, /* of q, k and v */
+    CTW_P_ADAPT_Q,
+    CTW_P_ADAPT_K,
+    CTW_P_ADAPT_V
+};
 enum {
     CTW_AT_Q = CTW_AT_OWN, /* heads */
     CTW_AT_K,
@@ -34,7 +48,8 @@ enum ctw_head_norms {
     CTW_HEADS_WIDE   /* all heads of a token together */
 };
 
-/* o(heads_out_norm(gate * attention(q, k, v))) */
+/* o(heads_out_norm(gate * attention(q, k, v))); with adapters, q, k and v of n are each the product
+ * plus adapt(adapt_in(n)). */
 struct ctw_attention {
     int n_head, n_kv, head;  /* heads, key-value heads, elements of a head */
     int head_v;              /* elements of a value head */
@@ -53,6 +68,7 @@ struct ctw_attention {
     struct ctw_qkv_columns columns; /* of the product */
     enum ctw_head_norms head_norms;
     bool norms_after_rope;
+    int64_t adapter_rank; /* of q's, of k's and of v's adapter; 0: there are none */
     struct ctw_head_inputs inputs;
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
     int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */

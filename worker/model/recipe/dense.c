@@ -1,4 +1,7 @@
 /* A dense MLP: its builder (family.h), and its facts. */
+#include <assert.h>
+#include <stdio.h>
+
 #include "kernels/math.h"
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/kinds.h"
@@ -6,6 +9,22 @@
 static int branch_of(const struct ctw_mlp *mlp)
 {
     return mlp->branch != 0 ? mlp->branch : CTW_MLP;
+}
+
+static void describe_adapter(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
+{
+    enum { MAX_NAME = 512 };
+    const int64_t r = mlp->adapter_rank;
+    char name[MAX_NAME];
+    assert(mlp->fused && !mlp->up_first && mlp->glu.kind == CTW_GLU_PLAIN);
+    snprintf(name, sizeof(name), "%s.0", mlp->adapter);
+    ctw_describe_linear(c, i, branch_of(mlp),
+                        &(struct ctw_linear_rules){CTW_P_ADAPT_UP_IN, CTW_M_ADAPT_UP_IN, 0, name, r,
+                                                   c->model->hidden});
+    snprintf(name, sizeof(name), "%s.1", mlp->adapter);
+    ctw_describe_linear(
+        c, i, branch_of(mlp),
+        &(struct ctw_linear_rules){CTW_P_ADAPT_UP, CTW_M_ADAPT_UP, 0, name, 2 * mlp->inner, r});
 }
 
 struct ctw_dense ctw_describe_dense(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
@@ -43,6 +62,10 @@ void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp
 {
     struct ctw_branch *b = ctw_describe_kind(c, i, branch_of(mlp), CTW_KIND_dense);
     b->dense = ctw_describe_dense(c, i, mlp);
+    if (mlp->adapter == NULL)
+        return;
+    b->dense.adapter_rank = mlp->adapter_rank;
+    describe_adapter(c, i, mlp);
 }
 
 /* ---- facts -------------------------------------------------------------------------------- */

@@ -13,6 +13,9 @@ enum {
     CTW_M_AFTER_DENSE
 };
 enum { CTW_P_GATE_UP /* or up alone */, CTW_P_DOWN, CTW_P_AFTER_DENSE };
+/* The adapter of gate and up, to its rank and from there; a mixture has none. */
+enum { CTW_M_ADAPT_UP_IN = CTW_M_AFTER_DENSE, CTW_M_ADAPT_UP };
+enum { CTW_P_ADAPT_UP_IN = CTW_P_AFTER_DENSE, CTW_P_ADAPT_UP };
 enum { CTW_AT_INNER = CTW_AT_OWN /* the inner activations, before down */, CTW_AT_AFTER_DENSE };
 enum {
     CTW_V_GATE_BIAS = CTW_V_OWN,
@@ -28,6 +31,7 @@ struct ctw_dense {
     enum ctw_activation act;
     float act_param[CTW_ACT_PARAMS];
     struct ctw_glu glu;
+    int64_t adapter_rank; /* 0: gate and up have no adapter */
 };
 
 struct ctw_config;

@@ -28,7 +28,8 @@ void ctw_describe_want(struct ctw_config *c, struct ctw_want w, const char *name
         c->wants_cap = cap;
     }
     if (w.layer >= 1 && w.layer <= c->model->n_decoders)
-        snprintf(full, sizeof(full), "%s.%d.%s", c->layers, w.layer - 1, name);
+        snprintf(full, sizeof(full), "%s.%" PRId64 ".%s", c->layers,
+                 c->named_as > 0 ? c->named_as - 1 : w.layer - 1, name);
     else
         snprintf(full, sizeof(full), "%s", name);
     if (w.kind == CTW_WANT_MATRIX || w.kind == CTW_WANT_TIED)
@@ -40,6 +41,11 @@ void ctw_describe_want(struct ctw_config *c, struct ctw_want w, const char *name
     return;
 full:
     c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for the list of tensors");
+}
+
+void ctw_describe_named_as(struct ctw_config *c, int64_t i)
+{
+    c->named_as = i + 1;
 }
 
 void ctw_describe_matrix(struct ctw_config *c, int64_t i, int matrix, const char *module, int64_t n,

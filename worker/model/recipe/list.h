@@ -15,7 +15,8 @@
     X(own_input)                                                                                   \
     X(short_conv)                                                                                  \
     X(state_space)                                                                                 \
-    X(delta_rule)
+    X(delta_rule)                                                                                  \
+    X(projection)
 
 #define CTW_KIND_VALUE(name) CTW_KIND_##name,
 /* CTW_KIND_none: the layer has no such branch. */
@@ -27,7 +28,9 @@ enum ctw_kind { CTW_KIND_none, CTW_KINDS(CTW_KIND_VALUE) CTW_KIND_ends, CTW_N_KI
  * recipe/residual.h, and one line here. X(name): the kind is CTW_RESIDUAL_name, its operations
  * `ctw_residual_name` (worker/engine/pass/residuals.h). The first is that of most models.
  */
-#define CTW_RESIDUALS(X) X(one_stream)
+#define CTW_RESIDUALS(X)                                                                           \
+    X(one_stream)                                                                                  \
+    X(beside_embedding)
 
 #define CTW_RESIDUAL_VALUE(name) CTW_RESIDUAL_##name,
 enum ctw_residual_kind { CTW_RESIDUALS(CTW_RESIDUAL_VALUE) CTW_N_RESIDUALS };

@@ -4,11 +4,40 @@
 #define CTW_WORKER_RECIPE_RESIDUAL_H
 
 #include "worker/model/recipe/list.h"
+#include "worker/model/recipe/parts.h"
 
-/* A kind with facts of its own adds a union of its structs here, as struct ctw_branch has. All
- * zeros is one stream. */
+/* Of a stream beside which the embedding stays: what a branch reads, */
+enum ctw_reads {
+    CTW_READS_STREAM,
+    CTW_READS_BOTH, /* the stream and, behind it, the embedding */
+    CTW_READS_ASIDE /* what an earlier branch of the layer put aside */
+};
+/* and what becomes of its output. */
+enum ctw_joins {
+    CTW_JOINS_STREAM,      /* the stream becomes the sum */
+    CTW_JOINS_ASIDE,       /* the output is put aside */
+    CTW_JOINS_STREAM_ASIDE /* the sum of stream and output is put aside */
+};
+
+struct ctw_beside_embedding {
+    enum ctw_reads reads[CTW_MAX_BRANCHES];
+    enum ctw_joins joins[CTW_MAX_BRANCHES];
+};
+
+/* A kind with facts of its own has its struct in the union. All zeros is one stream. */
 struct ctw_residual {
     enum ctw_residual_kind kind;
+    union {
+        struct ctw_beside_embedding beside_embedding;
+    };
 };
+
+struct ctw_config;
+
+/* Keeps the embedding beside the stream in all layers. After ctw_describe_model(). */
+void ctw_describe_beside_embedding(struct ctw_config *c);
+/* What branch `branch` of decoder layer i reads and joins; otherwise the stream. */
+void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_reads reads,
+                        enum ctw_joins joins);
 
 #endif
