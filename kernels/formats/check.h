@@ -4,8 +4,6 @@
 
 #include "kernels/formats/format.h"
 
-extern const struct ctw_format ctw_format_nvfp4; /* whose checks are also ModelOpt's */
-
 static inline bool ctw_part_present(const struct ctw_part *part)
 {
     return part->n_dims >= 0;
@@ -46,7 +44,8 @@ enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kin
 /* CTW_EFORMAT if a part is present that the format does not use; allowed: bits 1 << kind. */
 enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, struct ctw_err *err);
 
-/* An owns(): VALUES of packed words, and scales. The declared method says which format they have. */
+/* An owns(): VALUES of packed words, and scales. The declared method says which format they have.
+ */
 bool ctw_owns_words(const struct ctw_part part[CTW_N_PARTS]);
 
 /* Fills the fields of a weight without scales; row_elems: between the starts of two rows. */

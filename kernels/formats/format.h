@@ -157,6 +157,9 @@ struct ctw_format {
     ctw_decode_fn *decode; /* the reference decoder */
 };
 
+#define CTW_FORMAT_DECLARE(name) extern const struct ctw_format ctw_format_##name;
+CTW_FORMATS(CTW_FORMAT_DECLARE)
+#undef CTW_FORMAT_DECLARE
 /* In the order of list.h, NULL-terminated. */
 extern const struct ctw_format *const ctw_formats[];
 

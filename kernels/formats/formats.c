@@ -4,9 +4,6 @@
 
 #include "kernels/formats/format.h"
 
-#define DECLARE(name) extern const struct ctw_format ctw_format_##name;
-CTW_FORMATS(DECLARE)
-
 #define ROW(name) [CTW_FORMAT_##name] = &ctw_format_##name,
 const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] = NULL};
 

@@ -6,6 +6,10 @@
 #include "base/mem.h"
 #include "worker/model/families/family.h"
 
+#define ROW(name) &ctw_family_##name,
+static const struct ctw_family *const families[] = {CTW_FAMILIES(ROW) NULL};
+#undef ROW
+
 /* The kind of model that a config.json states; NULL: not stated. */
 struct kind {
     const char *type, *architecture, *text_type;
@@ -21,20 +25,19 @@ static bool same(const char *a, const char *b)
  * same class, or the type is not supported. */
 static const char *other_class(const struct kind *kind)
 {
-    for (int i = 0; kind->architecture != NULL && ctw_families[i] != NULL; i++)
-        if (same(ctw_families[i]->model_type, kind->type))
-            return same(ctw_families[i]->architecture, kind->architecture)
-                       ? NULL
-                       : ctw_families[i]->architecture;
+    for (int i = 0; kind->architecture != NULL && families[i] != NULL; i++)
+        if (same(families[i]->model_type, kind->type))
+            return same(families[i]->architecture, kind->architecture) ? NULL
+                                                                       : families[i]->architecture;
     return NULL;
 }
 
 /* Of the wrappers of several text models, only the first; none of a class without a type. */
 static bool is_new_type(int i)
 {
-    bool is_new = ctw_families[i]->model_type != NULL;
+    bool is_new = families[i]->model_type != NULL;
     for (int j = 0; j < i && is_new; j++)
-        is_new = !same(ctw_families[j]->model_type, ctw_families[i]->model_type);
+        is_new = !same(families[j]->model_type, families[i]->model_type);
     return is_new;
 }
 
@@ -42,9 +45,9 @@ static bool is_new_type(int i)
 static void list_types(char *list, size_t cap)
 {
     size_t at = 0;
-    for (int i = 0; ctw_families[i] != NULL; i++)
+    for (int i = 0; families[i] != NULL; i++)
         if (is_new_type(i) && at < cap)
-            at += (size_t)snprintf(list + at, cap - at, "%s, ", ctw_families[i]->model_type);
+            at += (size_t)snprintf(list + at, cap - at, "%s, ", families[i]->model_type);
     for (const struct ctw_host *h = ctw_hosts; h->model_type != NULL && at < cap; h++)
         at += (size_t)snprintf(list + at, cap - at, "%s%s", h->model_type,
                                h[1].model_type != NULL ? ", " : "");
@@ -157,9 +160,9 @@ enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err)
         st = read_kind(&kind, root, text, err);
     if (st != CTW_OK)
         return st;
-    for (int i = 0; ctw_families[i] != NULL && c->family == NULL; i++)
-        if (fits(ctw_families[i], &kind))
-            c->family = ctw_families[i];
+    for (int i = 0; families[i] != NULL && c->family == NULL; i++)
+        if (fits(families[i], &kind))
+            c->family = families[i];
     if (c->family == NULL)
         st = find_hosted(c, &kind, &text, err);
     if (st != CTW_OK)

@@ -4,8 +4,6 @@
 
 #include "kernels/formats/check.h"
 
-extern const struct ctw_format ctw_format_awq;
-
 static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
                              const int64_t *shape_part, struct ctw_err *err)
 {

@@ -3,8 +3,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/dense/decode.h"
 
-extern const struct ctw_format ctw_format_dense;
-
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     const struct ctw_part *values = &part[CTW_PART_VALUES];

@@ -1,8 +1,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/dense_transposed/decode.h"
 
-extern const struct ctw_format ctw_format_dense_transposed;
-
 /* Also tensors that cannot be read, so that check() can say why. */
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {

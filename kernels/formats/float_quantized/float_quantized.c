@@ -1,8 +1,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/float_quantized/decode.h"
 
-extern const struct ctw_format ctw_format_float_quantized, ctw_format_mxfp8;
-
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_F8_E4M3 &&

@@ -3,8 +3,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/gptq/decode.h"
 
-extern const struct ctw_format ctw_format_gptq;
-
 static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
                              const int64_t *shape_part, struct ctw_err *err)
 {

@@ -1,8 +1,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/int_quantized/decode.h"
 
-extern const struct ctw_format ctw_format_int_quantized;
-
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_I8 &&

@@ -3,9 +3,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/modelopt_awq/decode.h"
 
-extern const struct ctw_format ctw_format_modelopt_awq, ctw_format_int_quantized,
-    ctw_format_nvfp4_modelopt;
-
 /* The format of the same tensors without factors; NULL: 4-bit integers, which only AWQ has. */
 static const struct ctw_format *inner_of(const struct ctw_part part[CTW_N_PARTS])
 {

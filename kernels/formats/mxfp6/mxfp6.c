@@ -1,8 +1,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/mxfp6/decode.h"
 
-extern const struct ctw_format ctw_format_mxfp6;
-
 /* As mxfp4's parts, but a scale has 24 bytes of codes, and not 16. */
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {

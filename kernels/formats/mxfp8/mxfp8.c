@@ -1,8 +1,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/mxfp8/decode.h"
 
-extern const struct ctw_format ctw_format_mxfp8;
-
 /* Exponents of other shapes are the scales of a float-quantized weight. */
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {

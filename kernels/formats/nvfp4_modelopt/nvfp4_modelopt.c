@@ -3,8 +3,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/nvfp4_modelopt/decode.h"
 
-extern const struct ctw_format ctw_format_nvfp4_modelopt;
-
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     return ctw_format_nvfp4.owns(part);

@@ -3,8 +3,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/pack_quantized/decode.h"
 
-extern const struct ctw_format ctw_format_pack_quantized;
-
 /* Words for n codes: as one bit stream, and (old files) with only whole codes in each word. */
 static int64_t stream_words(int64_t n, int bits)
 {

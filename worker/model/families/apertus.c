@@ -6,8 +6,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_apertus;
-
 /* transformers' RoPE for a file without one. */
 static const char absent_rope[] =
     "{\"rope_type\": \"llama3\", \"rope_theta\": 12000000.0, \"factor\": 8.0, "

@@ -1,8 +1,6 @@
 /* Arcee: Llama's attention, a plain MLP with the square of relu. Defaults: ArceeConfig. */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_arcee;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 32000,

@@ -7,8 +7,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_baichuan;
-
 /* The code of the two kinds comes with their files, and all have the same model_type: only 7B's
  * class has max_position_embeddings. */
 static bool has_rope(struct ctw_config *c)

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_bloom;
-
 static void refuse_variants(struct ctw_config *c)
 {
     if (ctw_key_bool(c, "apply_residual_connection_post_layernorm", false))

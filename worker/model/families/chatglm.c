@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_chatglm;
-
 enum { CHATGLM_VOCAB = 65024 }; /* of ChatGLM 2 and 3 */
 
 static struct ctw_sizes key_sizes(struct ctw_config *c)

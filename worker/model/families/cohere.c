@@ -5,9 +5,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_cohere;
-extern const struct ctw_family ctw_family_cohere2;
-
 /* What both have; window and rope per layer. */
 struct cohere {
     struct ctw_sizes sizes;

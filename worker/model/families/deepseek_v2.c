@@ -4,8 +4,6 @@
 
 #include "worker/model/families/latent_keys.h"
 
-extern const struct ctw_family ctw_family_deepseek_v2;
-
 static const struct latent_absent absent = {.q_rank = 1536,
                                             .kv_rank = 512,
                                             .nope = 128,

@@ -2,10 +2,6 @@
  * attention, grouped sigmoid routing. Defaults: DeepseekV3Config. Also Kimi K2.5's text model. */
 #include "worker/model/families/latent_keys.h"
 
-extern const struct ctw_family ctw_family_deepseek_v3;
-extern const struct ctw_family ctw_family_kimi_k2;
-extern const struct ctw_family ctw_family_kimi_k25;
-
 static void describe(struct ctw_config *c)
 {
     const struct latent_absent absent = latent_deepseek_v3();

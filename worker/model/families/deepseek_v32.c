@@ -7,9 +7,6 @@
 
 #include "worker/model/families/latent_keys.h"
 
-extern const struct ctw_family ctw_family_deepseek_v32;
-extern const struct ctw_family ctw_family_glm_moe_dsa;
-
 struct rules {
     struct latent_absent absent;
     struct ctw_sizes sizes;

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/routed.h"
 
-extern const struct ctw_family ctw_family_dots1;
-
 static void describe(struct ctw_config *c)
 {
     enum { NO = CTW_NULL_REFUSED };

@@ -1,8 +1,6 @@
 /* ERNIE 4.5: Llama's layers, with RoPE on neighbouring elements. Defaults: Ernie4_5Config. */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_ernie4_5;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 103424,

@@ -6,8 +6,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_exaone4;
-
 /* Each layer's window. sliding_window_pattern is read if there is no layer_types. */
 static const int64_t *key_windows(struct ctw_config *c, int64_t n_layers, int64_t window)
 {

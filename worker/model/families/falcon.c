@@ -6,8 +6,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_falcon;
-
 struct falcon {
     struct ctw_sizes sizes;
     bool grouped; /* the 40B's layers */

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/state_space_keys.h"
 
-extern const struct ctw_family ctw_family_falcon_h1;
-
 enum { ATTENTION = CTW_MIXER, MAMBA, FEED_FORWARD };
 
 /* The factors of attention's input and keys, and of its output, become its own: of scores, and of

@@ -1,7 +1,7 @@
 /*
  * What a model family is written with. A family is one function, which reads its keys from
  * config.json by name and describes the model: its sizes, its layers, and the tensors that the
- * checkpoint must have. A new family is one file with such a function and one line in families.c.
+ * checkpoint must have. A new family is one file with such a function and one line in list.h.
  *
  * Errors are sticky: the configuration keeps the first one, and later calls do nothing and return
  * defaults. So a family's function needs no checks between its calls.
@@ -16,6 +16,7 @@
 #define CTW_WORKER_FAMILY_H
 
 #include "worker/model/config.h"
+#include "worker/model/families/list.h"
 
 /*
  * A model that reads text and images, say. We score its text model, whose keys are in text_config;
@@ -52,6 +53,10 @@ struct ctw_family {
     void (*describe)(struct ctw_config *c);
 };
 
+#define CTW_FAMILY_DECLARE(name) extern const struct ctw_family ctw_family_##name;
+CTW_FAMILIES(CTW_FAMILY_DECLARE)
+#undef CTW_FAMILY_DECLARE
+
 /*
  * A model that takes one of several families' text models, each as in its own files, but that the
  * head is the model's: text_config.model_type says which (hosts.c).
@@ -73,9 +78,6 @@ extern const struct ctw_family *const ctw_hosted[];
 extern const struct ctw_spelling ctw_wrapped_spellings[];
 /* Of models whose names begin with "transformer.", which some files leave out. */
 extern const struct ctw_spelling ctw_transformer_spellings[];
-
-/* NULL-terminated. */
-extern const struct ctw_family *const ctw_families[];
 
 /* Sets c->family and c->text, or refuses config.json. */
 enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err) CTW_MUST_CHECK;

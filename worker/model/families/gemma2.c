@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/gemma.h"
 
-extern const struct ctw_family ctw_family_gemma2;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 256000,

@@ -5,8 +5,6 @@
  */
 #include "worker/model/families/gemma.h"
 
-extern const struct ctw_family ctw_family_gemma3, ctw_family_gemma3_text;
-
 static const struct ctw_sizes absent = {.vocab = 262208,
                                         .hidden = 2304,
                                         .inner = 9216,

@@ -6,8 +6,6 @@
  */
 #include "worker/model/families/gemma.h"
 
-extern const struct ctw_family ctw_family_gemma4, ctw_family_gemma4_text;
-
 struct keys {
     struct ctw_sizes s;
     struct ctw_norm_form norm;

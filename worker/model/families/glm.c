@@ -5,10 +5,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_glm;
-extern const struct ctw_family ctw_family_glm4;
-extern const struct ctw_family ctw_family_glm4v;
-
 /* What classes differ in; the numbers are defaults. */
 struct rules {
     bool norms_after;

@@ -5,8 +5,6 @@
  */
 #include "worker/model/families/routed.h"
 
-extern const struct ctw_family ctw_family_glm4_moe, ctw_family_glm4v_moe;
-
 static void describe_with(struct ctw_config *c, bool vision)
 {
     static const struct routed_absent absent = {

@@ -1,8 +1,6 @@
 /* GLM 4.7 Flash: latent attention, sigmoid routing. Defaults: Glm4MoeLiteConfig. */
 #include "worker/model/families/latent_keys.h"
 
-extern const struct ctw_family ctw_family_glm4_moe_lite;
-
 static void describe(struct ctw_config *c)
 {
     static const struct latent_absent absent = {

@@ -6,8 +6,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_gpt2;
-
 static void describe_layer(struct ctw_config *c, int64_t i, const struct ctw_sizes *s,
                            const struct ctw_norm_form *norm, double scale, enum ctw_activation act)
 {

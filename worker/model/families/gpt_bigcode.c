@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_gpt_bigcode;
-
 static struct ctw_sizes key_sizes(struct ctw_config *c)
 {
     struct ctw_sizes s = ctw_key_sizes_as(

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_gpt_neox;
-
 static void describe(struct ctw_config *c)
 {
     static const char *const masks[] = {".attention.bias", ".attention.masked_bias", NULL};

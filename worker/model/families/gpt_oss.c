@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_gpt_oss;
-
 /* transformers' RoPE for a file without one, but for theta, which may be at the top level. */
 static const char absent_rope[] =
     "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"beta_fast\": 32.0, \"beta_slow\": 1.0, "

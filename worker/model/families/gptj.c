@@ -5,8 +5,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_gptj, ctw_family_codegen;
-
 enum { BLOCKS = 4 }; /* cores of the machine that CodeGen was trained on */
 
 static struct ctw_sizes key_sizes(struct ctw_config *c)

@@ -7,10 +7,6 @@
  */
 #include "worker/model/families/state_space_keys.h"
 
-extern const struct ctw_family ctw_family_granite;
-extern const struct ctw_family ctw_family_granitemoehybrid;
-extern const struct ctw_family ctw_family_granitemoe;
-
 enum kind { DENSE, HYBRID, MIXTURE };
 
 static double key_factor(struct ctw_config *c, const char *name)

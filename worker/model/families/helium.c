@@ -1,8 +1,6 @@
 /* Helium: Llama's layers with interleaved RoPE. Defaults: HeliumConfig. */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_helium;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 48000,

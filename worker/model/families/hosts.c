@@ -7,10 +7,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_deepseek_v3, ctw_family_llama, ctw_family_mistral,
-    ctw_family_phi3, ctw_family_qwen2, ctw_family_qwen3, ctw_family_qwen3_5_text,
-    ctw_family_qwen3_moe;
-
 const struct ctw_family *const ctw_hosted[] = {
     &ctw_family_deepseek_v3,  &ctw_family_llama,     &ctw_family_mistral,
     &ctw_family_phi3,         &ctw_family_qwen2,     &ctw_family_qwen3,

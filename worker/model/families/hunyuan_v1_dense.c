@@ -5,9 +5,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_hunyuan_v1_dense;
-extern const struct ctw_family ctw_family_hunyuan_v1_moe;
-
 /* Experts without the number that a token chooses, which may differ by layer. */
 static struct ctw_experts key_experts(struct ctw_config *c, const struct ctw_mlp *mlp)
 {

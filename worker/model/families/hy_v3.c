@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_hy_v3;
-
 static struct ctw_experts key_experts(struct ctw_config *c, enum ctw_activation act)
 {
     enum { NO = CTW_NULL_REFUSED };

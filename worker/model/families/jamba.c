@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/state_space_keys.h"
 
-extern const struct ctw_family ctw_family_jamba;
-
 /* Layers at an offset within a period. */
 struct period {
     int64_t every, at;

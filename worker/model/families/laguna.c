@@ -7,8 +7,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_laguna;
-
 static int describe_rope(struct ctw_config *c, int64_t head, bool full)
 {
     const struct ctw_rope_rules of_full = {

@@ -7,8 +7,6 @@
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/short_conv.h"
 
-extern const struct ctw_family ctw_family_lfm2, ctw_family_lfm2_moe, ctw_family_lfm2_vl;
-
 /* The width of the MLP, which the class computes. */
 static int64_t key_inner(struct ctw_config *c, int64_t inner)
 {

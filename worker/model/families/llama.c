@@ -1,8 +1,6 @@
 /* Llama 1 to 3, and the many models stored as Llama. Defaults: transformers' LlamaConfig. */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_llama;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 32000,

@@ -5,9 +5,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_llama4;
-extern const struct ctw_family ctw_family_llama4_text;
-
 struct keys {
     struct ctw_sizes s;
     struct ctw_norm_form norm;

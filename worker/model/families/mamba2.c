@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/state_space_keys.h"
 
-extern const struct ctw_family ctw_family_mamba2, ctw_family_falcon_mamba;
-
 /* No key says how long sequences may be; lm-eval takes so many tokens then. */
 enum { LONGEST = 2048 };
 

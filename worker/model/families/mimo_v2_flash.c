@@ -5,8 +5,6 @@
  */
 #include "worker/model/families/routed.h"
 
-extern const struct ctw_family ctw_family_mimo_v2_flash;
-
 /* sliding_window_size counts the keys before a query; it takes precedence in the class. */
 static int64_t key_window(struct ctw_config *c)
 {

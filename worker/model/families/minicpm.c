@@ -6,8 +6,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_minicpm;
-
 /* Its code takes the long factors at every length if the model is longer than the original. */
 static void check_rope(struct ctw_config *c)
 {

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_minimax_m2;
-
 /* Files of the makers have rotary_dim in place of a share. */
 static int describe_rope(struct ctw_config *c, int64_t head)
 {

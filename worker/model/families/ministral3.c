@@ -4,9 +4,6 @@
  */
 #include "worker/model/families/ministral.h"
 
-extern const struct ctw_family ctw_family_ministral3;
-extern const struct ctw_family ctw_family_mistral3_ministral3;
-
 /* transformers' RoPE for a file without one. */
 static const char absent_rope[] =
     "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "

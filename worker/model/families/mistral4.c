@@ -6,9 +6,6 @@
 #include "worker/model/families/latent_keys.h"
 #include "worker/model/families/ministral.h"
 
-extern const struct ctw_family ctw_family_mistral4;
-extern const struct ctw_family ctw_family_mistral3_mistral4;
-
 /* transformers' RoPE for a file without one. */
 static const char absent_rope[] =
     "{\"rope_type\": \"yarn\", \"rope_theta\": 10000.0, \"factor\": 128.0, "

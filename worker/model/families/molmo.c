@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_molmo;
-
 /* Rows of the embedding and of the head. */
 static struct ctw_sizes key_sizes(struct ctw_config *c)
 {

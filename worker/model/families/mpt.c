@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_mpt;
-
 /* transformers does not read these; the models' own code does. */
 static void refuse_variants(struct ctw_config *c)
 {

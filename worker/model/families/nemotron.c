@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_nemotron;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 256000,

@@ -7,8 +7,6 @@
 
 #include "worker/model/families/state_space_keys.h"
 
-extern const struct ctw_family ctw_family_nemotron_h;
-
 /* The letters of hybrid_override_pattern. */
 enum { MAMBA = 'M', ATTENTION = '*', MLP = '-', MIXTURE = 'E' };
 

@@ -6,8 +6,6 @@
 #include "base/json.h"
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_nemotron_nas;
-
 /* A layer, as block_configs has it. */
 struct block {
     int64_t group; /* query heads per key head; 0: no attention */

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_olmo3;
-
 static const double theta = 500000.0;
 
 /* transformers 4's rope_theta is for all layers. transformers 5 takes it for layers that see

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_olmoe;
-
 static void describe(struct ctw_config *c)
 {
     enum { NO = CTW_NULL_REFUSED };

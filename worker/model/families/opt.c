@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_opt;
-
 struct opt {
     struct ctw_sizes sizes;
     int64_t head, width; /* width: of the embedding */

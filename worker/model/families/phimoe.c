@@ -6,8 +6,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_phimoe;
-
 static struct ctw_experts key_experts(struct ctw_config *c, int64_t inner)
 {
     enum { NO = CTW_NULL_REFUSED };

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_qwen;
-
 static struct ctw_sizes key_sizes(struct ctw_config *c, bool old)
 {
     struct ctw_sizes s =

@@ -5,11 +5,6 @@
  */
 #include "worker/model/families/qwen.h"
 
-extern const struct ctw_family ctw_family_mimo;
-extern const struct ctw_family ctw_family_qwen2;
-extern const struct ctw_family ctw_family_qwen2_vl;
-extern const struct ctw_family ctw_family_qwen2_5_vl;
-
 /* transformers' defaults. */
 struct defaults {
     struct ctw_sizes sizes;

@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/qwen.h"
 
-extern const struct ctw_family ctw_family_qwen2_moe;
-
 /* Without layer_types, every other layer below max_window_layers has the window, the first too. */
 static const int64_t *key_windows(struct ctw_config *c, int64_t n_layers)
 {

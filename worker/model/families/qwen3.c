@@ -4,9 +4,6 @@
  */
 #include "worker/model/families/qwen.h"
 
-extern const struct ctw_family ctw_family_qwen3;
-extern const struct ctw_family ctw_family_qwen3_vl;
-
 static void describe_with(struct ctw_config *c, int64_t max_length, double rope_theta, bool windows)
 {
     static const int64_t none[CTW_MAX_DECODERS];

@@ -2,8 +2,6 @@
  * Defaults: Qwen3MoeConfig. */
 #include "worker/model/families/qwen.h"
 
-extern const struct ctw_family ctw_family_qwen3_moe;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 151936,

@@ -10,9 +10,6 @@
 #include "worker/model/families/qwen.h"
 #include "worker/model/recipe/delta_rule.h"
 
-extern const struct ctw_family ctw_family_qwen3_next, ctw_family_qwen3_5, ctw_family_qwen3_5_text,
-    ctw_family_qwen3_5_moe, ctw_family_qwen3_5_moe_text;
-
 struct keys {
     struct ctw_sizes s;
     int64_t head;

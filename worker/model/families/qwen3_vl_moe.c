@@ -6,8 +6,6 @@
 #include "worker/checkpoint/container/container.h"
 #include "worker/model/families/qwen.h"
 
-extern const struct ctw_family ctw_family_qwen3_vl_moe;
-
 /* Has the first stack of this name n inputs as its last dimension? */
 static bool ends_in_inputs(const struct ctw_config *c, const char *name, int64_t n)
 {

@@ -1,8 +1,6 @@
 /* Seed-OSS: Llama's layers, with biases where three keys say so. Defaults: SeedOssConfig. */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_seed_oss;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 155136,

@@ -3,8 +3,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_smollm3;
-
 /* Without layer_types, a window is for the layers without RoPE. */
 static const int64_t *key_windows(struct ctw_config *c, int64_t n_layers, const bool *has_rope)
 {

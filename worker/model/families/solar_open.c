@@ -1,8 +1,6 @@
 /* Solar Open: Llama's attention, a mixture in all layers. Defaults: SolarOpenConfig. */
 #include "worker/model/families/routed.h"
 
-extern const struct ctw_family ctw_family_solar_open;
-
 static void describe(struct ctw_config *c)
 {
     static const struct routed_absent absent = {

@@ -9,9 +9,6 @@
 
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_step3p7;
-extern const struct ctw_family ctw_family_step3p5;
-
 struct keys {
     struct ctw_sizes s;
     struct ctw_norm_form norm;

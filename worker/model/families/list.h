@@ -1,7 +1,11 @@
-#include "worker/model/families/family.h"
+/*
+ * The model families. A new family is one file NAME.c in this folder and one line here. X(name):
+ * the family is `ctw_family_name`.
+ */
+#ifndef CTW_WORKER_FAMILIES_LIST_H
+#define CTW_WORKER_FAMILIES_LIST_H
 
-/* One line per family. */
-#define FAMILIES(X)                                                                                \
+#define CTW_FAMILIES(X)                                                                            \
     X(apertus)                                                                                     \
     X(arcee)                                                                                       \
     X(baichuan)                                                                                    \
@@ -109,8 +113,4 @@
     X(qwen3_vl_moe)                                                                                \
     X(zamba2)
 
-#define DECLARE(name) extern const struct ctw_family ctw_family_##name;
-FAMILIES(DECLARE)
-
-#define ROW(name) &ctw_family_##name,
-const struct ctw_family *const ctw_families[] = {FAMILIES(ROW) NULL};
+#endif
