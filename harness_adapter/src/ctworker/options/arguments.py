@@ -56,51 +56,33 @@ _NOTED = {
     "nccl_port": "an argument of another backend",
 }
 
-#: Arguments refused unless the value switches them off: name -> (values accepted, remedy).
+#: Arguments refused unless the value switches them off: name -> remedy.
+_REFUSED = {
+    "peft": "merge the adapter into the checkpoint first (peft's merge_and_unload) and score that",
+    "lora_local_path": "merge the adapter into the checkpoint first and score that",
+    "delta": "add the delta to the base weights first and score the result",
+    "autogptq": "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
+    "gptqmodel": "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
+    "gguf_file": "this worker reads safetensors; use the checkpoint that the GGUF file was made from",
+    "quantization_config": "nothing is quantised while loading; score a quantised checkpoint",
+    "load_in_8bit": "nothing is quantised while loading; score a quantised checkpoint",
+    "load_in_4bit": "nothing is quantised while loading; score a quantised checkpoint",
+    "quantization": "the checkpoint declares its quantisation; leave this argument out",
+    "mixed_precision_dtype": "use dtype= for the dtype of activations",
+    "softmax_dtype": "log-probabilities are always float32 and their sums float64; leave this argument out",
+    "tp_plan": "start lm_eval without torchrun and leave this argument out; the worker distributes work over its devices itself",
+    "use_safetensors": "only safetensors files are read",
+    "variant": "download that variant's files to a folder and pass the folder as pretrained=",
+    "rope_scaling": "set it in the checkpoint's config.json",
+    "attn_logit_softcapping": "set it in the checkpoint's config.json",
+    "steer_path": "steering needs lm-eval's own 'steered' model",
+}
+#: Values that switch an argument off, and other harmless values of some arguments.
 _OFF = (None, False, "", "None", "none", "False", "false", 0)
-_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "peft": (
-        _OFF,
-        "merge the adapter into the checkpoint first (peft's merge_and_unload) and score that",
-    ),
-    "lora_local_path": (_OFF, "merge the adapter into the checkpoint first and score that"),
-    "delta": (_OFF, "add the delta to the base weights first and score the result"),
-    "autogptq": (
-        _OFF,
-        "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
-    ),
-    "gptqmodel": (
-        _OFF,
-        "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
-    ),
-    "gguf_file": (
-        _OFF,
-        "this worker reads safetensors; use the checkpoint that the GGUF file was made from",
-    ),
-    "quantization_config": (
-        _OFF,
-        "nothing is quantised while loading; score a quantised checkpoint",
-    ),
-    "load_in_8bit": (_OFF, "nothing is quantised while loading; score a quantised checkpoint"),
-    "load_in_4bit": (_OFF, "nothing is quantised while loading; score a quantised checkpoint"),
-    "quantization": (
-        (*_OFF, "compressed-tensors"),
-        "the checkpoint declares its quantisation; leave this argument out",
-    ),
-    "mixed_precision_dtype": (_OFF, "use dtype= for the dtype of activations"),
-    "softmax_dtype": (
-        (*_OFF, "float32", "torch.float32"),
-        "log-probabilities are always float32 and their sums float64; leave this argument out",
-    ),
-    "tp_plan": (
-        _OFF,
-        "start lm_eval without torchrun and leave this argument out; the worker distributes work over its devices itself",
-    ),
-    "use_safetensors": ((None, True, "True", "true", 1), "only safetensors files are read"),
-    "variant": (_OFF, "download that variant's files to a folder and pass the folder as pretrained="),
-    "rope_scaling": (_OFF, "set it in the checkpoint's config.json"),
-    "attn_logit_softcapping": (_OFF, "set it in the checkpoint's config.json"),
-    "steer_path": (_OFF, "steering needs lm-eval's own 'steered' model"),
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "quantization": (*_OFF, "compressed-tensors"),
+    "softmax_dtype": (*_OFF, "float32", "torch.float32"),
+    "use_safetensors": (None, True, "True", "true", 1),
 }
 
 
@@ -172,14 +154,10 @@ def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
 
 def _refuse(name: str, value: Any) -> None:
     """Raises ArgumentError with the remedy, unless the value switches the argument off."""
-    harmless, remedy = _REFUSED[name]
+    harmless = _HARMLESS.get(name, _OFF)
     found = str(value) if name.endswith("_dtype") else value  # a torch dtype, from Python
-    if not any(
-        found is allowed or (type(found) is type(allowed) and found == allowed) for allowed in harmless
-    ):
-        raise ArgumentError(
-            f"argument '{name}' ({name}={value}) is not supported by ctworker: {remedy}"
-        )
+    if not any(found is allowed or (type(found) is type(allowed) and found == allowed) for allowed in harmless):
+        raise ArgumentError(f"argument '{name}' ({name}={value}) is not supported by ctworker: {_REFUSED[name]}")
 
 
 def check_one_process() -> None:
