@@ -135,6 +135,7 @@ void ctw_json_describe(const struct ctw_json_node *node, char *buf, size_t cap);
  *
  *   struct ctw_json_writer w = {0};
  *   ctw_json_write_open(&w, '{');
+ *   ctw_json_write_key_int(&w, "n", 3);
  *   ctw_json_write_key(&w, "sum");
  *   ctw_json_write_float(&w, -1.5f);
  *   ctw_json_write_close(&w, '}');
@@ -156,6 +157,12 @@ struct ctw_json_writer {
 void ctw_json_write_open(struct ctw_json_writer *w, char bracket);  /* '{' or '[' */
 void ctw_json_write_close(struct ctw_json_writer *w, char bracket); /* '}' or ']' */
 void ctw_json_write_key(struct ctw_json_writer *w, const char *key);
+/* A key and its value. */
+void ctw_json_write_key_string(struct ctw_json_writer *w, const char *key, const char *s);
+void ctw_json_write_key_int(struct ctw_json_writer *w, const char *key, int64_t v);
+void ctw_json_write_key_uint(struct ctw_json_writer *w, const char *key, uint64_t v);
+void ctw_json_write_key_double(struct ctw_json_writer *w, const char *key, double v);
+void ctw_json_write_key_bool(struct ctw_json_writer *w, const char *key, bool v);
 /* Writes s escaped; invalid UTF-8 (in a file name, say) becomes U+FFFD, and NULL becomes null. */
 void ctw_json_write_string(struct ctw_json_writer *w, const char *s);
 void ctw_json_write_int(struct ctw_json_writer *w, int64_t v);

@@ -165,6 +165,36 @@ void ctw_json_write_null(struct ctw_json_writer *w)
     put_value(w, "null");
 }
 
+void ctw_json_write_key_string(struct ctw_json_writer *w, const char *key, const char *s)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_string(w, s);
+}
+
+void ctw_json_write_key_int(struct ctw_json_writer *w, const char *key, int64_t v)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_int(w, v);
+}
+
+void ctw_json_write_key_uint(struct ctw_json_writer *w, const char *key, uint64_t v)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_uint(w, v);
+}
+
+void ctw_json_write_key_double(struct ctw_json_writer *w, const char *key, double v)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_double(w, v);
+}
+
+void ctw_json_write_key_bool(struct ctw_json_writer *w, const char *key, bool v)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_bool(w, v);
+}
+
 void ctw_json_write_newline(struct ctw_json_writer *w)
 {
     put(w, "\n", 1);

@@ -37,8 +37,7 @@ static void write_job(struct ctw_json_writer *w, const struct ctw_schema *schema
     ctw_json_write_open(w, '{');
     ctw_json_write_members(w, schema, j);
     if (j->has.progress) {
-        ctw_json_write_key(w, "percent");
-        ctw_json_write_double(w, percent_of(j));
+        ctw_json_write_key_double(w, "percent", percent_of(j));
     }
     ctw_json_write_close(w, '}');
 }
@@ -50,8 +49,7 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
     const struct ctw_schema *reply = ctw_op_messages(CTW_OP_INFO)->reply;
     struct ctw_json_writer w = {0};
     ctw_json_write_open(&w, '{');
-    ctw_json_write_key(&w, "url");
-    ctw_json_write_string(&w, url);
+    ctw_json_write_key_string(&w, "url", url);
     for (int i = 0; i < reply->n_fields; i++) {
         const struct ctw_field *f = &reply->fields[i];
         if (f->offset != offsetof(struct ctw_info_reply, jobs)) {

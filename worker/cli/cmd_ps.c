@@ -37,22 +37,14 @@ static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_ent
                         const char *state)
 {
     ctw_json_write_open(w, '{');
-    ctw_json_write_key(w, "name");
-    ctw_json_write_string(w, e->name);
-    ctw_json_write_key(w, "pid");
-    ctw_json_write_int(w, e->pid);
-    ctw_json_write_key(w, "state");
-    ctw_json_write_string(w, state);
-    ctw_json_write_key(w, "models");
-    ctw_json_write_string(w, e->models);
-    ctw_json_write_key(w, "url");
-    ctw_json_write_string(w, e->url);
-    ctw_json_write_key(w, "boot");
-    ctw_json_write_string(w, e->boot);
-    ctw_json_write_key(w, "started_unix_s");
-    ctw_json_write_int(w, e->started_unix_s);
-    ctw_json_write_key(w, "private");
-    ctw_json_write_bool(w, e->is_private);
+    ctw_json_write_key_string(w, "name", e->name);
+    ctw_json_write_key_int(w, "pid", e->pid);
+    ctw_json_write_key_string(w, "state", state);
+    ctw_json_write_key_string(w, "models", e->models);
+    ctw_json_write_key_string(w, "url", e->url);
+    ctw_json_write_key_string(w, "boot", e->boot);
+    ctw_json_write_key_int(w, "started_unix_s", e->started_unix_s);
+    ctw_json_write_key_bool(w, "private", e->is_private);
     ctw_json_write_close(w, '}');
 }
 

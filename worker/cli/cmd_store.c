@@ -37,22 +37,14 @@ struct printer {
 static void write_source(struct ctw_json_writer *w, const struct ctw_store_listed *s)
 {
     ctw_json_write_open(w, '{');
-    ctw_json_write_key(w, "identity");
-    ctw_json_write_string(w, s->identity);
-    ctw_json_write_key(w, "numerics");
-    ctw_json_write_string(w, s->numerics);
-    ctw_json_write_key(w, "reference_identity");
-    ctw_json_write_string(w, s->ref_identity);
-    ctw_json_write_key(w, "reference_numerics");
-    ctw_json_write_string(w, s->ref_numerics);
-    ctw_json_write_key(w, "sequences");
-    ctw_json_write_uint(w, s->entries);
-    ctw_json_write_key(w, "targets");
-    ctw_json_write_uint(w, s->targets);
-    ctw_json_write_key(w, "bytes");
-    ctw_json_write_uint(w, s->bytes);
-    ctw_json_write_key(w, "changed_unix_s");
-    ctw_json_write_int(w, s->changed_s);
+    ctw_json_write_key_string(w, "identity", s->identity);
+    ctw_json_write_key_string(w, "numerics", s->numerics);
+    ctw_json_write_key_string(w, "reference_identity", s->ref_identity);
+    ctw_json_write_key_string(w, "reference_numerics", s->ref_numerics);
+    ctw_json_write_key_uint(w, "sequences", s->entries);
+    ctw_json_write_key_uint(w, "targets", s->targets);
+    ctw_json_write_key_uint(w, "bytes", s->bytes);
+    ctw_json_write_key_int(w, "changed_unix_s", s->changed_s);
     ctw_json_write_close(w, '}');
 }
 
@@ -104,10 +96,8 @@ static enum ctw_status verify(struct ctw_store *s, const char *dir, bool json, s
         return st;
     if (json) {
         ctw_json_write_open(&w, '{');
-        ctw_json_write_key(&w, "sequences");
-        ctw_json_write_uint(&w, n_good + n_bad);
-        ctw_json_write_key(&w, "damaged");
-        ctw_json_write_uint(&w, n_bad);
+        ctw_json_write_key_uint(&w, "sequences", n_good + n_bad);
+        ctw_json_write_key_uint(&w, "damaged", n_bad);
         ctw_json_write_close(&w, '}');
         st = ctw_json_print(&w, err);
     } else {
@@ -136,8 +126,7 @@ static enum ctw_status clear(const char *dir, bool json, struct ctw_err *err)
         return CTW_OK;
     }
     ctw_json_write_open(&w, '{');
-    ctw_json_write_key(&w, "removed");
-    ctw_json_write_uint(&w, n);
+    ctw_json_write_key_uint(&w, "removed", n);
     ctw_json_write_close(&w, '}');
     return ctw_json_print(&w, err);
 }

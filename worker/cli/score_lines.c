@@ -172,15 +172,13 @@ enum ctw_status ctw_score_item_write(const struct ctw_score_item *item, int n_de
         is_greedy = is_greedy && s->greedy[t] == s->tokens[s->first + t];
     }
     ctw_json_write_close(w, ']');
-    ctw_json_write_key(w, "sum");
-    ctw_json_write_double(w, sum);
+    ctw_json_write_key_double(w, "sum", sum);
     ctw_json_write_key(w, "greedy");
     ctw_json_write_open(w, '[');
     for (int64_t t = 0; t < s->n_tok - s->first; t++)
         ctw_json_write_int(w, s->greedy[t]);
     ctw_json_write_close(w, ']');
-    ctw_json_write_key(w, "is_greedy");
-    ctw_json_write_bool(w, is_greedy);
+    ctw_json_write_key_bool(w, "is_greedy", is_greedy);
     ctw_json_write_close(w, '}');
     ctw_json_write_newline(w);
     return CTW_OK;

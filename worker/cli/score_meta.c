@@ -7,18 +7,6 @@
 #include "base/json.h"
 #include "worker/cli/version.h"
 
-static void write_pair(struct ctw_json_writer *w, const char *key, const char *value)
-{
-    ctw_json_write_key(w, key);
-    ctw_json_write_string(w, value);
-}
-
-static void write_int(struct ctw_json_writer *w, const char *key, int64_t value)
-{
-    ctw_json_write_key(w, key);
-    ctw_json_write_int(w, value);
-}
-
 /* The model's keys have the same names as in `info` in docs/PROTOCOL.md. */
 static void write_object(struct ctw_json_writer *w, const struct ctw_engine *engine,
                          const struct ctw_score_counts *counts)
@@ -27,23 +15,22 @@ static void write_object(struct ctw_json_writer *w, const struct ctw_engine *eng
     ctw_engine_get_info(engine, &info);
     const struct ctw_model *m = info.model;
     ctw_json_write_open(w, '{');
-    ctw_json_write_key(w, "complete");
-    ctw_json_write_bool(w, counts->complete);
-    write_int(w, "items", counts->items);
-    write_int(w, "scored_tokens", counts->scored);
-    write_pair(w, "path", m->dir);
-    write_pair(w, "architecture", m->architecture);
-    write_pair(w, "identity", ctw_engine_identity(engine));
-    write_pair(w, "numerics", info.numerics);
-    write_pair(w, "dtype", ctw_dtype_long_name(info.dtype));
-    write_pair(w, "activations", m->activations != NULL ? m->activations : "");
-    write_pair(w, "activations_mode", ctw_activations_mode(m));
-    write_int(w, "max_length", info.max_length);
-    write_pair(w, "backend", info.backend.backend);
-    write_pair(w, "variant", info.backend.variant);
-    write_pair(w, "device", info.backend.device);
-    write_pair(w, "version", ctw_version());
-    write_pair(w, "commit", ctw_version_commit());
+    ctw_json_write_key_bool(w, "complete", counts->complete);
+    ctw_json_write_key_int(w, "items", counts->items);
+    ctw_json_write_key_int(w, "scored_tokens", counts->scored);
+    ctw_json_write_key_string(w, "path", m->dir);
+    ctw_json_write_key_string(w, "architecture", m->architecture);
+    ctw_json_write_key_string(w, "identity", ctw_engine_identity(engine));
+    ctw_json_write_key_string(w, "numerics", info.numerics);
+    ctw_json_write_key_string(w, "dtype", ctw_dtype_long_name(info.dtype));
+    ctw_json_write_key_string(w, "activations", m->activations != NULL ? m->activations : "");
+    ctw_json_write_key_string(w, "activations_mode", ctw_activations_mode(m));
+    ctw_json_write_key_int(w, "max_length", info.max_length);
+    ctw_json_write_key_string(w, "backend", info.backend.backend);
+    ctw_json_write_key_string(w, "variant", info.backend.variant);
+    ctw_json_write_key_string(w, "device", info.backend.device);
+    ctw_json_write_key_string(w, "version", ctw_version());
+    ctw_json_write_key_string(w, "commit", ctw_version_commit());
     ctw_json_write_close(w, '}');
     ctw_json_write_newline(w);
 }

@@ -65,7 +65,7 @@ static void keep_least(struct ctw_placement *p, const struct ctw_model *m)
         p->unit[0].stays = true;
 }
 
-/* Keeps the largest layer that does not stay yet. Of whole layers only. */
+/* Keeps the largest whole layer that does not stay yet. False: all of them stay. */
 static bool keep_largest(struct ctw_placement *p)
 {
     int largest = -1;

@@ -189,20 +189,13 @@ enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *ent
         return ctw_fail(err, CTW_EINVAL, "%s: the path is too long", dir);
     }
     ctw_json_write_open(&w, '{');
-    ctw_json_write_key(&w, "url");
-    ctw_json_write_string(&w, entry->url);
-    ctw_json_write_key(&w, "models");
-    ctw_json_write_string(&w, entry->models);
-    ctw_json_write_key(&w, "boot");
-    ctw_json_write_string(&w, entry->boot);
-    ctw_json_write_key(&w, "pid");
-    ctw_json_write_int(&w, entry->pid);
-    ctw_json_write_key(&w, "started");
-    ctw_json_write_int(&w, entry->started);
-    ctw_json_write_key(&w, "started_unix_s");
-    ctw_json_write_int(&w, entry->started_unix_s);
-    ctw_json_write_key(&w, "private");
-    ctw_json_write_bool(&w, entry->is_private);
+    ctw_json_write_key_string(&w, "url", entry->url);
+    ctw_json_write_key_string(&w, "models", entry->models);
+    ctw_json_write_key_string(&w, "boot", entry->boot);
+    ctw_json_write_key_int(&w, "pid", entry->pid);
+    ctw_json_write_key_int(&w, "started", entry->started);
+    ctw_json_write_key_int(&w, "started_unix_s", entry->started_unix_s);
+    ctw_json_write_key_bool(&w, "private", entry->is_private);
     ctw_json_write_close(&w, '}');
     enum ctw_status st = ctw_json_writer_text(&w, &text, &bytes, err);
     if (st == CTW_OK)
