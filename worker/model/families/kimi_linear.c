@@ -7,8 +7,6 @@
 #include "worker/model/families/latent_keys.h"
 #include "worker/model/recipe/delta_rule.h"
 
-extern const struct ctw_family ctw_family_kimi_linear;
-
 static const struct ctw_delta_names names = {.module = "self_attn", .a = "f", .out = "o_proj"};
 
 /* Which layers have delta rules: by name, or by two lists that count from 1, or all but every

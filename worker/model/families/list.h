@@ -104,7 +104,7 @@
     X(glm4v)                                                                                       \
     X(glm4v_moe)                                                                                   \
     X(kimi_k25)                                                                                    \
-    X(kimi_linear)                                                                                    \
+    X(kimi_linear)                                                                                 \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
     X(lfm2_vl)                                                                                     \

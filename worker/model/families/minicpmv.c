@@ -4,9 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_minicpmv, ctw_family_llama, ctw_family_qwen2,
-    ctw_family_qwen3;
-
 static void describe(struct ctw_config *c)
 {
     static const struct {

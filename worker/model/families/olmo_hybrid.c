@@ -9,8 +9,6 @@
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/delta_rule.h"
 
-extern const struct ctw_family ctw_family_olmo_hybrid;
-
 static const struct ctw_delta_names names = {.module = "linear_attn", .a = "a", .out = "o_proj"};
 
 static int key_count(struct ctw_config *c, const char *name, int64_t absent, int64_t most)
@@ -81,9 +79,7 @@ static void describe(struct ctw_config *c)
         ctw_key_fail(c, "hidden_act", CTW_EUNSUP, "delta rules have silu alone");
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     const struct ctw_rope_rules rope = {.head = head, .theta = 10000.0};
-    const struct ctw_attention_rules attention = {.n_head = s.n_head,
-                                                  .n_kv = s.n_kv,
-                                                  .head = head,
+    const struct ctw_attention_rules attention = {.head = head,
                                                   .rope = has_rope(c) ? ctw_describe_rope(c, &rope)
                                                                       : -1,
                                                   .qkv_bias = bias,

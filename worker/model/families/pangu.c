@@ -4,8 +4,6 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_pangu;
-
 static void describe(struct ctw_config *c)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 153376,
@@ -23,8 +21,6 @@ static void describe(struct ctw_config *c)
                                 .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU)};
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     const struct ctw_attention_rules attention = {
-        .n_head = s.n_head,
-        .n_kv = s.n_kv,
         .head = head,
         .rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 16000000.0}),
         .qkv_bias = bias,

@@ -8,8 +8,6 @@
 
 #include "worker/model/families/state_space_keys.h"
 
-extern const struct ctw_family ctw_family_zamba2;
-
 enum { ATTENTION = CTW_MIXER, FEED_FORWARD = CTW_MLP, PROJECTION, MAMBA, MAX_NAME = 96 };
 
 struct zamba2 {
@@ -75,9 +73,7 @@ static void key_attention(struct ctw_config *c, const struct ctw_sizes *s, struc
     struct ctw_sizes both = *s;
     both.hidden *= 2;
     const int64_t head = ctw_head_of(c, &both);
-    m->attention = (struct ctw_attention_rules){.n_head = s->n_head,
-                                                .n_kv = s->n_kv,
-                                                .head = head,
+    m->attention = (struct ctw_attention_rules){.head = head,
                                                 .rope = -1,
                                                 .scale = 1 / sqrt((double)head / 2),
                                                 .input = both.hidden,
