@@ -73,6 +73,7 @@ SUPPORTED = {
     "falcon_h1_norm-dense",
     "jamba-dense",
     "zamba2-dense",
+    "bailing_hybrid-dense",
     "olmo_hybrid-dense",
     "kimi_linear-dense",
     "gptneox-dense",

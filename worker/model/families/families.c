@@ -5,6 +5,7 @@
     X(apertus)                                                                                     \
     X(arcee)                                                                                       \
     X(baichuan)                                                                                    \
+    X(bailing_hybrid)                                                                              \
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
     X(chatglm)                                                                                     \
