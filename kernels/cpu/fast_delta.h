@@ -63,8 +63,8 @@ static double delta_log_decay(double a_log, double x, double least)
 }
 
 /*
- * The decays of the rows of a head, within 6 ulp times 1 and their logarithms; those of rows beyond
- * `key` are not read.
+ * The decays of the rows of a head, each within (6 + 6 |ln decay|) u; those of rows beyond `key`
+ * are not read.
  */
 static void delta_decays(const struct ctw_op_delta *op, int head, int64_t row, float *decay)
 {

@@ -36,7 +36,7 @@ WIDE = [("576", "llama", "bf16"), ("576", "qwen3", "w4a16_g32_asym"), ("576", "l
 LENGTHS = (2, 3, 6, 7, 15, 64, 65, 129, 193)  # lengths around the sizes of tiles of rows and keys
 # The checkpoints on which the C program also runs the plain C variant, which is slow.
 # Golden checkpoints of families with recurrent layers that the tests do not write themselves.
-RECURRENT = ("zamba2-dense", "olmo_hybrid-dense", "kimi_linear-dense")
+RECURRENT = ("bailing_hybrid-dense", "zamba2-dense", "olmo_hybrid-dense", "kimi_linear-dense")
 PLAIN_C = ("llama-bf16", "qwen3-nvfp4", "mistral_swa-w8a16_channel", "llama-w3a16_g32_gidx_asym")
 
 

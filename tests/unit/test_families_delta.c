@@ -1,4 +1,5 @@
-/* Qwen 3 Next, Qwen 3.5, Kimi Linear, OLMo Hybrid: keys, tensors, kinds of layers, refusals. */
+/* Qwen 3 Next, Qwen 3.5, Kimi Linear, Bailing Hybrid, OLMo Hybrid: keys, tensors, kinds of layers,
+ * refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,17 +23,34 @@
 
 #define KIMI "{\"architectures\": [\"KimiLinearForCausalLM\"], \"model_type\": \"kimi_linear\""
 #define OLMO "{\"architectures\": [\"OlmoHybridForCausalLM\"], \"model_type\": \"olmo_hybrid\""
+#define BAILING                                                                                    \
+    "{\"architectures\": [\"BailingHybridForCausalLM\"], \"model_type\": \"bailing_hybrid\""
 #define TWO_LISTS                                                                                  \
     ", \"num_hidden_layers\": 2, \"linear_attn_config\": {\"full_attn_layers\": [1], "             \
     "\"kda_layers\": [2], \"head_dim\": 64, \"num_heads\": 8, \"short_conv_kernel_size\": 3}"
 
+struct tensor_row {
+    const char *text, *name;
+    int64_t n, k; /* n 0: there is none */
+};
+
+static void check_tensors(const struct tensor_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_want *w = find(&c, rows[i].name);
+        if ((w != NULL) != (rows[i].n != 0) ||
+            (w != NULL && (w->n != rows[i].n || w->k != rows[i].k)))
+            fail_msg("%s: %s is not as expected", rows[i].text, rows[i].name);
+        ctw_config_close(&c);
+    }
+}
+
 static void tensors(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *name;
-        int64_t n, k; /* n 0: there is none */
-    } rows[] = {
+    static const struct tensor_row rows[] = {
         {DENSE "}", "model.layers.0.linear_attn.in_proj_qkv", 8192, 4096},
         {DENSE "}", "model.layers.0.linear_attn.in_proj_z", 4096, 4096},
         {DENSE "}", "model.layers.30.linear_attn.in_proj_a", 32, 4096},
@@ -55,6 +73,15 @@ static void tensors(void **state)
         {NEXT "}", "model.layers.0.linear_attn.in_proj_ba", 64, 2048},
         {NEXT "}", "model.layers.0.mlp.experts.511.down_proj", 2048, 512},
         {NEXT ", \"mlp_only_layers\": [1]}", "model.layers.1.mlp.down_proj", 2048, 5632},
+    };
+    check_tensors(rows, CTW_COUNT(rows));
+}
+
+/* Of files that have q, k and v apart. */
+static void tensors_apart(void **state)
+{
+    (void)state;
+    static const struct tensor_row rows[] = {
         {KIMI "}", "model.layers.0.self_attn.q_proj", 4096, 2304},
         {KIMI "}", "model.layers.0.self_attn.f_a_proj", 128, 2304},
         {KIMI "}", "model.layers.3.self_attn.g_b_proj", 4096, 128},
@@ -70,6 +97,17 @@ static void tensors(void **state)
         {KIMI TWO_LISTS "}", "model.layers.1.self_attn.v_conv1d.weight", 512, 3},
         {KIMI TWO_LISTS ", \"mlp_layer_types\": [\"sparse\", \"dense\"]}",
          "model.layers.0.block_sparse_moe.gate", 256, 2304},
+        {BAILING "}", "model.word_embeddings", 157184, 2560},
+        {BAILING "}", "model.layers.0.attention.f_proj", 4096, 2560},
+        {BAILING "}", "model.layers.0.attention.g_proj", 4096, 2560},
+        {BAILING "}", "model.layers.4.attention.dense", 2560, 4096},
+        {BAILING "}", "model.layers.5.attention.g_proj", 32, 2560},
+        {BAILING "}", "model.layers.5.attention.q_proj", 6144, 2560},
+        {BAILING ", \"q_lora_rank\": 64}", "model.layers.41.attention.q_a_layernorm.weight", 64, 0},
+        {BAILING ", \"layer_group_size\": 2}", "model.layers.1.attention.kv_b_proj", 8192, 512},
+        {BAILING "}", "model.layers.1.mlp.gate_proj", 6144, 2560},
+        {BAILING "}", "model.layers.2.mlp.gate.expert_bias", 512, 0},
+        {BAILING "}", "model.layers.2.mlp.experts.511.down_proj", 2560, 768},
         {OLMO "}", "model.layers.0.linear_attn.q_proj", 2880, 3840},
         {OLMO "}", "model.layers.2.linear_attn.g_proj", 5760, 3840},
         {OLMO "}", "model.layers.2.linear_attn.a_proj", 30, 3840},
@@ -80,15 +118,7 @@ static void tensors(void **state)
         {OLMO ", \"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"]}",
          "model.layers.0.linear_attn.v_conv1d.weight", 5760, 4},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        parse_ok(&c, rows[i].text);
-        const struct ctw_want *w = find(&c, rows[i].name);
-        if ((w != NULL) != (rows[i].n != 0) ||
-            (w != NULL && (w->n != rows[i].n || w->k != rows[i].k)))
-            fail_msg("%s: %s is not as expected", rows[i].text, rows[i].name);
-        ctw_config_close(&c);
-    }
+    check_tensors(rows, CTW_COUNT(rows));
 }
 
 static void gates_and_heads(void **state)
@@ -124,14 +154,19 @@ static void decays_and_positions(void **state)
     static const struct {
         const char *text;
         bool by_channel, twice, turns; /* turns: attention has RoPE */
+        double least_log;
     } rows[] = {
-        {KIMI "}", true, false, false},
-        {OLMO "}", false, true, true},
-        {OLMO ", \"linear_allow_neg_eigval\": false, \"rope_theta\": null}", false, false, false},
+        {BAILING "}", true, false, true, -5},
+        {BAILING ", \"kda_lower_bound\": -3}", true, false, true, -3},
+        {BAILING ", \"kda_safe_gate\": false}", true, false, true, 0},
+        {KIMI "}", true, false, false, 0},
+        {OLMO "}", false, true, true, 0},
+        {OLMO ", \"linear_allow_neg_eigval\": false, \"rope_theta\": null}", false, false, false,
+         0},
         {OLMO ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": null}}", false,
-         true, false},
+         true, false, 0},
         {OLMO ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}}", false,
-         true, true},
+         true, true, 0},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -140,6 +175,7 @@ static void decays_and_positions(void **state)
         assert_int_equal(rule->kind, CTW_KIND_delta_rule);
         assert_int_equal(rule->delta_rule.by_channel, rows[i].by_channel);
         assert_int_equal(rule->delta_rule.twice, rows[i].twice);
+        assert_true(rule->delta_rule.least_log == (float)rows[i].least_log);
         for (int l = 2; l < c.model->n_layers; l++) {
             const struct ctw_branch *b = &c.model->layers[l].branch[CTW_MIXER];
             if (b->kind == CTW_KIND_attention)
@@ -168,6 +204,8 @@ static void refusals(void **state)
               "\"kda_layers\": [3]}}",
          "layer 2, counted from 1, is neither here nor in kda_layers"},
         {KIMI ", \"hidden_act\": \"gelu\"}", "hidden_act: delta rules have silu alone"},
+        {BAILING ", \"kda_lower_bound\": 1}", "kda_lower_bound: found 1, expected -1000 to -0.001"},
+        {BAILING ", \"head_dim\": 192}", "head_dim: expected a whole number from 1 to 128"},
         {OLMO ", \"linear_num_value_heads\": 31}",
          "linear_num_value_heads: found 31, expected a multiple of linear_num_key_heads = 30"},
         {OLMO ", \"hidden_act\": \"gelu\"}", "hidden_act: delta rules have silu alone"},
@@ -187,9 +225,8 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors),
-        cmocka_unit_test(gates_and_heads),
-        cmocka_unit_test(decays_and_positions),
+        cmocka_unit_test(tensors),         cmocka_unit_test(tensors_apart),
+        cmocka_unit_test(gates_and_heads), cmocka_unit_test(decays_and_positions),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -241,6 +241,28 @@ static enum ctw_status attend(const struct ctw_step *s, const struct parts *p,
     return ctw_keys_attend(s, keys, op, err);
 }
 
+/* Attention's output times its gate. The queries are no longer needed: the gate is there. */
+static enum ctw_status gate_heads(const struct ctw_step *s, const struct parts *p,
+                                  struct ctw_err *err)
+{
+    const struct ctw_latent *l = latent_of(s);
+    enum ctw_status st = ctw_step_product(s, CTW_P_LATENT_GATE, s->f->norm, s->f->model->hidden,
+                                          p->queries, l->n_head, err);
+    if (st != CTW_OK)
+        return st;
+    return ctw_gate(s->f->be,
+                    &(struct ctw_op_gate){.kind = l->gate,
+                                          .dtype = s->f->dtype,
+                                          .n_tok = s->chunk->n_tok,
+                                          .n_groups = l->n_head,
+                                          .size = l->head_v,
+                                          .x = p->queries,
+                                          .ldx = l->n_head,
+                                          .y = p->expanded,
+                                          .ldy = (int64_t)l->n_head * l->head_v},
+                    err);
+}
+
 static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_latent *l = latent_of(s);
@@ -257,6 +279,8 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
         st = expand(s, &p, &keys, err);
     if (st == CTW_OK)
         st = attend(s, &p, &keys, sparse, err);
+    if (st == CTW_OK && l->gate != CTW_GATE_NONE)
+        st = gate_heads(s, &p, err);
     return st == CTW_OK
                ? ctw_step_join(s, CTW_P_LATENT_O, p.expanded, (int64_t)l->n_head * l->head_v, err)
                : st;

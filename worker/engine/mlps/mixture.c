@@ -173,13 +173,23 @@ static enum ctw_status add_shared(const struct ctw_step *s, struct ctw_residual_
                : st;
 }
 
+/* x = what the experts read. Beside another branch, that is already in f->norm. */
+static enum ctw_status read_input(const struct ctw_step *s, void *x, struct ctw_err *err)
+{
+    const struct ctw_forward *f = s->f;
+    const bool own = ctw_step_rule(s, CTW_AT_EXPERTS)->present;
+    if (!s->branch->beside)
+        return ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_IN, x, err);
+    const size_t bytes = (size_t)(s->chunk->n_tok * f->model->hidden) * ctw_dtype_bytes(f->dtype);
+    return x == f->norm ? CTW_OK : ctw_device_copy(f->be, x, f->norm, bytes, err);
+}
+
 static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_mixture *m = mixture_of(s);
     void *x = m->latent ? f->norm : mixed_of(s);
-    bool own = ctw_step_rule(s, CTW_AT_EXPERTS)->present;
-    enum ctw_status st = ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_IN, x, err);
+    enum ctw_status st = read_input(s, x, err);
     if (st == CTW_OK && ctw_step_rule(s, CTW_AT_ROUTER)->present) {
         st = ctw_step_read(s, CTW_AT_ROUTER, err);
         x = f->norm;

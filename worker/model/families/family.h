@@ -306,13 +306,13 @@ struct ctw_attention_rules {
     const char *g;  /* the module self_attn.g_proj, without bias; not with gate_in_q */
     const struct ctw_qk_norms *norms;   /* NULL: none */
     const struct ctw_norm_form *v_norm; /* of value heads, without weight; NULL: none */
-    bool values_are_keys; /* no v: values are what k gives, before its norm and RoPE */
-    int64_t input;        /* columns that q, k and v read; 0: hidden */
+    bool values_are_keys;    /* no v: values are what k gives, before its norm and RoPE */
+    int64_t input;           /* columns that q, k and v read; 0: hidden */
     const char *adapters[3]; /* of q, k and v: the modules NAME.0, to the rank, and NAME.1; NULL:
                                 there are none. With CTW_QKV_SPLIT */
     int64_t adapter_rank;
-    int uses;             /* 1 + the kept keys and values that it uses instead of its own; 0: own */
-    int keeps;            /* 1 + the kept keys and values that its own become; 0: none */
+    int uses;  /* 1 + the kept keys and values that it uses instead of its own; 0: own */
+    int keeps; /* 1 + the kept keys and values that its own become; 0: none */
 };
 
 /*
@@ -329,6 +329,8 @@ struct ctw_latent_attention {
     bool q_factors; /* queries are multiplied by the model's factors (model.h) */
     bool bias;      /* of q_a_proj (q_proj has none), kv_a_proj_with_mqa and o_proj */
     struct ctw_norm_form norm; /* of latents */
+    const char *module, *out;  /* NULL: self_attn, o_proj */
+    const char *gate;          /* of each head of the output, without bias; NULL: none */
     struct ctw_indexer index;  /* sparse attention, with q_rank; chosen 0: none */
 };
 

@@ -92,7 +92,8 @@ static void describe_experts(struct ctw_config *c, int64_t i, const struct keys 
                         k->s.hidden);
 }
 
-static struct keys read_keys(struct ctw_config *c)
+/* unified: the text model of the class that has neither inputs of layers nor mixtures. */
+static struct keys read_keys(struct ctw_config *c, bool unified)
 {
     enum { NO = CTW_NULL_REFUSED };
     const struct ctw_sizes absent = {.vocab = 262144,
@@ -101,23 +102,23 @@ static struct keys read_keys(struct ctw_config *c)
                                      .n_layers = 30,
                                      .n_head = 8,
                                      .n_kv = 4,
-                                     .max_length = 131072};
+                                     .max_length = unified ? 262144 : 131072};
     struct keys k = {.s = ctw_key_sizes(c, &absent)};
     k.head = ctw_key_head_dim(c, &k.s, 256, NO);
     k.bias = ctw_key_bool(c, "attention_bias", false);
     k.norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
     k.act = ctw_key_activation(c, "hidden_activation", CTW_ACT_GELU_TANH);
-    int64_t window = ctw_key_int(c, "sliding_window", 512, NO, 1, 1 << 30);
+    int64_t window = ctw_key_int(c, "sliding_window", unified ? 1024 : 512, NO, 1, 1 << 30);
     k.windows = ctw_key_windows(c, k.s.n_layers, window, &(struct ctw_window_rule){.every = 6});
     k.full_head = ctw_key_int(c, "global_head_dim", 512, NO, 2, CTW_MAX_HEAD);
     k.full_kv = ctw_key_int(c, "num_global_key_value_heads", 0, 0, 1, 4096);
     k.k_is_v = ctw_key_bool(c, "attention_k_eq_v", false);
     k.n_shared = ctw_key_int(c, "num_kv_shared_layers", 0, NO, 0, k.s.n_layers);
     k.double_mlp = ctw_key_bool(c, "use_double_wide_mlp", false);
-    k.input = ctw_key_int(c, "hidden_size_per_layer_input", 256, NO, 0, 1 << 16);
+    k.input = unified ? 0 : ctw_key_int(c, "hidden_size_per_layer_input", 256, NO, 0, 1 << 16);
     if (k.full_kv == 0 || !k.k_is_v)
         k.full_kv = k.s.n_kv;
-    k.mixture = ctw_key_bool(c, "enable_moe_block", false);
+    k.mixture = !unified && ctw_key_bool(c, "enable_moe_block", false);
     if (k.mixture)
         k.experts = key_experts(c, &k);
     const char *both = ctw_key_string(c, "use_bidirectional_attention", "");
@@ -206,9 +207,9 @@ static void describe_inputs(struct ctw_config *c, const struct keys *k)
                       k->input);
 }
 
-static void describe(struct ctw_config *c)
+static void describe_with(struct ctw_config *c, bool unified)
 {
-    const struct keys k = read_keys(c);
+    const struct keys k = read_keys(c, unified);
     double cap = ctw_key_number(c, "final_logit_softcapping", 0, 0, 1e-6, 1e9);
     ctw_describe_model(c, &k.s,
                        &(struct ctw_model_rules){.norm = k.norm,
@@ -232,6 +233,26 @@ static void describe(struct ctw_config *c)
                             "layer_scalar", 1);
     }
 }
+
+static void describe(struct ctw_config *c)
+{
+    describe_with(c, false);
+}
+
+static void describe_unified(struct ctw_config *c)
+{
+    describe_with(c, true);
+}
+
+const struct ctw_family ctw_family_gemma4_unified = {
+    .model_type = "gemma4_unified",
+    .architecture = "Gemma4UnifiedForConditionalGeneration",
+    .wrapper = &(const struct ctw_wrapper){.text_type = "gemma4_unified_text",
+                                           .is_default = true,
+                                           .tied = true},
+    .spellings = ctw_wrapped_spellings,
+    .layers_differ = true,
+    .describe = describe_unified};
 
 const struct ctw_family ctw_family_gemma4_text = {.model_type = "gemma4_text",
                                                   .architecture = "Gemma4ForCausalLM",

@@ -9,6 +9,7 @@
     X(apertus)                                                                                     \
     X(arcee)                                                                                       \
     X(baichuan)                                                                                    \
+    X(bailing_hybrid)                                                                              \
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
     X(chatglm)                                                                                     \
@@ -19,9 +20,12 @@
     X(deepseek_v32)                                                                                \
     X(kimi_k2)                                                                                     \
     X(cohere2)                                                                                     \
+    X(cohere2_moe)                                                                                 \
     X(dots1)                                                                                       \
     X(ernie4_5)                                                                                    \
     X(ernie4_5_moe)                                                                                \
+    X(exaone_moe)                                                                                  \
+    X(exaone4_5)                                                                                   \
     X(exaone4)                                                                                     \
     X(falcon)                                                                                      \
     X(falcon_h1)                                                                                   \
@@ -31,6 +35,7 @@
     X(gemma3)                                                                                      \
     X(gemma3_text)                                                                                 \
     X(gemma4)                                                                                      \
+    X(gemma4_unified)                                                                              \
     X(gemma4_text)                                                                                 \
     X(glm)                                                                                         \
     X(glm4_moe_lite)                                                                               \
@@ -68,6 +73,7 @@
     X(mistral)                                                                                     \
     X(mixtral)                                                                                     \
     X(mpt)                                                                                         \
+    X(muse_glimmer)                                                                                \
     X(nemotron)                                                                                    \
     X(nemotron_h)                                                                                  \
     X(nemotron_nas)                                                                                \

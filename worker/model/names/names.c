@@ -322,6 +322,9 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "mlp1.",
         "vpm.",
         "resampler.",
+        "vision_embedder.",
+        "vision_adapter.",
+        "vision_projection.",
     };
     const char *rest = after(name, "model.");
     rest = rest != NULL ? rest : name;

@@ -1,8 +1,11 @@
 /* Latent attention: its builder (family.h), and its facts. */
 #include <math.h>
+#include <stdio.h>
 
 #include "worker/model/families/family.h"
 #include "worker/model/recipe/kinds.h"
+
+enum { MAX_NAME = 128 };
 
 /* The indexer's modules: a product of the queries' latent, and two products of the mixer's
  * input. */
@@ -25,11 +28,46 @@ static void describe_indexer(struct ctw_config *c, int64_t i, const struct ctw_l
     ctw_describe_norm(c, i, CTW_AT_INDEX_K, &norm, "self_attn.indexer.k_norm", x->head);
 }
 
+/* A Linear module of the attention's. */
+static void linear(struct ctw_config *c, int64_t i, const struct ctw_latent_attention *a,
+                   const char *name, const struct ctw_linear_rules *as)
+{
+    char module[MAX_NAME];
+    struct ctw_linear_rules r = *as;
+    (void)snprintf(module, sizeof(module), "%s.%s", ctw_name_or(a->module, "self_attn"), name);
+    r.module = module;
+    ctw_describe_linear(c, i, CTW_MIXER, &r);
+}
+
+static void norm(struct ctw_config *c, int64_t i, const struct ctw_latent_attention *a, int place,
+                 const char *name, int64_t n)
+{
+    char module[MAX_NAME];
+    (void)snprintf(module, sizeof(module), "%s.%s", ctw_name_or(a->module, "self_attn"), name);
+    ctw_describe_norm(c, i, place, &a->norm, module, n);
+}
+
+static void describe_queries(struct ctw_config *c, int64_t i, const struct ctw_latent_attention *a)
+{
+    const int64_t hidden = c->model->hidden, q = a->n_head * (a->nope + a->rope);
+    if (a->q_rank == 0) {
+        linear(c, i, a, "q_proj",
+               &(struct ctw_linear_rules){CTW_P_Q_B, CTW_M_LATENT_Q, 0, NULL, q, hidden});
+        return;
+    }
+    linear(c, i, a, "q_a_proj",
+           &(struct ctw_linear_rules){CTW_P_LATENTS, CTW_M_Q_A, a->bias ? CTW_V_Q_A_BIAS : 0, NULL,
+                                      a->q_rank, hidden});
+    norm(c, i, a, CTW_AT_Q_A, "q_a_layernorm", a->q_rank);
+    linear(c, i, a, "q_b_proj",
+           &(struct ctw_linear_rules){CTW_P_Q_B, CTW_M_Q_B, 0, NULL, q, a->q_rank});
+}
+
 void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
                                    const struct ctw_latent_attention *a)
 {
     struct ctw_latent *l = &ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_latent)->latent;
-    int64_t hidden = c->model->hidden, head = a->nope + a->rope, q = a->n_head * head;
+    int64_t hidden = c->model->hidden, head = a->nope + a->rope;
     l->n_head = (int)a->n_head;
     l->head = (int)head;
     l->head_v = (int)a->head_v;
@@ -38,39 +76,30 @@ void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
     l->kv_rank = a->kv_rank;
     l->rope = a->rope_index;
     l->q_factors = a->q_factors;
+    l->gate = a->gate != NULL ? CTW_GATE_SIGMOID : CTW_GATE_NONE;
     l->index = a->index;
     if (a->index.shared)
         l->index = (struct ctw_indexer){.chosen = a->index.chosen, .shared = true};
     c->model->shares_choices |= a->index.shared;
     l->scale = (float)(a->scale != 0 ? a->scale : 1 / sqrt((double)head));
-    if (a->q_rank != 0) {
-        ctw_describe_linear(c, i, CTW_MIXER,
-                            &(struct ctw_linear_rules){CTW_P_LATENTS, CTW_M_Q_A,
-                                                       a->bias ? CTW_V_Q_A_BIAS : 0,
-                                                       "self_attn.q_a_proj", a->q_rank, hidden});
-        ctw_describe_norm(c, i, CTW_AT_Q_A, &a->norm, "self_attn.q_a_layernorm", a->q_rank);
-        ctw_describe_linear(c, i, CTW_MIXER,
-                            &(struct ctw_linear_rules){CTW_P_Q_B, CTW_M_Q_B, 0,
-                                                       "self_attn.q_b_proj", q, a->q_rank});
-    } else {
-        ctw_describe_linear(c, i, CTW_MIXER,
-                            &(struct ctw_linear_rules){CTW_P_Q_B, CTW_M_LATENT_Q, 0,
-                                                       "self_attn.q_proj", q, hidden});
-    }
-    ctw_describe_linear(
-        c, i, CTW_MIXER,
-        &(struct ctw_linear_rules){CTW_P_LATENTS, CTW_M_KV_A, a->bias ? CTW_V_KV_A_BIAS : 0,
-                                   "self_attn.kv_a_proj_with_mqa", a->kv_rank + a->rope, hidden});
+    describe_queries(c, i, a);
+    linear(c, i, a, "kv_a_proj_with_mqa",
+           &(struct ctw_linear_rules){CTW_P_LATENTS, CTW_M_KV_A, a->bias ? CTW_V_KV_A_BIAS : 0,
+                                      NULL, a->kv_rank + a->rope, hidden});
     if (a->index.chosen > 0 && !a->index.shared)
         describe_indexer(c, i, a);
-    ctw_describe_norm(c, i, CTW_AT_KV_A, &a->norm, "self_attn.kv_a_layernorm", a->kv_rank);
-    ctw_describe_linear(c, i, CTW_MIXER,
-                        &(struct ctw_linear_rules){CTW_P_KV_B, CTW_M_KV_B, 0, "self_attn.kv_b_proj",
-                                                   a->n_head * (a->nope + a->head_v), a->kv_rank});
-    ctw_describe_linear(c, i, CTW_MIXER,
-                        &(struct ctw_linear_rules){
-                            CTW_P_LATENT_O, CTW_M_LATENT_O, a->bias ? CTW_V_LATENT_O_BIAS : 0,
-                            "self_attn.o_proj", hidden, a->n_head * a->head_v});
+    norm(c, i, a, CTW_AT_KV_A, "kv_a_layernorm", a->kv_rank);
+    linear(c, i, a, "kv_b_proj",
+           &(struct ctw_linear_rules){CTW_P_KV_B, CTW_M_KV_B, 0, NULL,
+                                      a->n_head * (a->nope + a->head_v), a->kv_rank});
+    linear(c, i, a, ctw_name_or(a->out, "o_proj"),
+           &(struct ctw_linear_rules){CTW_P_LATENT_O, CTW_M_LATENT_O,
+                                      a->bias ? CTW_V_LATENT_O_BIAS : 0, NULL, hidden,
+                                      a->n_head * a->head_v});
+    if (a->gate != NULL)
+        linear(c, i, a, a->gate,
+               &(struct ctw_linear_rules){CTW_P_LATENT_GATE, CTW_M_LATENT_GATE, 0, NULL, a->n_head,
+                                          hidden});
 }
 
 /* ---- facts -------------------------------------------------------------------------------- */

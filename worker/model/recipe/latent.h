@@ -14,12 +14,13 @@ enum {
     CTW_M_KV_A,     /* to the keys' and values' latent, and the part of keys that turns */
     CTW_M_KV_B,     /* from the latent to the keys' own parts and the values */
     CTW_M_LATENT_O,
-    CTW_M_INDEX_Q,      /* the indexer: from the queries' latent to its queries, */
-    CTW_M_INDEX_K,      /* to its keys, */
-    CTW_M_INDEX_WEIGHTS /* to the weights of its heads */
+    CTW_M_INDEX_Q,       /* the indexer: from the queries' latent to its queries, */
+    CTW_M_INDEX_K,       /* to its keys, */
+    CTW_M_INDEX_WEIGHTS, /* to the weights of its heads */
+    CTW_M_LATENT_GATE    /* of attention's output */
 };
 /* CTW_P_LATENTS: all products of the branch's input, without queries that have no latent */
-enum { CTW_P_LATENTS, CTW_P_LATENT_O, CTW_P_Q_B, CTW_P_KV_B, CTW_P_INDEX_Q };
+enum { CTW_P_LATENTS, CTW_P_LATENT_O, CTW_P_Q_B, CTW_P_KV_B, CTW_P_INDEX_Q, CTW_P_LATENT_GATE };
 enum { CTW_AT_Q_A = CTW_AT_OWN, CTW_AT_KV_A, CTW_AT_INDEX_K };
 enum { CTW_V_Q_A_BIAS = CTW_V_OWN, CTW_V_KV_A_BIAS, CTW_V_LATENT_O_BIAS };
 
@@ -37,9 +38,11 @@ struct ctw_latent {
     int turning;
     int64_t q_rank; /* elements of the queries' latent; 0: none */
     int64_t kv_rank;
-    int rope;       /* index into the model's rope[]; -1: none */
-    bool q_factors; /* queries are multiplied by the model's q_factor of their position */
-    float scale;    /* of q k^T */
+    int rope;                /* index into the model's rope[]; -1: none */
+    bool q_factors;          /* queries are multiplied by the model's q_factor of their position */
+    float scale;             /* of q k^T */
+    enum ctw_gate_kind gate; /* of each head of attention's output, by the product
+                                CTW_P_LATENT_GATE of what the branch reads */
     struct ctw_indexer index;
     struct ctw_head_inputs inputs;
 };
