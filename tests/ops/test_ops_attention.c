@@ -283,7 +283,7 @@ static void cuts_change_no_bit(void **state)
                 buf_close(&got);
                 ctw_backend_close(more);
             }
-            for (int64_t cut = 1; cut < N; cut += SPARSE * (strcmp(v, "c") == 0 ? 50 : 2)) {
+            for (int64_t cut = 1; cut < N; cut += SPARSE * (strcmp(v, "c") == 0 ? 50 : 3)) {
                 struct problem a = p;
                 struct buf got = buf_copy(&p.out, 0);
                 a.op.seqs = a.seqs;

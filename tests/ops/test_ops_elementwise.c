@@ -448,7 +448,7 @@ static void wrong_calls_are_refused(void **state)
 static void scratch_is_as_promised(void **state)
 {
     (void)state;
-    enum { N_TOK = 300 / THIN, MAX_K = 700, HEADS = 6, HEAD = 112, VOCAB = 3001 };
+    enum { N_TOK = 300 / SPARSE, MAX_K = 700, HEADS = 6, HEAD = 112, VOCAB = 3001 };
     for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
         if (!ctw_cpu_variants[v]->runs_here())
             continue;
