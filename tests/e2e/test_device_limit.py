@@ -11,7 +11,7 @@ from worker_cases import until
 MODELS = {"deep": DEEP, "int4": ("qwen2", "w4a16_g32_asym", {})}
 CHECKPOINTS = Checkpoints(MODELS)
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
-MANY = random_pairs(40, seed=7)
+MANY = random_pairs(w.repeats(40), seed=7)
 MIB = 1 << 20
 
 

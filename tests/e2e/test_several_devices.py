@@ -61,18 +61,17 @@ class SeveralDevices(unittest.TestCase):
 
     def test_memory_of_shards(self):
         """Two GPUs hold little more than half of the weights each: planned, and taken (the GPUs have no more)."""
-        note = score("many", "--devices", "0,1", "--placement", "sharded").stderr
+        note = score("many", "--devices", "0,1", "--placement", "sharded", pairs=MANY[:1]).stderr
         size = os.path.getsize(model("many") + "/model.safetensors")
         with server("--devices", "0,1", "--placement", "sharded", models=("many",)) as a:
             m = json.loads(a.command("info", "--json").stdout)["models"][0]
         self.assertLess(m["weights_memory"], 0.52 * size, note)
-        want = score("many", "--backend", "cpu").stdout
-        memory = int(0.52 * size) + (2 << 20)
-        done = score("many", "--devices", "0,1", "--placement", "sharded", "--pass-tokens", 64, "--memory-limit", "2MiB",
-                     memory=memory)
+        pairs = MANY[:w.repeats(len(MANY))]
+        want = score("many", "--backend", "cpu", pairs=pairs).stdout
+        options = ("--devices", "0,1", "--placement", "sharded", "--pass-tokens", 64, "--memory-limit", "2MiB")
+        done = score("many", *options, pairs=pairs, memory=int(0.52 * size) + (2 << 20))
         self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
-        done = score("many", "--devices", "0,1", "--placement", "sharded", "--pass-tokens", 64, "--memory-limit", "2MiB",
-                     memory=int(0.5 * size))
+        done = score("many", *options, pairs=pairs, memory=int(0.5 * size))
         self.assertEqual(done.returncode, 71, done.stderr)
 
     def test_wrong_lists(self):

@@ -123,6 +123,11 @@ def sanitizers(program):
     return re.search(r"^CTW_SANITIZE:STRING=(.*)$", (folder / "CMakeCache.txt").read_text(), re.MULTILINE)[1]
 
 
+def repeats(n, program=None):
+    """How many of n rounds that differ in numbers alone: a build with a sanitizer runs a third of them."""
+    return max(1, n // 3) if sanitizers(program or FAKE) else n
+
+
 class Refused(Exception):
     def __init__(self, error):
         super().__init__(f"{error['code']}: {error['message']}")

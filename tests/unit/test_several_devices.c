@@ -560,7 +560,7 @@ static void lack_of_host_memory(void **state)
     struct scores s;
     struct ctw_err err;
     int64_t n_ok = 0;
-    for (int64_t n = 1; n_ok < 3; n += 7) {
+    for (int64_t n = 1; n_ok < 3; n += 7 * STEP_NUMBER) {
         struct ctw_engine *e = NULL;
         ctw_mem_fail_at(n);
         st = try_open(&e, "0-1", (struct ctw_engine_options){.pass_tokens = 30}, &err);

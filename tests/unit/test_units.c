@@ -25,7 +25,9 @@
 enum { N_DECODERS = 4, WIDE = 40000, PARTS = 3, N_TOK = 9, MAX_GPUS = 8, MOST_MATRICES = 64 };
 
 /* Sanitizers look at threads and memory, which more tokens do not change. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__)
+enum { N_SEQS = 4 };
+#elif defined(__SANITIZE_ADDRESS__)
 enum { N_SEQS = 8 };
 #else
 enum { N_SEQS = 20 };
