@@ -69,7 +69,8 @@ static void rows_are_multiplied(void **state)
                                    .ldy = dim + rng_below(3)};
         struct buf x = buf_random(dtype, MORE * op.ldx, 1, 2 * (size_t)rng_below(9));
         op.x = x.p;
-        double *want = malloc((size_t)(ROWS * dim) * 2 * sizeof(double)), *bound = want + ROWS * dim;
+        double *want = malloc((size_t)(ROWS * dim) * 2 * sizeof(double)),
+               *bound = want + ROWS * dim;
         assert_non_null(want);
         for (int64_t e = 0; e < ROWS * dim; e++) {
             int64_t row = e / dim, at = e % dim / size * size, o = e % size;

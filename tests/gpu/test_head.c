@@ -1,9 +1,8 @@
 /*
- * ctw_head() with its logits stored, and ctw_divergence(), on the GPU: the same bits as without
- * logits, the definition in double, equal bits regardless of the other rows; rates. Run it like
- * test_linear.c. CTW_TEST_RATES=0 skips the rates.
+ * ctw_head() with its logits stored, on the GPU: the same bits as without logits, the definition in
+ * double; rates of a comparison's operations. Run it like test_linear.c. CTW_TEST_RATES=0 skips the
+ * rates.
  */
-#include "divergence_problem.h"
 #include "gpu_device.h"
 
 /* ---- the head ----------------------------------------------------------------------------- */
@@ -226,136 +225,6 @@ static void storing_logits_changes_no_bit(void **state)
     }
 }
 
-/* ---- the divergence ----------------------------------------------------------------------- */
-
-/* Rows row0 .. row0+n-1, on the GPU. */
-static struct buf divergence_run(const struct problem *p, struct ctw_backend *be, int64_t row0,
-                                 int64_t n)
-{
-    const struct side *const sides[2] = {&p->model, &p->reference};
-    struct buf got = buf_open((size_t)n * sizeof(struct ctw_divergence_result), 0);
-    struct dev out = dev_open(be, got.p, got.bytes, 0), logits[2], norms[2];
-    struct ctw_logits l[2];
-    for (int i = 0; i < 2; i++) {
-        logits[i] = dev_open(be, sides[i]->logits.p, sides[i]->logits.bytes, 0);
-        norms[i] = dev_open(be, sides[i]->norms.p, sides[i]->norms.bytes, 0);
-        l[i] = sides[i]->l;
-        l[i].logits = (const float *)(void *)logits[i].p + row0 * l[i].ld;
-        l[i].norms = (const struct ctw_head_norm *)(void *)norms[i].p + row0;
-    }
-    const struct ctw_op_divergence op = {n, l[0], l[1], (void *)out.p};
-    OK(ctw_divergence(be, &op, &last_err));
-    dev_read(&out, got.p);
-    dev_close(&out);
-    for (int i = 0; i < 2; i++) {
-        dev_close(&logits[i]);
-        dev_close(&norms[i]);
-    }
-    return got;
-}
-
-static void divergences_agree_with_the_definition(void **state)
-{
-    (void)state;
-    static const int64_t vocabularies[][2] = {{1, 1},       {2, 2},         {3, 5},
-                                              {33, 33},     {257, 257},     {1000, 1024},
-                                              {4099, 4096}, {16399, 16399}, {50257, 50304}};
-    static const float noises[] = {1e-4f, 0.01f, 0.3f, 4};
-    struct ctw_backend *be = gpu("general");
-    for (size_t s = 0; s < CTW_COUNT(vocabularies); s++) {
-        for (size_t k = 0; k < CTW_COUNT(noises); k++) {
-            char what[96];
-            int64_t model = vocabularies[s][0], reference = vocabularies[s][1];
-            struct problem p = problem_open(3, model, reference, k % 2 == 0 ? 3 : 0.5f, noises[k]);
-            struct problem same = {3, p.model, p.model};
-            struct buf got = divergence_run(&p, be, 0, 3), zero = divergence_run(&same, be, 0, 3);
-            snprintf(what, sizeof(what), "%" PRId64 " and %" PRId64 " ids, noise %g", model,
-                     reference, (double)noises[k]);
-            compare(&p, got.p, what);
-            for (int t = 0; t < 3; t++) {
-                const struct ctw_divergence_result *r = (struct ctw_divergence_result *)zero.p + t;
-                assert_true(r->kl == 0);
-                assert_true(r->kl_reverse == 0);
-                assert_true(r->tv == 0);
-                assert_int_equal(r->overlap5, model < 5 ? model : 5);
-                struct buf one = divergence_run(&p, be, t, 1);
-                assert_memory_equal(one.p, (struct ctw_divergence_result *)got.p + t, one.bytes);
-                buf_close(&one);
-            }
-            buf_close(&got);
-            buf_close(&zero);
-            problem_close(&p);
-        }
-    }
-    printf("ok: divergences within 5e-6, of equal logits 0; a row alone and among others: the same "
-           "bits\n");
-    ctw_backend_close(be);
-}
-
-/* Many equal logits, and the largest of a row all in one thread's columns. */
-static void ties_go_to_the_lowest_ids(void **state)
-{
-    (void)state;
-    enum { VOCAB = 9001 };
-    struct ctw_backend *be = gpu("general");
-    for (int round = 0; round < 60; round++) {
-        struct problem p = problem_open(1, VOCAB, VOCAB, 0, 0);
-        float *x = p.reference.logits.p, *y = p.model.logits.p;
-        for (int64_t n = 0; n < VOCAB; n++) {
-            x[n] = (float)rng_below(1 + round % 3);
-            y[n] = rng_below(4) == 0 ? (float)rng_below(3) : x[n];
-        }
-        for (int n = 0; n < round % 9; n++)
-            y[round % 2 == 0 ? rng_below(VOCAB) : 40 + n % 4 + n / 4 * 2048] = 5;
-        set_norms(&p.model, 1);
-        set_norms(&p.reference, 1);
-        struct buf got = divergence_run(&p, be, 0, 1);
-        compare(&p, got.p, "ties");
-        buf_close(&got);
-        problem_close(&p);
-    }
-    ctw_backend_close(be);
-}
-
-static void what_is_not_finite_is_seen(void **state)
-{
-    (void)state;
-    enum { VOCAB = 5000 };
-    struct ctw_backend *be = gpu("general");
-    struct problem p = problem_open(6, VOCAB, VOCAB, 2, 0.1f);
-    struct buf before = divergence_run(&p, be, 0, 6);
-    float *x = p.reference.logits.p, *y = p.model.logits.p;
-    const int64_t ld = p.model.l.ld;
-    x[3] = y[3] = -INFINITY;
-    y[ld + 300] = -INFINITY;
-    x[2 * ld + 4690] = -INFINITY;
-    x[3 * ld + 5] = NAN;
-    y[4 * ld + 4999] = INFINITY;
-    set_norms(&p.model, 5); /* row 5 stays as it is */
-    set_norms(&p.reference, 5);
-    struct buf got = divergence_run(&p, be, 0, 6);
-    const struct ctw_divergence_result *r = got.p;
-    assert_true(isfinite(r[0].kl));
-    assert_true(isfinite(r[0].kl_reverse));
-    assert_true(isfinite(r[0].tv));
-    assert_true(isinf(r[1].kl));
-    assert_true(isfinite(r[1].kl_reverse));
-    assert_true(isfinite(r[1].tv));
-    assert_true(isfinite(r[2].kl));
-    assert_true(isinf(r[2].kl_reverse));
-    assert_true(isfinite(r[2].tv));
-    for (int t = 3; t <= 4; t++) {
-        assert_true(isnan(r[t].kl));
-        assert_true(isnan(r[t].kl_reverse));
-        assert_true(isnan(r[t].tv));
-    }
-    assert_memory_equal(&r[5], (struct ctw_divergence_result *)before.p + 5, sizeof(r[5]));
-    buf_close(&before);
-    buf_close(&got);
-    problem_close(&p);
-    ctw_backend_close(be);
-}
-
 /* ---- rates -------------------------------------------------------------------------------- */
 
 enum { ROWS = 512, VOCAB = 128256, K = 4096 }; /* of an 8B model */
@@ -473,14 +342,55 @@ static void rates(void **state)
     }
 }
 
+/* Of four windows of an 8B model. */
+static void rate_of_differences(void **state)
+{
+    (void)state;
+    enum { SEQS = 4, TOKENS = 2047, DIM = 4096, TIMES = 200 };
+    const char *wanted = getenv("CTW_TEST_RATES");
+    if (wanted != NULL && strcmp(wanted, "0") == 0)
+        return;
+    struct ctw_backend *be = gpu("general");
+    int64_t start[SEQS + 1], n_rows = SEQS * TOKENS;
+    for (int64_t i = 0; i <= SEQS; i++)
+        start[i] = i * TOKENS;
+    struct dev starts = dev_open(be, start, sizeof(start), 0);
+    struct dev x = dev_random(be, CTW_F32, n_rows * DIM), y = dev_random(be, CTW_F32, n_rows * DIM);
+    struct dev rows = dev_random(be, CTW_F32, n_rows * 8), out = dev_random(be, CTW_F32, SEQS * 12);
+    struct dev channels = dev_random(be, CTW_F32, SEQS * ctw_difference_blocks(DIM) * 4);
+    const struct ctw_op_difference op = {.n_seqs = SEQS,
+                                         .n_rows = n_rows,
+                                         .dim = DIM,
+                                         .start = (const void *)starts.p,
+                                         .x = (const void *)x.p,
+                                         .y = (const void *)y.p,
+                                         .rows = (void *)rows.p,
+                                         .channels = (void *)channels.p,
+                                         .out = (void *)out.p};
+    double from = 0;
+    for (int i = -3; i < TIMES; i++) {
+        if (i == 0) {
+            OK(ctw_backend_sync(be, &last_err));
+            from = now_s();
+        }
+        OK(ctw_difference(be, &op, &last_err));
+    }
+    OK(ctw_backend_sync(be, &last_err));
+    double s = (now_s() - from) / TIMES;
+    printf("difference of [%d, %d]: %.1f us, %.0f GB/s\n", (int)n_rows, DIM, 1e6 * s,
+           4e-9 * (double)(n_rows * DIM * sizeof(float)) / s);
+    struct dev *const all[] = {&starts, &x, &y, &rows, &channels, &out};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        dev_close(all[i]);
+    ctw_backend_close(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(storing_logits_changes_no_bit),
-        cmocka_unit_test(divergences_agree_with_the_definition),
-        cmocka_unit_test(ties_go_to_the_lowest_ids),
-        cmocka_unit_test(what_is_not_finite_is_seen),
         cmocka_unit_test(rates),
+        cmocka_unit_test(rate_of_differences),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);
 }
