@@ -71,22 +71,21 @@ def data_folder(variable, name):
     return folder.resolve() if folder.is_dir() else None
 
 
-def build_steps(preset, targets=()):
+def build_steps(preset, targets=("all", "invariance")):
     configure = Step(["cmake", "--preset", preset, "-DCTW_CUDA=OFF"])  # the stage cuda builds the GPU backend
-    build = ["cmake", "--build", "--preset", preset, "-j", JOBS]
-    return [configure, Step(build), *(Step([*build, "--target", t]) for t in targets)]
+    return [configure, Step(["cmake", "--build", "--preset", preset, "-j", JOBS, "--target", *targets])]
 
 
-def sanitizer_stage(name, about, ctest_options, left_out, environment):
+def sanitizer_stage(name, about, ctest_options, left_out, environment, targets=("all", "invariance")):
     """The unit tests, the protocol tests and a few scores in a build with a sanitizer. `left_out`: files of tests/e2e."""
     worker, fake = BUILD / name / "worker/ctworker", BUILD / name / "tests/fake_worker"
     env = environment | {"CTW_FAKE_WORKER": str(fake), "CTW_TEST_PATIENCE": "3"}
     return Stage(name, about, [
-        *build_steps(name, ["invariance"]),
+        *build_steps(name, targets),
         Step(["ctest", "--preset", name, "-j", JOBS, *ctest_options], "ctest", env),
         Step([*E2E, *(f"--ignore=tests/e2e/{x}.py" for x in left_out)], "pytest", env),
-        Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", "qwen3", "--worker",
-              worker], "lines", env),
+        Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", "qwen3", "--one-config",
+              "--worker", worker], "lines", env),
         Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
               "1"], env=env),
     ], needs=("tiny",), quick=False, limit_s=1800)
@@ -129,12 +128,12 @@ def cuda_stage(all_architectures):
     # optimisation out, which takes most of the time.
     fast = " -Ofc=max" if (int(version[1]), int(version[2])) >= (12, 9) else ""
     flags = [f"-DCMAKE_{x}_FLAGS_RELWITHDEBINFO=-O1 -DNDEBUG{f}" for x, f in (("C", ""), ("CUDA", fast))]
-    chosen, told = f"-DCTW_CUDA_ARCHITECTURES={TWO_ARCHITECTURES}", f"sm_{TWO_ARCHITECTURES}"
+    chosen, told = [f"-DCTW_CUDA_ARCHITECTURES={TWO_ARCHITECTURES}", "-DCTW_TEST_ARCHITECTURES=90a"], f"sm_{TWO_ARCHITECTURES}"
     if all_architectures:
-        chosen, told = "-UCTW_CUDA_ARCHITECTURES", "all architectures"
+        chosen, told = ["-UCTW_CUDA_ARCHITECTURES", "-UCTW_TEST_ARCHITECTURES"], "all architectures"
     return Stage("cuda", about, [
         Step(["cmake", "-S", ROOT, "-B", build, "-DCTW_CUDA=ON", "-DCTW_TESTS=ON", "-DCTW_WERROR=ON",
-              f"-DCMAKE_CUDA_COMPILER={nvcc}", chosen, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", *flags]),
+              f"-DCMAKE_CUDA_COMPILER={nvcc}", *chosen, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", *flags]),
         Step(["cmake", "--build", build, "-j", JOBS, "--target", "ctworker_cuda", "gpu_tests"]),
         Step([*PYTEST, "tests/gpu/test_drivers.py", "tests/gpu/test_build.py"], "pytest",
              {"CTW_CUDA_BUILD": build}),
@@ -151,7 +150,7 @@ def stages(all_architectures=False):
             Step([PY, "tests/tools/python_docs.py", "--snippets", BUILD / "snippets"], env={"PYTHONPATH": ROOT / "harness_adapter/src"}),
             Step([PY, "-m", "mypy", BUILD / "snippets"])], needs=()),
         Stage("build", "warnings are errors; installs", [
-            *build_steps("ci", ["invariance"]),
+            *build_steps("ci"),
             Step(["cmake", "--install", "build/ci", "--prefix", BUILD / "ci-install"]),
             Step([BUILD / "ci-install/bin/ctworker", "--version"])], needs=(), limit_s=1800),
         Stage("unit", "unit tests, kernels against definitions, queue, short fuzzing",
@@ -164,9 +163,11 @@ def stages(all_architectures=False):
         golden_stage(),
         cuda_stage(all_architectures),
         # Not the operations: one by one they take minutes, and the scores of this stage run all of them. What test_exchange and
-        # test_compare_layers add to the threads of test_compare are numbers.
-        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers)$"], NOT_OURS + ONE_THREAD, {
-            "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"}),
+        # test_compare_layers add to the threads of test_compare are numbers, test_store_faults to those of test_store files.
+        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers|store_faults)$"],
+                        NOT_OURS + ONE_THREAD, {
+            "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"},
+            targets=("ctworker", "fake_worker", "ctw_fake_device", "unit_tests", "service_tests", "invariance")),
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], NOT_OURS, {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),

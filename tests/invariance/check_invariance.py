@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A sequence's score has the same bits alone or with others, in any order, with any chunk size, pass
-size and number of threads: on the best CPU variant, and on one of the others, which take turns.
+size and number of threads: on the best CPU variant, and on every other checkpoint on one of the others, which take turns.
 
     check_invariance.py --tiny DIR --program PATH --worker PATH --scratch DIR
 
@@ -83,10 +83,10 @@ def compare_wide(worker, folder, variant, seed):
 
 
 def turn_of(variants, i):
-    """The best variant, and one of the others, which take turns: a family's or a format's other checkpoints meet the
-    rest, and the next seed changes the turns."""
+    """The best variant, and on every other checkpoint one of the others, which take turns: a family's or a format's
+    other checkpoints meet the rest, and the next seed changes the turns."""
     *others, best = [v for v in variants if v != "c"] or ["c"]
-    return [best, *others[i % len(others):][:1]] if others else [best]
+    return [best, *others[i // 2 % len(others):][:1]] if others and i % 2 == 0 else [best]
 
 
 def run_program(program, folder, variant, seed, rounds):

@@ -108,7 +108,7 @@ class TestRun:
         (folder / "text.txt").write_text(" ".join(str(i * i) for i in range(400)))
         methods = "methods: [{method: gptq-2048, text: text.txt, window: 64, stride: 64}]\n"
         killed = Killed(TWO + methods, folder, limit_s=300, seed=5)
-        killed.run(6)
+        killed.run(4)
 
     @staticmethod
     def running(folder: Path) -> str:
