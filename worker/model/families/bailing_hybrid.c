@@ -5,7 +5,6 @@
  */
 #include "worker/model/families/kda_keys.h"
 
-
 static const struct ctw_delta_names names = {.module = "attention", .a = "f", .out = "dense"};
 
 static struct ctw_delta_rule key_delta(struct ctw_config *c, const struct ctw_sizes *s)
