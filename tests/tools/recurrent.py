@@ -154,14 +154,14 @@ def short_conv(m, hidden):
 
 
 def values(kind, shape, uniform, normal):
-    """float32 contents as trained models have them: decays between 0.2 and 1 - 1e-3 of a step. uniform, normal: draw a shape."""
+    """Contents as trained models have them: a step keeps between 0.2 and 0.999 of the state. uniform, normal: draws of the shape."""
     if kind == "taps":
-        return normal(shape) * np.float32(0.7 / np.sqrt(shape[-1]))
+        return normal * np.float32(0.7 / np.sqrt(shape[-1]))
     if kind == "skip":
-        return 1 + np.float32(0.2) * normal(shape)
+        return 1 + np.float32(0.2) * normal
     if kind == "decay":
-        return np.log(1 + 15 * uniform(shape))
+        return np.log(1 + 15 * uniform)
     if kind == "decays":  # of state n: n + 1, as the class initialises them
-        return np.log(np.broadcast_to(np.arange(1, shape[-1] + 1, dtype=np.float32), shape) * (1 + np.float32(0.1) * normal(shape)))
-    time = np.exp(np.log(1e-3) + np.log(1e2) * uniform(shape))
+        return np.log(np.broadcast_to(np.arange(1, shape[-1] + 1, dtype=np.float32), shape) * (1 + np.float32(0.1) * normal))
+    time = np.exp(np.log(1e-3) + np.log(1e2) * uniform)
     return time + np.log(-np.expm1(-time))  # softplus gives `time`

@@ -101,8 +101,8 @@ def tensors(c):
     for name, shape, kind in recipe.tensors(families.describe(c)):
         short = kind.removeprefix("wide ")
         if short in recurrent.KINDS:
-            yield name, shape, kind, recurrent.values(short, shape, lambda s: rng.random(s, np.float32),
-                                                      lambda s: rng.standard_normal(s, np.float32))
+            yield name, shape, kind, recurrent.values(short, shape, rng.random(shape, np.float32),
+                                                      rng.standard_normal(shape, np.float32))
         elif short in means:
             yield name, shape, kind, means[short]
         else:
