@@ -147,9 +147,12 @@ def test_the_limit_of_recurrent_shapes():
     ("qwen3-next-80b-a3b", "fp8_block", 4)])
 def test_recurrent_shapes_open(tmp_path, shape, fmt, layers):
     folder = gpu_programs.make_checkpoint(tmp_path / "m", shape, fmt, "--layers", str(layers), "--holes")
-    done = subprocess.run([real_worker.WORKER, "inspect", "--backend", "cpu", folder], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"layers        {layers}," in done.stdout
+    for options in (["--backend", "cpu"], ["--devices", "2", "--device-memory", "80GiB"]):
+        done = subprocess.run([real_worker.WORKER, "inspect", *options, folder], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"layers        {layers}," in done.stdout
+    assert re.search(r"weights: resident, .* on each device\n", done.stdout), done.stdout
+    assert re.search(r"weights: about \d+ tokens/s on all devices together", done.stdout), done.stdout
 
 
 def test_windows_have_fewer_pairs():
