@@ -35,7 +35,7 @@ SHAPES = {
     "qwen3-next-80b-a3b": _qwen("qwen3_next", "Qwen3NextForCausalLM", 2048, 48, 16, 2, 32, 151936, intermediate_size=5120,
                                 **_experts(512, 10, 512)),
     # No published model: for a CPU.
-    "like-qwen3.5-300m": _qwen("qwen3_5_text", "Qwen3_5ForCausalLM", 768, 24, 6, 2, 12, 32768, intermediate_size=2048, head_dim=128,
+    "like-qwen3.5-300m": _qwen("qwen3_5_text", "Qwen3_5ForCausalLM", 768, 24, 6, 2, 12, 65536, intermediate_size=2688, head_dim=128,
                                linear_num_key_heads=6, tie_word_embeddings=True),
     "nemotron-3-nano-30b-a3b": {
         "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "hidden_size": 2688, "num_hidden_layers": 52,
