@@ -192,15 +192,15 @@ def check(ctworker, path):
     if not quantization and os.path.exists(modelopt):
         with open(modelopt, encoding="utf-8") as f:
             quantization = json.load(f)["quantization"]
-    inside = kind in families.TEXTS and "text_config" in config
-    text = config["text_config"] if inside else config
+    inside = families.text_key(config) if kind in families.TEXTS else None
+    text = config[inside] if inside else config
     ours = kind in OPEN
     quantization = quantization or text.get("quantization_config")
     formatted = bool(quantization) or any(config.get(key) for key in FORMAT_KEYS)
     small, shapes = config, []
     for n_layers in LAYERS if ours else ():
         small = shrink(text, n_layers)
-        small = dict(config, text_config=small) if inside else small
+        small = config | {inside: small} if inside else small
         # quantised files have a module for each expert, but for gpt-oss'
         names = [".experts.0.down_proj."] if formatted and kind != "gpt_oss" else []
         tensors = list(recipe.tensors(families.describe(small, names)))
