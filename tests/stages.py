@@ -116,7 +116,7 @@ def golden_stage():
         Step([PY, "tests/golden/check_scores.py", "--golden", golden, families, newest], "lines"),
         Step([PY, "tests/golden/check_activations.py", "--golden", golden], "lines"),
         rotated,
-        Step([PY, "tests/golden/check_reference.py", golden, families], "lines")])
+        Step([PY, "tests/golden/check_reference.py", golden, families, newest], "lines")])
 
 
 def cuda_stage(all_architectures):

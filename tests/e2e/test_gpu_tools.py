@@ -19,6 +19,7 @@ import gpu_faults  # noqa: E402
 import gpu_programs  # noqa: E402
 import gpu_several  # noqa: E402
 import gpu_streaming  # noqa: E402
+import real_worker  # noqa: E402
 import tiny_checkpoint  # noqa: E402
 
 
@@ -28,7 +29,7 @@ def ask(program, *args):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("shape", ["llama-8b", "llama-1b", "qwen3-32b"])
+@pytest.mark.parametrize("shape", ["llama-8b", "llama-1b", "qwen3-32b", "qwen3.5-27b"])
 def test_a_bench_is_planned_without_a_gpu(shape):
     code, out, _ = ask("bench", "--plan", "--shape", shape, "--parts",
                        "limit,data,ours,memory,mix,load,peerload,head,stages")
@@ -85,7 +86,9 @@ def test_predictions_follow_the_work():
 
 
 @pytest.mark.parametrize("shape, fmt", [*(("llama-1b", f) for f in ("bf16", "w4a16", "nvfp4", "w3a16", "w4a16_asym", "gptq", "awq")),
-                                        ("phi-4", "w4a16"), ("gemma3-270m", "w4a16"), ("gemma3-270m", "nvfp4")])
+                                        ("phi-4", "w4a16"), ("gemma3-270m", "w4a16"), ("gemma3-270m", "nvfp4"),
+                                        ("like-qwen3.5-300m", "w4a16"), ("like-qwen3.5-300m", "fp8_block"),
+                                        ("nemotron-3-nano-30b-a3b", "fp8")])
 def test_stored_bytes_are_what_is_written(tmp_path, shape, fmt):
     folder = gpu_programs.make_checkpoint(tmp_path / "m", shape, fmt, "--layers", "1", "--vocab", "64")
     config = json.loads((folder / "config.json").read_text())
@@ -111,7 +114,9 @@ def test_a_checkpoint_serves_both_kinds_of_activations():
 
 def test_parameters_of_published_shapes():
     """Within 2 % of what their makers name."""
-    for shape, billions in (("gemma3-270m", 0.268), ("gemma3-27b", 27.0), ("phi-4", 14.66), ("mistral-large-123b", 122.6)):
+    for shape, billions in (("gemma3-270m", 0.268), ("gemma3-27b", 27.0), ("phi-4", 14.66), ("mistral-large-123b", 122.6),
+                            ("qwen3.5-27b", 26.9), ("qwen3.5-35b-a3b", 34.7), ("nemotron-3-nano-30b-a3b", 31.6),
+                            ("qwen3-next-80b-a3b", 79.7)):
         assert plan.stored_bytes(plan.config_of(shape), "bf16") / 2e9 == pytest.approx(billions, rel=0.02), shape
 
 
@@ -124,6 +129,30 @@ def test_the_limit_of_a_shape():
     assert halved == pytest.approx(plan.tokens_per_s(c, even, 0) / 2)
     attention = 32 * plan.attention_flops(c, 2048) / 2048
     assert plan.token_flops(c) == pytest.approx(2 * weights + attention)
+
+
+def test_the_limit_of_recurrent_shapes():
+    """All products that a token passes, and the attention of some layers; nothing of the recurrences."""
+    for shape, billions in (("qwen3.5-27b", 25.6), ("qwen3.5-35b-a3b", 2.9), ("nemotron-3-nano-30b-a3b", 3.2)):
+        c = plan.config_of(shape)
+        even = {name: 500.0 for name in plan.matrices(c)}
+        assert plan.tokens_per_s(c, even, 0) == pytest.approx(500e12 / (2e9 * billions), rel=0.02), shape
+    c = plan.config_of("qwen3.5-27b")
+    assert plan.attention_layers(c) == 16 and plan.pairs_share(c) == 0.25
+    assert plan.attention_layers(plan.config_of("nemotron-3-nano-30b-a3b", 16)) == 2
+
+
+@pytest.mark.parametrize("shape, fmt, layers", [
+    ("qwen3.5-27b", "w4a16", 4), ("qwen3.5-35b-a3b", "nvfp4", 4), ("nemotron-3-nano-30b-a3b", "fp8", 6),
+    ("qwen3-next-80b-a3b", "fp8_block", 4)])
+def test_recurrent_shapes_open(tmp_path, shape, fmt, layers):
+    folder = gpu_programs.make_checkpoint(tmp_path / "m", shape, fmt, "--layers", str(layers), "--holes")
+    for options in (["--backend", "cpu"], ["--devices", "2", "--device-memory", "80GiB"]):
+        done = subprocess.run([real_worker.WORKER, "inspect", *options, folder], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"layers        {layers}," in done.stdout
+    assert re.search(r"weights: resident, .* on each device\n", done.stdout), done.stdout
+    assert re.search(r"weights: about \d+ tokens/s on all devices together", done.stdout), done.stdout
 
 
 def test_windows_have_fewer_pairs():

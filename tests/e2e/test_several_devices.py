@@ -13,6 +13,7 @@ from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pa
 from worker_cases import timed
 
 MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_channel", {}), "deep": DEEP,
+          "delta": ("qwen3_5_text", "w4a16_g32", {}), "mamba": ("nemotron_h_latent", "fp8_block", {}),
           "many": ("llama", "bf16", {"layers": 160, "hidden": 64, "inner": 128, "heads": 2, "kv_heads": 1, "head": 32})}
 CHECKPOINTS = Checkpoints(MODELS)
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
@@ -53,11 +54,21 @@ class SeveralDevices(unittest.TestCase):
         self.assertIn("3 devices of this kind share the work",
                       score("int4", "--devices", "all", count=3).stderr)
 
+    def test_states(self):
+        """Layers that carry a state, which a sequence's device has to itself."""
+        for name in ("delta", "mamba"):
+            want = score(name, "--backend", "cpu").stdout
+            for options in (("--devices", "0,1", "--pass-tokens", 90, "--chunk-tokens", 11),
+                            ("--devices", "all", "--placement", "sharded", "--pass-tokens", 90)):
+                done = score(name, *options, count=3, op_us=100)
+                self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+
     def test_quantised_activations(self):
-        want = score("int8", "--backend", "cpu", "--activations", "checkpoint").stdout
-        self.assertNotEqual(want, score("int8", "--backend", "cpu").stdout)
-        done = score("int8", "--devices", "all", "--activations", "checkpoint", "--chunk-tokens", 50, count=2)
-        self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+        for name in ("int8", "mamba"):
+            want = score(name, "--backend", "cpu", "--activations", "checkpoint").stdout
+            self.assertNotEqual(want, score(name, "--backend", "cpu").stdout)
+            done = score(name, "--devices", "all", "--activations", "checkpoint", "--chunk-tokens", 50, count=2)
+            self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
 
     def test_memory_of_shards(self):
         """Two GPUs hold little more than half of the weights each: planned, and taken (the GPUs have no more)."""

@@ -17,7 +17,7 @@ from test_divergence import RULE, compared, compared_layers, divergence, expect,
 from worker_cases import start_fails, timed, until
 
 
-CHECKPOINTS = Checkpoints({"int4": ("qwen2", "w4a16_g32_asym", {}), "deep": DEEP})
+CHECKPOINTS = Checkpoints({"int4": ("qwen2", "w4a16_g32_asym", {}), "deep": DEEP, "delta": ("qwen3_5_text", "fp8_block", {})})
 setUpModule, tearDownModule = CHECKPOINTS.write, CHECKPOINTS.remove
 
 
@@ -185,7 +185,7 @@ class Real(Stored):
     """The real worker, on the CPU and on the fake GPU, which knows the identity late."""
 
     def test_each_source_has_results_of_its_own(self):
-        for name in ("deep", "int4"):
+        for name in ("deep", "int4", "delta"):
             for backend in ("cuda", "cpu"):
                 bits = None
                 for store, counts in (((), None), (("--store", self.dir), (0, len(PAIRS))),

@@ -19,7 +19,8 @@ LARGE_LAYERS = 16 if w.sanitizers(WORKER) else 40
 CHECKPOINTS = Checkpoints({
     "tied": ("llama_tied", "bf16", {"layers": 12}), "int4": ("qwen2", "w4a16_g32_asym", {"layers": 9}),
     "fp4": ("qwen3", "nvfp4", {"layers": 7}), "order": ("llama", "w4a16_g32_actorder", {"layers": 5}),
-    "own_inputs": ("gemma4_e", "bf16", {}), "deep": DEEP,
+    "own_inputs": ("gemma4_e", "bf16", {}), "delta": ("qwen3_next", "w4a16_g32_asym", {}),
+    "mamba": ("granitemoehybrid_mamba", "fp8_block", {}), "deep": DEEP,
     "large": ("llama", "bf16", {"layers": LARGE_LAYERS, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128})})
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
 FEW = random_pairs(2, 8, seed=6)  # for `large`: its subject is the weights

@@ -6,10 +6,8 @@
 DIR holds NAME/config.json, as published, and ModelOpt's hf_quant_config.json if it was published. Each
 configuration is inspected with a made-up checkpoint of a few small layers: sizes are reduced, every other
 key stays. A configuration of a family that tests/tools/tiny_checkpoint.py lists as open must open, dense or in a
-format that is supported, with the tensors of the float64 model's recipe; one of READ must be refused for a missing
-tensor alone; any other must be refused with exit code 65 and one line that names its model_type or its weight
-format. Prints one line per failure and
-"N passed, N failed".
+format that is supported, with the tensors of the float64 model's recipe; any other must be refused with exit code 65
+and one line that names its model_type or its weight format. Prints one line per failure and "N passed, N failed".
 """
 
 import fnmatch
@@ -37,9 +35,6 @@ OPEN = {tiny_checkpoint.FAMILIES[name][0] for name in tiny_checkpoint.OPEN}
 OPEN |= {wrapper for wrapper, text in families.TEXTS.items() if text in OPEN}
 OPEN |= {"kimi_k2"}  # deepseek_v3 by another name
 OPEN |= {"qwen3_vl_moe", "step3p7"}  # whose text models are in no file alone
-# model_types that open, but whose tensors the float64 model's recipe does not describe (golden checkpoints prove their
-# scores): here their configuration must be read, so that nothing but a tensor is missing.
-READ = {"internvl_chat", "jamba", "lfm2_vl", "nemotron_h", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"}
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
 SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
@@ -74,15 +69,27 @@ def shrink(config, n_layers):
     small |= {keys[0]: value for keys, value in sizes if first(small, keys) is None}
     if n_head is None:  # the class's own numbers of heads
         small["num_key_value_heads"] = HEADS
-    for key in ("layer_types", "no_rope_layers", "block_configs"):
+    for key in ("layer_types", "no_rope_layers", "block_configs", "layers_block_type", "hybrid_override_pattern"):
         if small.get(key):  # with the last, which Gemma 4 has rules for
-            small[key] = [*small[key][:n_layers - 1], small[key][-1]]
+            small[key] = small[key][:n_layers - 1] + small[key][-1:]
+    if small.get("moe_latent_size"):
+        small["moe_latent_size"] = INNER
+    if small.get("mamba_n_heads"):
+        small["mamba_n_heads"] = small["mamba_expand"] * small["hidden_size"] // small["mamba_d_head"]
     if (small.get("num_kv_shared_layers") or 0) >= n_layers:  # no layer would be left to share with
         small["num_kv_shared_layers"] = 0
     for block in small.get("block_configs", ()):
         if block["attention"]["n_heads_in_group"]:
             block["attention"]["n_heads_in_group"] = HEADS
     return small
+
+
+class Listed(encoders.MixedScheme):
+    """ModelOpt's modules, each with its method."""
+
+    def of(self, module):
+        algo = self.parts.get(module, {}).get("quant_algo")
+        return algo and native_encoders.ModelOptScheme(algo.removeprefix("W4A16_"))
 
 
 def scheme_of(group, quantization):
@@ -110,6 +117,8 @@ def the_scheme(quantization):
         return native_encoders.Fp8Scheme(rows, columns), (*(quantization.get("modules_to_not_convert") or ()), "lm_head")
     if method == "awq":
         return native_encoders.AwqScheme(quantization["group_size"]), (*(quantization["modules_to_not_convert"] or ()), "lm_head")
+    if algo == "MIXED_PRECISION":
+        return Listed(quantization["quantized_layers"]), ()
     if algo in ("FP8", "NVFP4"):
         return native_encoders.ModelOptScheme(algo), quantization.get("exclude_modules") or quantization.get("ignore") or ()
     return None, ()
@@ -145,9 +154,9 @@ def stored(tensors, quantization):
     for name, shape, kind in tensors:
         module = name.removesuffix(".weight")
         spellings = (module, "lm_head") if kind == "head" else (module,)
-        if scheme and kind in ("linear", "head") and not any(
-                is_listed(m, x, quantization.get("quant_method")) for x in others for m in spellings):
-            specs = scheme.specs(*shape, "BF16")
+        own = encoders.part_of(scheme, module) if kind in ("linear", "head") else None
+        if own and not any(is_listed(m, x, quantization.get("quant_method")) for x in others for m in spellings):
+            specs = own.specs(*shape, "BF16")
             out += [(f"{module}.{suffix}", dtype, list(s)) for suffix, (dtype, s) in specs.items()
                     if suffix != "weight_shape"]  # whose contents the file of zeros would have wrong
         else:
@@ -183,15 +192,15 @@ def check(ctworker, path):
     if not quantization and os.path.exists(modelopt):
         with open(modelopt, encoding="utf-8") as f:
             quantization = json.load(f)["quantization"]
-    inside = kind in families.TEXTS and "text_config" in config
-    text = config["text_config"] if inside else config
+    inside = families.text_key(config) if kind in families.TEXTS else None
+    text = config[inside] if inside else config
     ours = kind in OPEN
     quantization = quantization or text.get("quantization_config")
     formatted = bool(quantization) or any(config.get(key) for key in FORMAT_KEYS)
     small, shapes = config, []
     for n_layers in LAYERS if ours else ():
         small = shrink(text, n_layers)
-        small = dict(config, text_config=small) if inside else small
+        small = config | {inside: small} if inside else small
         # quantised files have a module for each expert, but for gpt-oss'
         names = [".experts.0.down_proj."] if formatted and kind != "gpt_oss" else []
         tensors = list(recipe.tensors(families.describe(small, names)))
@@ -210,7 +219,7 @@ def check(ctworker, path):
     last = result.stderr.strip().splitlines()[-1:] or ["nothing"]
     if ours and not formatted:
         return None if result.returncode == 0 else f"refused: {last[0]}"
-    names = 'format "' if ours else "the checkpoint has no tensor" if kind in READ else f'model_type "{kind}"'
+    names = 'format "' if ours else f'model_type "{kind}"'
     if result.returncode != 65 or names not in last[0]:
         return f"expected a refusal that says {names}, got {result.returncode}: {last[0]}"
     return None

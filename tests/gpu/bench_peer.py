@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bench_plan import attention_flops, matrices
+from bench_plan import attention_flops, attention_layers, matrices, times
 from mixture_shapes import n_experts
 
 BF16 = torch.bfloat16
@@ -100,15 +100,16 @@ def limit(request):
 
 def mixed_limit(c, m, window, loop):
     """The same as one loop over a whole model's products: at the power that the mix draws."""
-    shapes = matrices(c)
+    shapes, passes, layers = matrices(c), times(c), c["num_hidden_layers"]
     head = gemm_step(m, *shapes.pop("lm_head"))
-    steps = [gemm_step(m, n, k) for n, k in shapes.values()]
-    steps.insert(1, attention_step(c, m // window, window)[0])
+    steps = [(gemm_step(m, n, k), passes[name]) for name, (n, k) in shapes.items()]
+    steps.insert(1, (attention_step(c, m // window, window)[0], attention_layers(c)))
 
     def model():
-        for _ in range(c["num_hidden_layers"]):
-            for step in steps:
-                step()
+        for i in range(layers):
+            for step, count in steps:
+                for _ in range((i + 1) * count // layers - i * count // layers):
+                    step()
         head()
     return m / seconds_of(model, loop)
 
@@ -193,7 +194,8 @@ def data(request):
     """Kind of weights ("randn", formats) -> product -> {tflops, watts}: a layer's products on its own
     weights and on random ones, so that only the values differ."""
     c, m = request["config"], request["m"]
-    layer = f"model.layers.{c['num_hidden_layers'] // 2}"
+    types, middle = c.get("layer_types", []), c["num_hidden_layers"] // 2
+    layer = f"model.layers.{next((i for i, t in enumerate(types) if i >= middle and t == 'full_attention'), middle)}"
     out = {kind: {} for kind in ("randn", *request["folders"])}
     for name, (n, k) in matrices(c).items():
         if name not in PRODUCTS:
@@ -262,11 +264,9 @@ MODEL, LAYERS = None, None  # and all of its layers, while it may have only the 
 
 
 def dense_bytes(c):
-    """Of the model in bf16, norms left out."""
-    shapes = matrices(c)
-    n_head = shapes.pop("lm_head")
-    each = sum(n * k for n, k in shapes.values())
-    return 2 * (c["num_hidden_layers"] * each + 2 * n_head[0] * n_head[1])
+    """Of the model without experts in bf16, norms left out."""
+    counts = times(c) | {"lm_head": 2}
+    return 2 * sum(n * k * counts[name] for name, (n, k) in matrices(c).items())
 
 
 def build(request):
@@ -284,7 +284,7 @@ def build(request):
         MODEL = transformers.AutoModelForCausalLM.from_config(config)
     torch.set_default_dtype(torch.float32)
     MODEL = MODEL.to(BF16).eval()
-    LAYERS = list(MODEL.model.layers)
+    LAYERS = list(MODEL.base_model.layers)
     torch.cuda.synchronize()
     return {"version": transformers.__version__, "torch": torch.__version__,
             "attention": MODEL.config._attn_implementation,
@@ -295,11 +295,11 @@ def build(request):
 def change(request):
     """The built model with only so many of its layers, or with another implementation of its experts."""
     if "layers" in request:
-        MODEL.model.layers = torch.nn.ModuleList(LAYERS[:request["layers"]])
+        MODEL.base_model.layers = torch.nn.ModuleList(LAYERS[:request["layers"]])
         MODEL.config.num_hidden_layers = request["layers"]
     if "experts" in request:
         MODEL.set_experts_implementation(request["experts"])
-    return {"layers": len(MODEL.model.layers), "experts": MODEL.config._experts_implementation}
+    return {"layers": len(MODEL.base_model.layers), "experts": MODEL.config._experts_implementation}
 
 
 def score_batch(rows, kind):

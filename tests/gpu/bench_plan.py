@@ -8,6 +8,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
 import make_checkpoint as mc  # noqa: E402
+import recurrent_shapes as rs  # noqa: E402
 
 WINDOW = 2048
 DATA_ROUNDS, DATA_SLICE_S = 5, 0.3  # of the part `data`: rounds that count, a slice of each kind
@@ -31,12 +32,23 @@ QUESTION_TOKENS = 160 * 150  # of the part `questions`
 def config_of(shape, layers=None):
     """The keys of the shape's config that arithmetic needs."""
     config = dict(mc.SHAPES[shape])
+    rs.with_layers(config, layers or config["num_hidden_layers"])
     config["num_hidden_layers"] = layers or config["num_hidden_layers"]
     return config
 
 
+def times(c):
+    """Name -> how often a token passes each of matrices()."""
+    found = {name: c["num_hidden_layers"] for name in matrices(c)}
+    if rs.is_recurrent(c):
+        found = {name: layers * passes for name, (_, _, layers, passes) in rs.products(c).items()}
+    return found | {"lm_head": 1}
+
+
 def matrices(c):
-    """Name -> (n, k) of a decoder layer's products, as few as can be, and of the head."""
+    """Name -> (n, k) of the decoder layers' products, as few as can be, and of the head."""
+    if rs.is_recurrent(c):
+        return {name: p[:2] for name, p in rs.products(c).items()} | {"lm_head": (c["vocab_size"], c["hidden_size"])}
     h, inner, head = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
     plain = c["model_type"] == "starcoder2"
@@ -49,8 +61,14 @@ def attention_flops(c, length):
     return 2 * length * length * c["num_attention_heads"] * c["head_dim"]
 
 
+def attention_layers(c):
+    return rs.attention_layers(c) if rs.is_recurrent(c) else c["num_hidden_layers"]
+
+
 def pairs_share(c, length=WINDOW):
-    """Query-key pairs of a sequence in all layers, over those of layers without a window."""
+    """Query-key pairs of a sequence in all layers, over those of attention without a window in every layer."""
+    if rs.is_recurrent(c):
+        return attention_layers(c) / c["num_hidden_layers"]
     types = c.get("layer_types", [])[:c["num_hidden_layers"]]
     if not types:
         return 1.0
@@ -62,20 +80,18 @@ def pairs_share(c, length=WINDOW):
 def tokens_per_s(c, gemm_tflops, attention_s, factors=None):
     """The limit: a token's products at these rates (by name, TFLOP/s; factors multiply some of them), and
     its attention, attention_s seconds a layer without a window."""
-    seconds = c["num_hidden_layers"] * attention_s * pairs_share(c)
+    seconds, passes = c["num_hidden_layers"] * attention_s * pairs_share(c), times(c)
     for name, (n, k) in matrices(c).items():
         rate = gemm_tflops[name] * 1e12 * (factors or {}).get(name, 1.0)
-        seconds += 2 * n * k / rate * (1 if name == "lm_head" else c["num_hidden_layers"])
+        seconds += 2 * n * k / rate * passes[name]
     return 1 / seconds
 
 
 def token_flops(c, length=WINDOW):
     """Operations of one token in a window, in all layers and the head."""
-    layers = c["num_hidden_layers"]
-    each = {name: 2 * n * k for name, (n, k) in matrices(c).items()}
-    head = each.pop("lm_head")
-    attention = attention_flops(c, length) / length * pairs_share(c, length)
-    return layers * (sum(each.values()) + attention) + head
+    passes = times(c)
+    attention = attention_flops(c, length) / length * pairs_share(c, length) * c["num_hidden_layers"]
+    return attention + sum(2 * n * k * passes[name] for name, (n, k) in matrices(c).items())
 
 
 def stored_format(fmt):

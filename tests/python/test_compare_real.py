@@ -51,6 +51,15 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.fixture(scope="module")
+def recurrent_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same of a family with delta rules."""
+    folder, tool = tmp_path_factory.mktemp("recurrent"), str(ROOT / "tests/tools/tiny_checkpoint.py")
+    for name in ("dense", "w4a16_g32"):
+        subprocess.run([sys.executable, tool, "qwen3_5_moe_text", name, str(folder / name)], check=True)
+    return {name: folder / name for name in ("dense", "w4a16_g32")}
+
+
 @pytest.fixture
 def text(tmp_path: Path) -> str:
     path = tmp_path / "text.txt"
@@ -72,6 +81,16 @@ def close(value: float, expected: float) -> bool:
 def test_every_statistic_against_float64(
     models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    check_statistics(models, text, capsys)
+
+
+def test_every_statistic_of_recurrent_models(
+    recurrent_models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_statistics(recurrent_models, text, capsys)
+
+
+def check_statistics(models: dict[str, Path], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in models if name != "dense"]
     folders = [str(models[name]) for name in names]
     report = run(capsys, str(models["dense"]), *folders, "--text", text, "--window", str(WINDOW), "--dtype", "float32")

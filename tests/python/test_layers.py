@@ -161,6 +161,13 @@ def test_a_missing_matplotlib_is_one_sentence(monkeypatch: pytest.MonkeyPatch, c
 # ---- real workers ----
 
 
+def tiny(family: str, fmt: str, folder: Path) -> Path:
+    """A tiny checkpoint; the formats of a family hold the same weights."""
+    tool = [sys.executable, str(ROOT / "tests/tools/tiny_checkpoint.py"), family, fmt, str(folder)]
+    subprocess.run(tool, check=True)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The dense checkpoint and its quantised forms."""
@@ -168,11 +175,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     if golden is not None:
         return {name: golden / f"llama-{name}" for name in ("dense", *FORMATS)}
     folder = tmp_path_factory.mktemp("models")
-    tool = [sys.executable, str(ROOT / "tests/tools/tiny_checkpoint.py"), "llama", "dense", str(folder / "dense")]
-    subprocess.run(tool, check=True)
+    tiny("llama", "dense", folder / "dense")
     tool = [sys.executable, str(ROOT / "tests/tools/quantize.py"), str(folder / "dense"), str(folder / "w2a16_g32")]
     subprocess.run([*tool, "--scheme", "w2a16", "--group", "32"], check=True)
     return {name: folder / name for name in ("dense", "w2a16_g32")}
+
+
+@pytest.fixture(scope="module", params=["qwen3_5_text", "nemotron_h"])
+def recurrent_models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same of families with layers that carry a state."""
+    folder = tmp_path_factory.mktemp(request.param)
+    return {name: tiny(request.param, name, folder / name) for name in ("dense", "w2a16_g32")}
 
 
 @pytest.fixture
@@ -215,6 +228,16 @@ def close(value: float, expected: float) -> bool:
 def test_layers_against_float64(
     models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    check_layers(models, text, capsys)
+
+
+def test_layers_that_carry_a_state_against_float64(
+    recurrent_models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_layers(recurrent_models, text, capsys)
+
+
+def check_layers(models: dict[str, Path], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in models if name != "dense"]
     folders = [str(models[name]) for name in ("dense", *names)]
     report = run(capsys, *folders, "--layers", "--text", text, "--window", str(WINDOW), "--dtype", "float32")

@@ -11,6 +11,7 @@ import numpy as np
 import latent_families
 import mixture_families
 import more_families
+import recurrent_families
 from family_keys import (act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
 from recipe import Norm, Rope
 
@@ -373,7 +374,7 @@ FAMILIES = {f.__name__: f for f in (
     llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
-    latent_families.FAMILIES) | {
+    latent_families.FAMILIES) | recurrent_families.FAMILIES | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
     "qwen3_vl_text": qwen3, "glm4v_text": glm4v_text, "kimi_k2": latent_families.deepseek_v3}
 
@@ -386,12 +387,20 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "llama4": ("language_model.model.", "language_model.lm_head"), "step3p7": ("model.", "lm_head"),
             "kimi_k25": ("language_model.model.", "language_model.lm_head"),
             "glm4v": ("model.language_model.", "lm_head"), "glm4v_moe": ("model.language_model.", "lm_head"),
-            "llava": ("language_model.model.", "language_model.lm_head"), "smolvlm": ("model.text_model.", "lm_head"),
-            "minicpmv": ("llm.model.", "llm.lm_head")}
+            "qwen3_5": ("model.language_model.", "lm_head"), "qwen3_5_moe": ("model.language_model.", "lm_head"),
+            "lfm2_vl": ("model.language_model.", "lm_head"), "llava": ("language_model.model.", "language_model.lm_head"),
+            "smolvlm": ("model.text_model.", "lm_head"), "minicpmv": ("llm.model.", "llm.lm_head"),
+            "internvl_chat": ("language_model.model.", "language_model.lm_head")}
 TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
          "qwen2_5_vl": "qwen2", "qwen3_vl_moe": "qwen3_vl_moe_text", "llama4": "llama4_text", "step3p7": "step3p5",
          "kimi_k25": "deepseek_v3", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "llava": "llama",
-         "smolvlm": "llama", "minicpmv": "llama"}
+         "smolvlm": "llama", "minicpmv": "llama",
+         "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "lfm2_vl": "lfm2", "internvl_chat": "phi3"}
+
+
+def text_key(config):
+    """The key of config.json that holds the text model's keys; None: it is config.json itself."""
+    return next((key for key in ("text_config", "llm_config") if config.get(key)), None)
 
 
 def renamed(m, old, new, head=None):
@@ -408,8 +417,9 @@ def describe(config, names=()):
     """The Model of a config.json. names: of the file's tensors, which decide about a stem that some files leave out."""
     kind = config["model_type"]
     if kind in WRAPPERS:
-        text = {"model_type": TEXTS[kind]} | (config.get("text_config") or config)
-        if config.get("text_config") and "tie_word_embeddings" in config:
+        key = text_key(config)
+        text = {"model_type": TEXTS[kind]} | (config[key] if key else config)
+        if key and "tie_word_embeddings" in config:
             text = {"tie_word_embeddings": config["tie_word_embeddings"]} | text
         text["model_type"] = TEXTS[kind] if text["model_type"] == kind else text["model_type"]
         stem, head = WRAPPERS[kind]

@@ -24,6 +24,7 @@ import checkpoint_io as cio
 import encoders
 import mixture_shapes
 import native_encoders
+import recurrent_shapes
 
 STD = 0.02
 SHARD_BYTES = 4_800_000_000
@@ -106,7 +107,7 @@ SHAPES = {
 }
 
 
-SHAPES |= mixture_shapes.SHAPES
+SHAPES |= mixture_shapes.SHAPES | recurrent_shapes.SHAPES
 
 
 # Other methods' formats: 4 bits, as their own tools write them.
@@ -344,6 +345,19 @@ def tensors_of(config, scheme, dtype):
                 suffix = "weight_packed" if part == "blocks" else "weight_scale"
                 yield (f"model.layers.{i}.{name}_{part}", "U8", shape, content(suffix, "U8", shape, own, "linear"))
 
+    def by_recipe():
+        for name, shape, kind, value in recurrent_shapes.tensors(config):
+            own = "F32" if kind.startswith("wide ") else dtype
+            if isinstance(value, np.ndarray):
+                yield (name, own, shape, ("all", cio.encode(value, own)))
+            elif value == "linear":
+                yield from linear(name.removesuffix(".weight"), *shape)
+            else:
+                yield (name, own, shape, content("weight", own, shape, scheme, value))
+
+    if recurrent_shapes.is_recurrent(config):
+        yield from by_recipe()
+        return
     yield plain("model.embed_tokens.weight", (vocab, h))
     mixture = mixture_shapes.n_experts(config)[0] > 0
     for i in range(config["num_hidden_layers"]):
@@ -400,18 +414,18 @@ def make(config, scheme, dtype, out, seed, jobs, holes=False, repeat=False):
             name = ("model.safetensors" if len(files) == 1
                     else f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
             path = os.path.join(out, name)
-            for at, t in layout(path, tensors):
-                weight_map[t[0]] = name
-                size = bytes_of(t)
-                total += size
-                if t[3][0] == "all":
-                    with open(path, "r+b") as f:
+            places = layout(path, tensors)
+            with open(path, "r+b") as f:
+                for at, t in places:
+                    weight_map[t[0]] = name
+                    total += bytes_of(t)
+                    if t[3][0] == "all":
                         f.seek(at)
                         f.write(np.ascontiguousarray(t[3][1]).tobytes())
-                    continue
-                for first in range(0, 0 if holes else size, BLOCK):
-                    n = min(BLOCK, size - first)
-                    pending.append(pool.submit(write_block, path, at + first, n,
+            for at, t in places if not holes else ():
+                size = bytes_of(t) if t[3][0] != "all" else 0
+                for first in range(0, size, BLOCK):
+                    pending.append(pool.submit(write_block, path, at + first, min(BLOCK, size - first),
                                                [seed, i, at + first], t[3], repeat))
         done = 0
         for p in pending:
@@ -446,7 +460,8 @@ def main():
     config = {"hidden_act": "silu", "attention_bias": False, **SHAPES[args.shape], "mlp_bias": False,
               "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
               "dtype": "float16" if dtype == "F16" else "bfloat16"}
-    mixture_shapes.with_layers(config, args.layers or config["num_hidden_layers"])
+    for shapes in (recurrent_shapes, mixture_shapes):
+        shapes.with_layers(config, args.layers or config["num_hidden_layers"])
     config["vocab_size"] = args.vocab or config["vocab_size"]
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][:config["num_hidden_layers"]]
@@ -454,6 +469,8 @@ def main():
     native = "quantization_config" in config  # of the maker: its experts are stored so
     if scheme.name and not native:
         ignore = mixture_shapes.IGNORE.get(config["model_type"], [])
+        if recurrent_shapes.is_recurrent(config):
+            ignore = recurrent_shapes.IGNORE
         config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head", *ignore])
     os.makedirs(args.out, exist_ok=True)
     start = time.monotonic()

@@ -25,6 +25,8 @@ def mixed(experts, shared=0, stem="mlp.shared_expert", gate=None):
 def apart(m):
     """The Model with a module for each expert, as files of llm-compressor have them."""
     def one(e):
+        if not e.gated:  # Nemotron's, which no file stacks
+            return e
         block = e.down.split(".")[0]
         block = "mlp" if block == "moe" else block  # Step's
         stem = e.down[:e.down.find("experts") + 7] if "experts" in e.down else f"{block}.experts"

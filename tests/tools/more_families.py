@@ -85,19 +85,6 @@ def baichuan(c):
     return build(c, rms(c), layer=layer, unit_head="z_loss_weight" in c or c["vocab_size"] >= 125696, **more)
 
 
-def granitemoehybrid(c):
-    """Without experts, and with attention in all layers."""
-    if c.get("num_local_experts") or {*c.get("layer_types", ())} & {"mamba", "linear_attention"}:
-        raise SystemExit("families: granitemoehybrid with experts or Mamba layers is not supported")
-    c, bias = c | {"intermediate_size": c.get("shared_intermediate_size", 1024)}, c.get("attention_bias", False)
-    layer = {"scale": c.get("attention_multiplier", 1.0), "residual": c.get("residual_multiplier", 1.0), "qkv_bias": bias,
-             "o_bias": bias, "gate_up": ("shared_mlp.input_linear",), "down": "shared_mlp.output_linear"}
-    if c.get("position_embedding_type") != "rope":
-        layer["rope"] = None
-    return build(c, rms(c), layer=layer, embed_scale=c.get("embedding_multiplier", 1.0),
-                 logit_scale=1 / c.get("logits_scaling", 1.0))
-
-
 def nemotron_nas(c):
     blocks, bias = c["block_configs"], c.get("attention_bias", False)
 
@@ -126,4 +113,4 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, chatglm, minicpm, baichuan, granitemoehybrid, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, chatglm, minicpm, baichuan, molmo)}

@@ -7,6 +7,8 @@ tensors. The defaults of Layer and Model are Llama's.
 import math
 from dataclasses import dataclass
 
+import recurrent
+
 
 @dataclass(frozen=True)
 class Norm:
@@ -63,6 +65,8 @@ class Experts:
     down: str = "mlp.experts.{}.down_proj"
     columns: bool = False  # stored [n, inputs, outputs]
     mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
+    gated: bool = True
+    latent: int = 0  # width of the experts' input and output, between two products; 0: the layer's
     bias: bool = False
     act: str = "silu"
     limit: float = 0.0
@@ -105,6 +109,7 @@ class Layer:
     inner: int  # 0: no MLP
     norm: Norm
     stem: str = ""
+    mixer: "recurrent.DeltaRule | recurrent.Mamba2 | recurrent.Mamba1 | recurrent.ShortConv | None" = None  # beside attention, if any
     # norms of the branches' inputs, of their outputs before the addition, and of the sums; None: no norm
     attention_in: str | None = "input_layernorm"
     attention_out: str | None = None
@@ -140,6 +145,8 @@ class Layer:
     sinks: str | None = None  # a tensor: a logit of each head that takes part in the softmax and has no value
     head_v: int | None = None  # elements of a value; None: head
     value_scale: float = 1.0
+    gate_in_q: bool = False  # each head's queries are followed by a gate of its output, before a sigmoid
+    attention_factors: tuple = (1.0, 1.0, 1.0)  # of the input, the keys and the output
     out_gate: tuple | None = None  # module, activation, by element: factors of the attention's output; by head otherwise
     latent: Latent | None = None
     softcap: float | None = None
@@ -152,6 +159,7 @@ class Layer:
     up_first: bool = False  # in one matrix
     act: str = "silu"
     mlp_bias: bool = False
+    mlp_factors: tuple = (1.0, 1.0)  # of gate and of the output
     mlp_norm: str | None = None  # before down
     limit: float = 0.0  # of gate after the activation, from above, and of up on both sides; 0: none
     experts: Experts | None = None  # the MLP above is the shared expert then
@@ -188,7 +196,8 @@ class Model:
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
     linear one stored [inputs, outputs]), stack and column stack (of experts), router, wide router and wide bias (F32), bias,
-    long head (rows of very different lengths), norm, shifted norm (1 is added), small norm, head, half, tiny (constants)."""
+    long head (rows of very different lengths), norm, shifted norm (1 is added), small norm, head, half, tiny (constants);
+    and the kinds of recurrent.py."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
     yield m.embed + m.embed_suffix, (m.vocab, width), "scaled embed" if scaled else "embed"
@@ -230,7 +239,7 @@ def layer_tensors(a, hidden):
     for name in (a.attention_in, a.attention_out, a.attention_after, a.mlp_in, a.mlp_out, a.mlp_after):
         if name:
             yield from norm_tensors(name, hidden, a.norm)
-    rows = (q + kv + v,) if len(a.projections) == 1 else (q, kv, v)
+    rows = (q + kv + v,) if len(a.projections) == 1 else (q * (1 + a.gate_in_q), kv, v)
     own = a.projections if a.kv_of is None else a.projections[:1]
     products = [(p, n, hidden, a.qkv_bias) for p, n in zip(own, rows)]
     if a.latent:
@@ -254,8 +263,10 @@ def layer_tensors(a, hidden):
         yield name + ".weight", (k, n) if a.columns else (n, k), "columns" if a.columns else "linear"
         if bias:
             yield name + ".bias", (n,), "bias"
+    if a.mixer:
+        yield from recurrent.tensors(a.mixer, hidden)
     normed = [(a.q_norm, a.heads), (a.k_norm, a.kv_heads)][:2 if a.kv_of is None else 1]
-    for name, heads in normed if a.qk_norm else ():
+    for name, heads in normed if a.qk_norm and a.heads else ():
         for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:
             shape = {"head": a.head, "width": heads * a.head, "own": (heads, a.head)}[a.qk_over]
             small = a.scale == 1 and not a.qk_norm.offset  # the norms' weights are the scale
@@ -305,8 +316,11 @@ def expert_tensors(e, hidden, norm):
     for name in (e.norm_in, e.norm_out, e.dense_out):
         if name:
             yield from norm_tensors(name, hidden, norm)
-    wide = e.inner * (2 if len(e.gate_up) == 1 else 1)
-    for name, n, k in (*((p, wide, hidden) for p in e.gate_up), (e.down, hidden, e.inner)):
+    wide, width = e.inner * (2 if e.gated and len(e.gate_up) == 1 else 1), e.latent or hidden
+    if e.latent:
+        yield "mixer.fc1_latent_proj.weight", (e.latent, hidden), "linear"
+        yield "mixer.fc2_latent_proj.weight", (hidden, e.latent), "linear"
+    for name, n, k in (*((p, wide, width) for p in e.gate_up), (e.down, width, e.inner)):
         if "{}" in name:
             yield from ((name.format(i) + ".weight", (n, k), "linear") for i in range(e.n))
             yield from ((name.format(i) + ".bias", (n,), "bias") for i in range(e.n) if e.bias)

@@ -89,6 +89,8 @@ def expert(model, x, e, i, stem):
         return model.r(y + bias(model, stem + name, i) if e.bias else y)
 
     rows = [linear(x, name) for name in e.gate_up]
+    if not e.gated:
+        return linear(model.r(ACTIVATIONS[e.act](rows[0])), e.down)
     if e.mixed_rows:
         rows = rows[0][:, ::2], rows[0][:, 1::2]
     elif len(rows) == 1:
@@ -121,7 +123,11 @@ def feed_forward(model, x, a):
         router_input = model.r(model.r(model.r(plain) * model.weight(a.stem + "router.scale")) * x.shape[-1] ** -0.5)
     if e.norm_in:
         own = model.norm(x, a.stem + e.norm_in, a.norm)
+    if e.latent:
+        own = model.linear(own, a.stem + "mixer.fc1_latent_proj")
     y = routed(model, own, router_input, e, a.stem)
+    if e.latent:
+        y = model.linear(y, a.stem + "mixer.fc2_latent_proj")
     if e.norm_out:
         y = model.norm(y, a.stem + e.norm_out, a.norm)
     if not a.inner:

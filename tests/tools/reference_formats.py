@@ -131,7 +131,7 @@ def decode_bytes(t, stem, args):
     values = e4m3_values(codes) if dtype == "F8_E4M3" else codes.astype(np.float32)
     scale_dtype, scale = t[stem + "weight_scale"][0], widen(*t[stem + "weight_scale"])
     scale = scale.reshape(-1, 1) if scale.ndim < 2 else scale
-    rows, columns = args["block_structure"] or (1 if len(scale) == n else n, -(-k // scale.shape[1]))
+    rows, columns = args.get("block_structure") or (1 if len(scale) == n else n, -(-k // scale.shape[1]))
     zero = np.broadcast_to(zero_points(t, stem, n, 8), scale.shape)
     row, group = (np.arange(n) // rows)[:, None], groups_of(t, stem, k, columns)
     exact = (values - zero[row, group].astype(np.float32)) * scale[row, group]

@@ -20,6 +20,10 @@ def silu(x):
         return x / (1 + np.exp(-x))
 
 
+def softplus(x):
+    return np.logaddexp(0, x)
+
+
 def gelu(x):
     return x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2
 
@@ -29,4 +33,4 @@ def gelu_tanh(x):
 
 
 ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": lambda x: np.maximum(x, 0),
-               "relu2": lambda x: np.maximum(x, 0)**2, "sigmoid": sigmoid, "softplus": lambda x: np.logaddexp(0, x)}
+               "relu2": lambda x: np.maximum(x, 0)**2, "sigmoid": sigmoid, "softplus": softplus}

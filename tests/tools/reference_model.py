@@ -29,6 +29,7 @@ import families
 import recipe
 import reference_activations
 import reference_experts
+import reference_recurrent
 import reference_rotations
 from reference_formats import NUMPY, narrow_bytes, round_to, widen
 from reference_native import decode
@@ -135,15 +136,21 @@ def rotary(rope, n_tok, tables):
 
 class Model:
     """tables: the dtype of rotary angles; float32 as transformers has them, or float64. quantise: activations, as the
-    checkpoint declares."""
+    checkpoint declares. rounded: decoded weights to the model's dtype, as most tools decode; to that of the activations in any case."""
 
-    def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32, quantise=False):
+    def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32, quantise=False, rounded=False):
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
             self.config = json.load(f)
         self.tensors = read_folder(folder)
         self.family = families.describe(self.config, self.tensors)
         self.cache = {}
         self.activations, self.tables, self.quantise = activations, tables, quantise
+        self.weights = activations or (self.dtype if rounded and self.dtype != "F32" else None)
+
+    @property
+    def dtype(self):
+        """Of the model, as its configuration says: BF16, F16 or F32."""
+        return BY_TORCH_NAME[self.config.get("dtype") or self.config.get("torch_dtype") or self.config["text_config"]["dtype"]]
 
     def r(self, x):
         """x rounded to the activations' dtype."""
@@ -154,8 +161,8 @@ class Model:
     def weight(self, name):
         if name not in self.cache:
             dtype, w = decode(self.tensors, name, self.config)
-            if self.activations and self.tensors.get(name, (None,))[0] != dtype:  # decoded, not stored as it is
-                w = round_to(w, self.activations)
+            if self.weights and self.tensors.get(name, (None,))[0] != dtype:  # decoded, not stored as it is
+                w = round_to(w, self.weights)
             self.cache[name] = w.astype(np.float64)
         return self.cache[name]
 
@@ -227,7 +234,8 @@ class Model:
             parts = np.split(parts[0], np.cumsum([a.heads, a.kv_heads]) * a.head, axis=1)
         elif len(parts) == 2:
             parts.append(parts[1])
-        return [p.reshape(len(x), -1, head) for p, head in zip(parts, (a.head, a.head, a.head_v or a.head))]
+        widths = (a.head * (1 + a.gate_in_q), a.head, a.head_v or a.head)
+        return [p.reshape(len(x), -1, width) for p, width in zip(parts, widths)]
 
     def queries_keys(self, q, k, a):
         """Queries and keys (None: another layer's are used) after norms and RoPE."""
@@ -284,10 +292,16 @@ class Model:
     def attention(self, x, a, kept):
         """kept: layer -> keys and values, as later layers may use them."""
         n_tok = len(x)
+        if a.attention_factors[0] != 1:
+            x = self.r(x * a.attention_factors[0])
         if a.latent:
             q, k, v = self.latent_qkv(x, a, kept)
         else:
             q, k, v = self.qkv(x, a) if a.kv_of is None else (self.qkv(x, a)[0], None, None)
+            if a.gate_in_q:
+                q, gate = np.split(q, 2, axis=2)
+            if a.attention_factors[1] != 1:
+                k = self.r(k * a.attention_factors[1])
             q, k = self.queries_keys(q, k, a)
         if a.kv_of is not None:
             k, v = kept[self.family.layers[a.kv_of].stem]
@@ -310,13 +324,16 @@ class Model:
             q = self.heads(q, a, "q")
         chosen = kept["seen"] if a.latent and a.latent.index else True
         out = self.r(self.mix(q, k, v, a, chosen))
+        if a.gate_in_q:
+            out = self.r(out * self.r(ACTIVATIONS["sigmoid"](gate)))
         if a.out_gate:
             gate = self.r(ACTIVATIONS[a.out_gate[1]](self.linear(x, a.stem + a.out_gate[0])))
             out = self.r(out * gate.reshape(n_tok, a.heads, -1))
         out = out.reshape(n_tok, -1)
         if a.attention_norm:
             out = self.norm(out, a.stem + a.attention_norm, a.norm)
-        return self.linear(out, a.stem + a.o, a.o_bias, a.columns)
+        out = self.linear(out, a.stem + a.o, a.o_bias, a.columns)
+        return self.r(out * a.attention_factors[2]) if a.attention_factors[2] != 1 else out
 
     def mix(self, q, k, v, a, chosen):
         """Softmax attention [n_tok, heads, head] over the chosen keys."""
@@ -346,13 +363,16 @@ class Model:
         parts = [self.linear(x, a.stem + p, a.mlp_bias, a.columns) for p in a.gate_up]
         if a.gated and len(parts) == 1:
             parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
+        if a.mlp_factors[0] != 1:
+            parts[0] = self.r(parts[0] * a.mlp_factors[0])
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         if a.limit:
             y, parts[1] = np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)
         y = self.r(y * parts[1]) if a.gated else y
         if a.mlp_norm:
             y = self.norm(y, a.stem + a.mlp_norm, a.norm)
-        return self.linear(y, a.stem + a.down, a.mlp_bias, a.columns)
+        y = self.linear(y, a.stem + a.down, a.mlp_bias, a.columns)
+        return self.r(y * a.mlp_factors[1]) if a.mlp_factors[1] != 1 else y
 
     def xielu(self, x, a):
         p, n, beta, eps = (float(self.weight(f"{a.stem}mlp.act_fn.{part}").reshape(()))
@@ -372,7 +392,10 @@ class Model:
         if a.parallel:
             f = self.r(self.attention(n, a, kept) + self.mlp(norm(x, a.mlp_in) if a.mlp_in else n, a))
             return add(x, f, None)
-        if a.heads:
+        if a.mixer:
+            f = reference_recurrent.mix(self, n, a)
+            x = add(x, self.r(f + self.attention(n, a, kept)) if a.heads else f, None)
+        elif a.heads:
             x = norm(add(x, self.attention(n, a, kept), a.attention_out), a.attention_after)
         if a.experts:
             x = add(x, reference_experts.feed_forward(self, x, a), a.mlp_out)
@@ -441,7 +464,7 @@ class Model:
     def hashes(self):
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
         m = self.family
-        matrices = ("linear", "columns", "head", "long head", "router", "wide router")
+        matrices = ("linear", "gates", "columns", "head", "long head", "router", "wide router")
         names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices}
         if m.head is None:
             names["lm_head.weight"] = m.embed + m.embed_suffix
@@ -454,9 +477,8 @@ class Model:
 
     def hash_of(self, dtype, w):
         """(n, k, dtype, sha256) in the model's dtype, in which weights are used."""
-        kind = self.config.get("dtype") or self.config.get("torch_dtype") or self.config["text_config"]["dtype"]
-        if dtype != BY_TORCH_NAME[kind]:
-            dtype = BY_TORCH_NAME[kind]
+        if dtype != self.dtype:
+            dtype = self.dtype
             w = round_to(w, dtype)
         return *w.shape, TORCH_NAME[dtype], hashlib.sha256(narrow_bytes(w, dtype)).hexdigest()
 

@@ -21,7 +21,9 @@ import families
 import mixture_families
 import native_encoders
 import recipe
+import recurrent
 import tiny_mixtures
+import tiny_recurrent
 from encoders import ByteScheme, IntScheme, MixedScheme, MxScheme, Nvfp4Scheme
 from tiny_mixtures import LACKS
 
@@ -169,7 +171,7 @@ TYPES = {
         "rms_norm_eps": LACKS, "layer_norm_eps": 1e-6, "hidden_act": LACKS, "intermediate_size": 640, "qkv_bias": True,
         "attention_layer_norm": False, "norm_after": False, "layer_norm_type": "rms", "clip_qkv": None,
         "weight_tying": False}),
-} | tiny_mixtures.TYPES
+} | tiny_mixtures.TYPES | tiny_recurrent.TYPES
 
 # Family -> (model_type, differences)
 FAMILIES = {
@@ -229,7 +231,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "baichuan1": ("baichuan", {"z_loss_weight": LACKS}),
     "granitemoehybrid_no_rope": ("granitemoehybrid", {"position_embedding_type": None, "rope": LACKS}),
     "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
-} | tiny_mixtures.FAMILIES
+} | tiny_mixtures.FAMILIES | tiny_recurrent.FAMILIES
 
 # The families that the worker opens: those of --all.
 OPEN = (
@@ -245,7 +247,7 @@ OPEN = (
     "baichuan", "baichuan_13b", "baichuan1",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
-    *tiny_mixtures.TYPES, *tiny_mixtures.FAMILIES,
+    *tiny_mixtures.TYPES, *tiny_mixtures.FAMILIES, *tiny_recurrent.TYPES, *tiny_recurrent.FAMILIES,
 )
 
 
@@ -278,8 +280,8 @@ def _formats():
         out[f"mxfp{bits}"] = ("bfloat16", MxScheme(bits))
         out[f"mxfp{bits}_fp16"] = ("float16", MxScheme(bits))
     out["mixed"] = ("bfloat16", MixedScheme((
-        (r".*q_proj$", ByteScheme(rows=128, group_size=128)), (r".*k_proj$", ByteScheme(False, symmetric=False)),
-        (r".*v_proj$", MxScheme(4)), (r".*o_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
+        (r".*(q_proj|in_proj_qkv)$", ByteScheme(rows=128, group_size=128)), (r".*k_proj$", ByteScheme(False, symmetric=False)),
+        (r".*(v_proj|in_proj_z)$", MxScheme(4)), (r".*o(ut)?_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
         (r".*gate_proj$", Nvfp4Scheme()), (r".*up_proj$", IntScheme(4, 32, False)),
         (r".*down_proj$", ByteScheme(rows=0, activations="token")))))
     return out | native_encoders.NATIVE
@@ -308,7 +310,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),
         ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed"),
         ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4"), ("phi3", "gptq4_g64"), ("qwen2", "awq_g64")] +
-       list(tiny_mixtures.QUANTISED))
+       list(tiny_mixtures.QUANTISED + tiny_recurrent.QUANTISED))
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
          "vocab": 300}
@@ -397,6 +399,9 @@ def values(name, shape, kind, seed, tied):
     """Deterministic fp32 content: a function of the tensor's name and the seed only."""
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
     x = np.asarray(rng.standard_normal(shape, dtype=np.float32), np.float32)
+    kind = kind.removeprefix("wide ") if kind.removeprefix("wide ") in ("norm", *recurrent.KINDS) else kind
+    if kind in recurrent.KINDS:
+        return np.asarray(recurrent.values(kind, shape, rng.random(shape, np.float32), x), np.float32)
     if kind in ("norm", "shifted norm"):
         return (kind == "norm") + np.float32(0.2) * x
     if kind == "small norm":
@@ -415,7 +420,7 @@ def values(name, shape, kind, seed, tied):
         return np.float32(0.1) * x
     if kind == "long head":
         return x * np.exp(rng.standard_normal((shape[0], 1), dtype=np.float32))
-    gain = {"linear": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5, "stack": 1.0,
+    gain = {"linear": 1.0, "gates": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5, "stack": 1.0,
             "column stack": 1.0, "router": 3.0, "wide router": 3.0}[kind]
     # a few columns are larger than others, as in real models, so that scales differ
     spread = np.exp(np.float32(0.5) * rng.standard_normal(shape[-1], dtype=np.float32))
@@ -497,7 +502,7 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
     model = families.describe(new, names)
     if "ignore" in new.get("quantization_config", {}):  # the list of both styles
         new["quantization_config"]["ignore"] += [
-            name.removesuffix(".weight") for name, _, kind in recipe.tensors(model) if kind.endswith("router")]
+            name.removesuffix(".weight") for name, _, kind in recipe.tensors(model) if kind.endswith(("router", "gates"))]
     os.makedirs(folder, exist_ok=True)
     if getattr(scheme, "beside", ""):
         cio.write_json(os.path.join(folder, scheme.beside), new.pop("quantization_config"))
@@ -509,7 +514,7 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
 
 
 # Seeds of checkpoints whose first draw had a router's choice so close that 16 bits flip it.
-REDRAWN = {"laguna-bf16": 1, "minimax_m2-bf16": 1}
+REDRAWN = {"laguna-bf16": 1, "minimax_m2-bf16": 1, "nemotron_h-modelopt_fp8": 1}
 
 
 def write_all(out):

@@ -1,0 +1,167 @@
+"""Mixers that carry a state instead of keys, as data: a part of recipe.py. Names are relative to the layer's stem.
+
+Kinds of tensors beside recipe.py's: gates (a matrix that tools never quantise), taps, decay (A_log of a head), decays (of an
+element and a state), step (a time step's bias), skip (D).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+KINDS = ("taps", "decay", "decays", "step", "skip")  # whose values() are drawn here
+
+
+@dataclass(frozen=True)
+class DeltaRule:
+    """Qwen's gated delta rule."""
+
+    key_heads: int
+    value_heads: int
+    key: int  # elements of a head's key
+    value: int
+    taps: int  # of the convolution over q | k | v
+    eps: float
+    by_head: bool = False  # two matrices whose rows are in the order of key heads, instead of four
+    gate: str = "silu"
+    wide: bool = False  # A_log and the norm's weight are stored as F32
+    module: str = "linear_attn"
+
+    @property
+    def channels(self):
+        return 2 * self.key_heads * self.key + self.value_heads * self.value
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """A state space with a scalar decay of each head."""
+
+    heads: int
+    head: int
+    groups: int  # of B and C
+    state: int
+    taps: int
+    eps: float
+    module: str = "mixer"
+    normed: bool = True  # the output with its gate
+    norm_groups: int = 1
+    norm_first: bool = False  # before the gate
+    bias: bool = False
+    out_bias: bool = False
+    conv_bias: bool = True
+    step: tuple = (0.0, np.inf)  # bounds of a time step
+    factors: tuple = (1.0,) * 5  # of the product's z, x, B, C and dt
+    factor_in: float = 1.0
+    factor_out: float = 1.0
+
+    @property
+    def inner(self):
+        return self.heads * self.head
+
+    @property
+    def channels(self):
+        return self.inner + 2 * self.groups * self.state
+
+
+@dataclass(frozen=True)
+class Mamba1:
+    """A state space with a decay of each element and state."""
+
+    inner: int
+    state: int
+    rank: int  # of the time steps
+    taps: int
+    eps: float
+    module: str = "mixer"
+    norms: tuple | None = None  # of dt, B and C; None: without weights
+    bias: bool = False
+    conv_bias: bool = True
+
+
+@dataclass(frozen=True)
+class ShortConv:
+    """out(C * conv(B * x))."""
+
+    taps: int
+    bias: bool = False
+    module: str = "conv"
+
+
+def tensors(m, hidden):
+    """(name, shape, kind) of a mixer's tensors."""
+    for name, shape, kind in {DeltaRule: delta_rule, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}[type(m)](m, hidden):
+        yield f"{m.module}.{name}", shape, kind
+
+
+def delta_rule(m, hidden):
+    values, wide = m.value_heads * m.value, "wide " if m.wide else ""
+    if m.by_head:
+        yield "in_proj_qkvz.weight", (m.channels + values, hidden), "linear"
+        yield "in_proj_ba.weight", (2 * m.value_heads, hidden), "gates"
+    else:
+        yield "in_proj_qkv.weight", (m.channels, hidden), "linear"
+        yield "in_proj_z.weight", (values, hidden), "linear"
+        yield "in_proj_b.weight", (m.value_heads, hidden), "gates"
+        yield "in_proj_a.weight", (m.value_heads, hidden), "gates"
+    yield "conv1d.weight", (m.channels, 1, m.taps), "taps"
+    yield "A_log", (m.value_heads,), wide + "decay"
+    yield "dt_bias", (m.value_heads,), "step"
+    yield "norm.weight", (m.value,), wide + "norm"
+    yield "out_proj.weight", (hidden, values), "linear"
+
+
+def convolved(m, channels):
+    yield "conv1d.weight", (channels, 1, m.taps), "taps"
+    if m.conv_bias:
+        yield "conv1d.bias", (channels,), "bias"
+
+
+def product(name, n, k, bias):
+    yield name + ".weight", (n, k), "linear"
+    if bias:
+        yield name + ".bias", (n,), "bias"
+
+
+def mamba2(m, hidden):
+    yield from product("in_proj", m.inner + m.channels + m.heads, hidden, m.bias)
+    yield from convolved(m, m.channels)
+    yield "A_log", (m.heads,), "decay"
+    yield "D", (m.heads,), "skip"
+    yield "dt_bias", (m.heads,), "step"
+    if m.normed:
+        yield "norm.weight", (m.inner,), "norm"
+    yield from product("out_proj", hidden, m.inner, m.out_bias)
+
+
+def mamba1(m, hidden):
+    yield from product("in_proj", 2 * m.inner, hidden, m.bias)
+    yield from convolved(m, m.inner)
+    yield "x_proj.weight", (m.rank + 2 * m.state, m.inner), "linear"
+    yield "dt_proj.weight", (m.inner, m.rank), "linear"
+    yield "dt_proj.bias", (m.inner,), "step"
+    for name, n in zip(m.norms or (), (m.rank, m.state, m.state)):
+        yield name + ".weight", (n,), "norm"
+    yield "A_log", (m.inner, m.state), "decays"
+    yield "D", (m.inner,), "skip"
+    yield from product("out_proj", hidden, m.inner, m.bias)
+
+
+def short_conv(m, hidden):
+    yield from product("in_proj", 3 * hidden, hidden, m.bias)
+    yield "conv.weight", (hidden, 1, m.taps), "taps"
+    if m.bias:
+        yield "conv.bias", (hidden,), "bias"
+    yield from product("out_proj", hidden, hidden, m.bias)
+
+
+def values(kind, shape, uniform, normal):
+    """Contents as trained models have them: a step keeps between 0.2 and 0.999 of the state. uniform, normal: draws of the shape."""
+    if kind == "taps":
+        return normal * np.float32(0.7 / np.sqrt(shape[-1]))
+    if kind == "skip":
+        return 1 + np.float32(0.2) * normal
+    if kind == "decay":
+        return np.log(1 + 15 * uniform)
+    if kind == "decays":  # of state n: n + 1, as the class initialises them
+        return np.log(np.broadcast_to(np.arange(1, shape[-1] + 1, dtype=np.float32), shape) * (1 + np.float32(0.1) * normal))
+    time = np.exp(np.log(1e-3) + np.log(1e2) * uniform)
+    return time + np.log(-np.expm1(-time))  # softplus gives `time`

@@ -1,0 +1,124 @@
+"""Mixers that carry a state in float64, step by step, part of reference_model.py. A 16-bit run computes recurrences in fp32 and
+rounds what goes into them and what comes out."""
+
+import numpy as np
+
+from reference_math import ACTIVATIONS, sigmoid, silu, softplus
+from recurrent import DeltaRule, Mamba1, Mamba2, ShortConv
+
+
+def conv(model, x, stem, bias, act=None):
+    """Causal convolution of each column of x [n_tok, channels]; the last tap is of the token itself."""
+    w = model.weight(stem + ".weight")[:, 0]  # [channels, taps]
+    taps = w.shape[1]
+    padded = np.concatenate([np.zeros((taps - 1, x.shape[1])), x])
+    y = sum(padded[i:i + len(x)] * w[:, i] for i in range(taps))
+    y = model.r(y + model.weight(stem + ".bias") if bias else y)
+    return model.r(act(y)) if act else y
+
+
+def rms(x, eps):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+
+
+def unit(x):
+    return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + 1e-6)
+
+
+def delta_inputs(model, x, m, stem):
+    """The product of q | k | v, z [n_tok, heads, value], b and a [n_tok, heads]."""
+    n, heads = len(x), m.value_heads
+    if not m.by_head:
+        qkv, z, b, a = (model.linear(x, f"{stem}.in_proj_{name}") for name in ("qkv", "z", "b", "a"))
+        return qkv, z.reshape(n, heads, m.value), b, a
+    share = heads // m.key_heads
+    rows = model.linear(x, stem + ".in_proj_qkvz").reshape(n, m.key_heads, -1)
+    parts = np.split(rows, np.cumsum([m.key, m.key, share * m.value]), axis=2)
+    b, a = np.split(model.linear(x, stem + ".in_proj_ba").reshape(n, m.key_heads, -1), 2, axis=2)
+    qkv = np.concatenate([p.reshape(n, -1) for p in parts[:3]], axis=1)
+    return qkv, parts[3].reshape(n, heads, m.value), b.reshape(n, heads), a.reshape(n, heads)
+
+
+def delta_rule(model, x, m, stem):
+    n, share = len(x), m.value_heads // m.key_heads
+    qkv, z, b, a = delta_inputs(model, x, m, stem)
+    qkv = conv(model, qkv, stem + ".conv1d", False, silu)
+    keys = m.key_heads * m.key
+    q, k = (np.repeat(unit(part.reshape(n, m.key_heads, m.key)), share, axis=1) for part in (qkv[:, :keys], qkv[:, keys:2 * keys]))
+    q, v, beta = q * m.key ** -0.5, qkv[:, 2 * keys:].reshape(n, -1, m.value), model.r(sigmoid(b))
+    decay = np.exp(-np.exp(model.weight(stem + ".A_log")) * softplus(a + model.weight(stem + ".dt_bias")))
+    state, out = np.zeros((m.value_heads, m.key, m.value)), np.empty((n, m.value_heads, m.value))
+    for t in range(n):
+        state *= decay[t][:, None, None]
+        change = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+        state += k[t][:, :, None] * change[:, None]
+        out[t] = np.einsum("hkv,hk->hv", state, q[t])
+    normed = model.r(model.r(rms(model.r(out), m.eps)) * model.weight(stem + ".norm.weight"))
+    return model.linear(model.r(normed * ACTIVATIONS[m.gate](z)).reshape(n, -1), stem + ".out_proj")
+
+
+def gated_norm(model, y, z, m, stem):
+    """y [n_tok, inner] with its gate, and its norm if there is one."""
+    gate = silu(z)
+    if not m.normed:
+        return model.r(y * gate)
+
+    def norm(v):
+        return rms(v.reshape(len(v), m.norm_groups, -1), m.eps).reshape(v.shape)
+
+    w = model.weight(stem + ".norm.weight")
+    return model.r(norm(y) * w * gate) if m.norm_first else model.r(model.r(norm(y * gate)) * w)
+
+
+def mamba2(model, x, m, stem):
+    n, b_width = len(x), m.groups * m.state
+    sizes = [m.inner, m.inner, b_width, b_width, m.heads]
+    if m.factor_in != 1:
+        x = model.r(x * m.factor_in)
+    product = model.linear(x, stem + ".in_proj", m.bias)
+    if m.factors != (1.0,) * 5:
+        product = model.r(product * np.repeat(m.factors, sizes))
+    z, xbc, dt = np.split(product, [m.inner, m.inner + m.channels], axis=1)
+    xbc = conv(model, xbc, stem + ".conv1d", m.conv_bias, silu)
+    u, b, c = np.split(xbc, [m.inner, m.inner + b_width], axis=1)
+    u = u.reshape(n, m.heads, m.head)
+    b, c = (np.repeat(part.reshape(n, m.groups, m.state), m.heads // m.groups, axis=1) for part in (b, c))
+    dt = np.clip(softplus(dt + model.weight(stem + ".dt_bias")), *m.step)
+    decay = np.exp(-np.exp(model.weight(stem + ".A_log")) * dt)
+    state, y = np.zeros((m.heads, m.head, m.state)), np.empty((n, m.heads, m.head))
+    for t in range(n):
+        state = state * decay[t][:, None, None] + (dt[t][:, None] * u[t])[:, :, None] * b[t][:, None]
+        y[t] = np.einsum("hps,hs->hp", state, c[t])
+    y = model.r(y + model.weight(stem + ".D")[:, None] * u).reshape(n, -1)
+    out = model.linear(gated_norm(model, y, z, m, stem), stem + ".out_proj", m.out_bias)
+    return model.r(out * m.factor_out) if m.factor_out != 1 else out
+
+
+def mamba1(model, x, m, stem):
+    u, z = np.split(model.linear(x, stem + ".in_proj", m.bias), 2, axis=1)
+    u = conv(model, u, stem + ".conv1d", m.conv_bias, silu)
+    parts = np.split(model.linear(u, stem + ".x_proj"), [m.rank, m.rank + m.state], axis=1)
+    parts = [model.r(rms(p, m.eps)) for p in parts]
+    if m.norms:
+        parts = [model.r(p * model.weight(f"{stem}.{name}.weight")) for p, name in zip(parts, m.norms)]
+    dt, b, c = parts
+    dt = softplus(model.linear(dt, stem + ".dt_proj") + model.weight(stem + ".dt_proj.bias"))
+    a = -np.exp(model.weight(stem + ".A_log"))
+    state, y = np.zeros((m.inner, m.state)), np.empty_like(u)
+    for t in range(len(x)):
+        state = state * np.exp(dt[t][:, None] * a) + (dt[t] * u[t])[:, None] * b[t]
+        y[t] = state @ c[t]
+    y = model.r((y + model.weight(stem + ".D") * u) * silu(z))
+    return model.linear(y, stem + ".out_proj", m.bias)
+
+
+def short_conv(model, x, m, stem):
+    b, c, u = np.split(model.linear(x, stem + ".in_proj", m.bias), 3, axis=1)
+    y = model.r(c * conv(model, model.r(b * u), stem + ".conv", m.bias))
+    return model.linear(y, stem + ".out_proj", m.bias)
+
+
+def mix(model, x, a):
+    """What a layer's mixer makes of x [n_tok, hidden]."""
+    run = {DeltaRule: delta_rule, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}[type(a.mixer)]
+    return run(model, x, a.mixer, a.stem + a.mixer.module)

@@ -1,0 +1,83 @@
+"""Models with layers that carry a state for tiny_checkpoint.py, which explains TYPES and FAMILIES."""
+
+from tiny_mixtures import EXPERTS, LACKS, NO_HEAD, ROUTED
+
+PLAIN = {"rms_norm_eps": LACKS, "rope": LACKS}
+HALF = "linear_attention", "full_attention", "linear_attention"
+
+
+def layers(*types):
+    return {"layer_types": list(types), "num_hidden_layers": len(types)}
+
+
+DELTA = layers(*HALF) | {
+    "attention_bias": False, "attn_output_gate": True, "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 24,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 32, "partial": 0.25, "rope_theta": 1e7}
+SHARED = EXPERTS | {"shared_expert_intermediate_size": 96}
+NO_ATTENTION = NO_HEAD | PLAIN | {"num_attention_heads": LACKS, "num_key_value_heads": LACKS, "max_position_embeddings": LACKS,
+                                  "attention_dropout": LACKS, "layer_norm_epsilon": 1e-5, "conv_kernel": 4, "expand": 2, "use_bias": False,
+                                  "use_conv_bias": True, "num_hidden_layers": 3}
+MAMBA = {"mamba_n_heads": 6, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 24, "mamba_d_conv": 4, "mamba_expand": 2,
+         "mamba_chunk_size": 64, "mamba_conv_bias": True, "mamba_proj_bias": False, "rms_norm_eps": 1e-5}
+MAMBA1 = {"mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_state": 16, "mamba_dt_rank": 32, "mamba_expand": 2,
+          "mamba_proj_bias": False}
+CONV = NO_HEAD | PLAIN | layers("conv", "full_attention", "conv") | {
+    "norm_eps": 1e-5, "conv_L_cache": 3, "conv_bias": False, "tie_word_embeddings": True}
+del CONV["rope"]
+FACTORS = {"attention_in_multiplier": 1.3, "attention_out_multiplier": 0.94, "embedding_multiplier": 5.6, "key_multiplier": 0.39,
+           "lm_head_multiplier": 0.5, "mlp_multipliers": [0.88, 0.55], "ssm_in_multiplier": 1.25,
+           "ssm_multipliers": [0.35, 0.25, 0.5, 0.7, 0.45], "ssm_out_multiplier": 0.48}
+
+TYPES = {
+    "qwen3_next": ("Qwen3NextForCausalLM", DELTA | SHARED | layers(*HALF, "linear_attention") | {
+        "decoder_sparse_step": 1, "mlp_only_layers": [1], "norm_topk_prob": True}),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", DELTA),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", DELTA | SHARED | {"intermediate_size": LACKS}),
+    "qwen3_5": ("Qwen3_5ForConditionalGeneration", DELTA),
+    "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", DELTA | SHARED | {"intermediate_size": LACKS}),
+    "mamba2": ("Mamba2ForCausalLM", NO_ATTENTION | {
+        "intermediate_size": LACKS, "num_heads": 6, "head_dim": 64, "n_groups": 2, "state_size": 24, "chunk_size": 64}),
+    "falcon_mamba": ("FalconMambaForCausalLM", NO_ATTENTION | {
+        "intermediate_size": 384, "state_size": 16, "time_step_rank": 32, "mixer_rms_eps": 1e-6}),
+    "falcon_h1": ("FalconH1ForCausalLM", MAMBA | FACTORS | {
+        "mamba_d_ssm": 192, "mamba_n_heads": 6, "mamba_d_head": 32, "mamba_rms_norm": True, "mamba_norm_before_gate": False,
+        "mamba_n_groups": 2, "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "rope_theta": 1e11}),
+    "nemotron_h": ("NemotronHForCausalLM", NO_ATTENTION | ROUTED | {
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "max_position_embeddings": 2048, "attention_bias": False,
+        "hybrid_override_pattern": "ME*-M", "num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 32, "n_groups": 2,
+        "ssm_state_size": 24, "mamba_hidden_act": "silu", "mlp_hidden_act": "relu2", "hidden_act": LACKS, "mlp_bias": False,
+        "n_group": 1, "moe_shared_expert_intermediate_size": 96, "first_k_dense_replace": LACKS, "time_step_min": 0.001}),
+    "jamba": ("JambaForCausalLM", NO_HEAD | MAMBA1 | {
+        "rope": LACKS, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+        "num_experts": 6, "num_experts_per_tok": 2, "num_hidden_layers": 4}),
+    "lfm2": ("Lfm2ForCausalLM", CONV | {
+        "block_auto_adjust_ff_dim": True, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.0, "rope_theta": 1e6}),
+    "lfm2_moe": ("Lfm2MoeForCausalLM", CONV | EXPERTS | {
+        "num_dense_layers": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "use_expert_bias": True, "rope_theta": 1e6}),
+    "lfm2_vl": ("Lfm2VlForConditionalGeneration", CONV | {
+        "block_auto_adjust_ff_dim": True, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.0, "rope_theta": 1e6}),
+}
+
+FAMILIES = {
+    "granitemoehybrid_mamba": ("granitemoehybrid", MAMBA | layers("mamba", "attention", "mamba")),
+    "granitemoehybrid_moe": ("granitemoehybrid", MAMBA | layers("mamba", "attention", "mamba") | {
+        "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 64, "position_embedding_type": "nope"}),
+    "qwen3_5_sigmoid": ("qwen3_5_text", {"output_gate_type": "sigmoid"}),
+    "qwen3_5_equal_heads": ("qwen3_5_text", {"linear_num_value_heads": 2, "linear_conv_kernel_dim": 3}),
+    "mamba2_bias": ("mamba2", {"use_bias": True, "n_groups": 1, "time_step_limit": [0.01, 0.05]}),
+    "falcon_h1_plain": ("falcon_h1", {"mamba_rms_norm": False, "mamba_norm_before_gate": True, "mamba_n_groups": 1}),
+    "falcon_h1_norm_first": ("falcon_h1", {"mamba_norm_before_gate": True}),
+    "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),
+    "nemotron_h_types": ("nemotron_h", {"hybrid_override_pattern": LACKS, "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
+                                        "num_hidden_layers": LACKS}),
+    "lfm2_bias": ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
+}
+
+# In formats, beside bf16.
+QUANTISED = (("qwen3_5_text", "w4a16_g32"), ("qwen3_5_text", "fp8_block"), ("qwen3_5", "nvfp4"), ("qwen3_5_moe_text", "fp8_block"),
+             ("qwen3_5_moe", "fp8_channel"), ("qwen3_5_moe_text", "modelopt_nvfp4"), ("qwen3_next", "w4a16_g32_asym"),
+             ("qwen3_next", "fp8_block"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
+             ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),
+             ("granitemoehybrid_mamba", "w4a16_g32"), ("granitemoehybrid_moe", "fp8_block"), ("falcon_h1", "w4a16_g32_asym"),
+             ("mamba2", "fp8_block"), ("falcon_mamba", "w8a16_channel"), ("jamba", "w4a16_g32"), ("jamba", "fp8_block"),
+             ("lfm2", "w4a16_g32"), ("lfm2_moe", "fp8_channel"), ("lfm2_moe", "nvfp4"), ("qwen3_5_text", "fp16"))
