@@ -2,21 +2,7 @@
 #ifndef CTW_TESTS_CONFIG_TEXT_H
 #define CTW_TESTS_CONFIG_TEXT_H
 
-#include <string.h>
-
-#include "worker/model/families/family.h"
-
-static inline enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
-{
-    return ctw_config_parse(c, text, strlen(text), "config.json", err);
-}
-
-static inline void parse_ok(struct ctw_config *c, const char *text)
-{
-    struct ctw_err err = {0};
-    if (parse(c, text, &err) != CTW_OK)
-        fail_msg("%s: %s", text, err.msg);
-}
+#include "config_parse.h"
 
 /* The described tensor of this name; NULL: the file need not have it. */
 static inline const struct ctw_want *find(const struct ctw_config *c, const char *name)

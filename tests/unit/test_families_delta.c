@@ -154,9 +154,7 @@ static void decays_and_positions(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *words;
-    } rows[] = {
+    static const struct refusal rows[] = {
         {DENSE ", \"output_gate_type\": \"tanh\"}", "output_gate_type: \"tanh\" is not supported"},
         {DENSE ", \"linear_num_value_heads\": 24}",
          "linear_num_value_heads: found 24, expected a multiple of linear_num_key_heads = 16"},
@@ -174,14 +172,7 @@ static void refusals(void **state)
         {DENSE ", \"num_hidden_layers\": 1, \"layer_types\": [\"mamba\"]}",
          "layer_types[0]: \"mamba\" is not supported"},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        struct ctw_err err = {0};
-        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        ctw_config_close(&c);
-    }
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 int main(void)

@@ -279,9 +279,7 @@ static void older_names_of_rope(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *words;
-    } rows[] = {
+    static const struct refusal rows[] = {
         {NEOX ", \"hidden_size\": 100, \"num_attention_heads\": 3}", "hidden_size 100 is not"},
         {NEOX ", \"head_dim\": 64}", "head_dim: expected hidden_size / num_attention_heads = 96"},
         {NEOX ", \"rotary_pct\": 0.52}", "0.52 of 96 elements is not an even number"},
@@ -312,14 +310,7 @@ static void refusals(void **state)
         {MPT ", \"attn_config\": \"multihead\"}", "attn_config: expected an object"},
         {MPT ", \"logit_scale\": \"inv_sqrt_d_model\"}", "logit_scale: expected null"},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        struct ctw_err err = {0};
-        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL || strncmp(err.msg, "config.json: ", 13) != 0)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        ctw_config_close(&c);
-    }
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 int main(void)

@@ -247,9 +247,7 @@ static void olmo2(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *words;
-    } rows[] = {
+    static const struct refusal rows[] = {
         {GEMMA ", \"use_bidirectional_attention\": true}", "attention to later tokens"},
         {GEMMA3 ", \"sliding_window_pattern\": 0}",
          "sliding_window_pattern: expected a whole number from 1"},
@@ -295,14 +293,7 @@ static void refusals(void **state)
         {GPT2 ", \"add_cross_attention\": true}", "attention to an encoder"},
         {GPT2 ", \"n_head\": 7}", "n_embd 768 is not a multiple of n_head 7"},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        struct ctw_err err = {0};
-        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        ctw_config_close(&c);
-    }
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 int main(void)

@@ -370,9 +370,7 @@ static void windows_and_heads_differ(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *words;
-    } rows[] = {
+    static const struct refusal rows[] = {
         {FAMILY("Dots1ForCausalLM", "dots1") "}", "n_routed_experts: expected a number"},
         {GLM ", \"n_group\": 3}", "groups of experts"},
         {GLM ", \"n_group\": 8, \"topk_group\": 9}", "groups that a token chooses from"},
@@ -390,14 +388,7 @@ static void refusals(void **state)
         {HUNYUAN ", \"moe_topk\": [1, 2]}", "moe_topk: found 2 entries"},
         {HY ", \"num_experts\": 4, \"num_experts_per_tok\": 5}", "experts that a token chooses"},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        struct ctw_err err = {0};
-        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        ctw_config_close(&c);
-    }
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 int main(void)

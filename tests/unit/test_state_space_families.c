@@ -92,9 +92,7 @@ static void tensors(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *words;
-    } rows[] = {
+    static const struct refusal rows[] = {
         {HYBRID ", \"num_local_experts\": 0, \"layer_types\": [\"attention\", \"conv\"]}",
          "layer_types[1]: \"conv\" is not supported"},
         {HYBRID ", \"mamba_d_head\": 65}", "mamba_d_head: expected mamba_expand * hidden_size /"},
@@ -121,14 +119,7 @@ static void refusals(void **state)
         {ZAMBA2 ", \"use_long_context\": true}", "use_long_context: true is not supported"},
         {JAMBA ", \"attn_layer_offset\": 8}", "attn_layer_offset: expected less than"},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        struct ctw_err err = {0};
-        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        ctw_config_close(&c);
-    }
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 int main(void)

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "config_parse.h"
 #include "small_checkpoint.h"
-#include "worker/model/families/family.h"
 
 /* ---- config.json ---- */
 
@@ -26,18 +26,6 @@
     "{\"architectures\": [\"Glm4vMoeForConditionalGeneration\"], \"model_type\": \"glm4v_moe\""
 #define QWEN3_VL                                                                                   \
     "{\"architectures\": [\"Qwen3VLForConditionalGeneration\"], \"model_type\": \"qwen3_vl\""
-
-static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
-{
-    return ctw_config_parse(c, text, strlen(text), "config.json", err);
-}
-
-static void parse_ok(struct ctw_config *c, const char *text)
-{
-    struct ctw_err err = {0};
-    if (parse(c, text, &err) != CTW_OK)
-        fail_msg("%s: %s", text, err.msg);
-}
 
 /* transformers' defaults are those of the wrapper's own text model. */
 static void defaults_of_the_text_model(void **state)
@@ -282,9 +270,7 @@ static void heads_of_hosts(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *words;
-    } rows[] = {
+    static const struct refusal rows[] = {
         {MISTRAL3 "}", "config.json: text_config is missing"},
         {MISTRAL3 ", \"text_config\": 1}", "text_config: expected an object"},
         {MISTRAL3 ", \"text_config\": {\"hidden_size\": 0}}",
@@ -315,14 +301,7 @@ static void refusals(void **state)
          "\"text_config\": {\"hidden_size\": 8}}",
          "requests a text model inside another model"},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        struct ctw_err err = {0};
-        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        ctw_config_close(&c);
-    }
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 /* ---- checkpoints ---- */
