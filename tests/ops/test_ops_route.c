@@ -202,6 +202,14 @@ static void bad_logits_choose_experts_that_exist(void **state)
             seen[ids[k]] = true;
             assert_true(isnan(weights[k]) || (finite && !nan));
         }
+        int n_seen = 0; /* groups: a correction of NaN leads to no other one */
+        for (int n = 0; n < op.rule.n_groups; n++) {
+            bool in_group = false;
+            for (int e = n * E / op.rule.n_groups; e < (n + 1) * E / op.rule.n_groups; e++)
+                in_group |= seen[e];
+            n_seen += in_group;
+        }
+        assert_true(nan || !finite || n_seen <= op.rule.kept_groups);
     }
     ctw_backend_close(be);
 }
