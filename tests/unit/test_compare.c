@@ -1,6 +1,5 @@
 /* Comparing two models: checkpoints of one and of two layers, once on the CPU, and once on the fake
  * GPU (tests/service/fake_device.c). */
-#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,12 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "compared_watch.h"
 #include "tiny_model.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/open/devices.h"
@@ -273,40 +272,6 @@ static void what_cannot_be_compared_is_refused(void **state)
     ctw_engine_close(e);
 }
 
-struct watch {
-    int64_t calls, cancel_at, n_done;
-    int64_t touch_at; /* the call of progress that touches the file; then the pass is repeated */
-    struct ctw_progress last;
-};
-
-static bool cancel_late(void *arg)
-{
-    struct watch *w = arg;
-    return ++w->calls == w->cancel_at;
-}
-
-static void count_done(void *arg, int64_t first, int64_t n)
-{
-    struct watch *w = arg;
-    assert_int_equal(first, w->n_done);
-    w->n_done += n;
-}
-
-static void grows(void *arg, const struct ctw_progress *p)
-{
-    static const struct timespec other_times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
-    struct watch *w = arg;
-    char path[256];
-    assert_true(w->touch_at != 0 || p->tok_done >= w->last.tok_done);
-    assert_true(p->tok_done <= p->tok_total);
-    assert_true(p->pass < p->n_passes);
-    assert_true(p->layer < p->n_layers);
-    w->last = *p;
-    tiny_path(path, sizeof(path), two, "model.safetensors");
-    if (w->touch_at != 0 && w->calls++ == w->touch_at)
-        assert_int_equal(utimensat(AT_FDCWD, path, other_times, 0), 0);
-}
-
 /* Cancelled at every moment in turn, the next run gives the bits of the first. */
 static void cancelling_leaves_no_trace(void **state)
 {
@@ -411,7 +376,7 @@ static void a_repeated_pass_counts_once(void **state)
     struct set want, got;
     struct ctw_engine *e = open_engine(one), *reference = open_engine(two);
     compare(e, reference, &want);
-    struct watch w = {.touch_at = 3};
+    struct watch w = {.touch_at = 3, .dir = two};
     const struct ctw_hooks hooks = {.arg = &w, .progress = grows, .done = count_done};
     assert_int_equal(
         ctw_engine_compare(e, reference, set_make(&got)->seqs, N_SEQS, &hooks, NULL, &err), CTW_OK);

@@ -1,18 +1,17 @@
 /* Comparing the reference with itself with one matrix exchanged, once on the CPU, and once on the
  * fake GPU (tests/service/fake_device.c). */
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <cmocka.h>
 
 #include "base/mem.h"
 #include "compared_set.h"
+#include "compared_watch.h"
 
 enum { DECODERS = 3, N_MATRICES = 5 };
 
@@ -132,39 +131,6 @@ static void what_cannot_be_exchanged_is_refused(void **state)
     ctw_engine_close(e);
 }
 
-struct watch {
-    int64_t calls, cancel_at, n_done;
-    int64_t touch_at; /* the call of progress that touches the reference's file */
-    struct ctw_progress last;
-};
-
-static bool cancel_late(void *arg)
-{
-    struct watch *w = arg;
-    return ++w->calls == w->cancel_at;
-}
-
-static void count_done(void *arg, int64_t first, int64_t n)
-{
-    struct watch *w = arg;
-    assert_int_equal(first, w->n_done);
-    w->n_done += n;
-}
-
-static void grows(void *arg, const struct ctw_progress *p)
-{
-    static const struct timespec other_times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
-    struct watch *w = arg;
-    char path[256];
-    assert_true(w->touch_at != 0 || p->tok_done >= w->last.tok_done);
-    assert_true(p->tok_done >= 0);
-    assert_true(p->tok_done <= p->tok_total);
-    w->last = *p;
-    tiny_path(path, sizeof(path), base, "model.safetensors");
-    if (w->touch_at != 0 && w->calls++ == w->touch_at)
-        assert_int_equal(utimensat(AT_FDCWD, path, other_times, 0), 0);
-}
-
 /* Cancelled at every moment in turn, both engines are as before. */
 static void cancelling_leaves_no_trace(void **state)
 {
@@ -205,7 +171,7 @@ static void a_repeated_pass_counts_once(void **state)
     struct set want, got;
     struct ctw_engine *e = open_with(quantised, 8, 0, 1), *reference = open_with(base, 8, 0, 1);
     compare(e, reference, make(&want));
-    struct watch w = {.touch_at = 30};
+    struct watch w = {.touch_at = 30, .dir = base};
     const struct ctw_hooks hooks = {.arg = &w, .progress = grows, .done = count_done};
     assert_int_equal(ctw_engine_compare(e, reference, make(&got)->seqs, N_SEQS, &hooks, NULL, &err),
                      CTW_OK);
