@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/engine/order.h"
+#include "base/order.h"
 
 enum { MAX_LEAVES = 40, MAX_LEN = 200, N_TRIALS = 3000 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/engine/order.h"
+#include "base/order.h"
 
 /* Appends the ids of one array to item->tokens. */
 static enum ctw_status read_ids(struct ctw_score_item *item, const struct ctw_json_node *root,

@@ -45,7 +45,7 @@ struct ctw_score_block {
     struct ctw_score_block *next; /* for the writer */
     struct ctw_score_item *items;
     int64_t n_items, capacity;
-    bool shares;                /* items share beginnings: see worker/engine/order.h */
+    bool shares;                /* items share beginnings: see base/order.h */
     int64_t n_tok;              /* model inputs of all items with something to score */
     int64_t n_new;              /* of these, tokens that items do not share with the item before */
     int64_t n_held;             /* tokens of all items */

@@ -142,7 +142,7 @@ static void find_last_readers(const struct ctw_layout *l, struct block *blocks,
             continue;
         int64_t last = last_chunk(l, i, chunk_tokens);
         for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
-            const struct ctw_span *s = &l->spans[k];
+            const struct ctw_path_span *s = &l->spans[k];
             int64_t end = (s->tok0 + s->n_tok - 1) / chunk_tokens;
             for (int64_t c = s->tok0 / chunk_tokens; c <= end; c++)
                 blocks[c].last = max64(blocks[c].last, last);
@@ -171,7 +171,7 @@ static void place_blocks(struct block *blocks, int64_t n_chunks, int64_t *owners
 
 /* The runs of rows for a layer that have the tokens of a span, behind the n_runs runs at `runs`.
  * Adjacent runs become one. Returns the number of all runs. */
-static int64_t add_runs(const struct block *blocks, int64_t chunk_tokens, struct ctw_span s,
+static int64_t add_runs(const struct block *blocks, int64_t chunk_tokens, struct ctw_path_span s,
                         struct ctw_kv_run *runs, int64_t n_runs)
 {
     while (s.n_tok > 0) {
@@ -194,7 +194,7 @@ static int64_t most_runs(const struct ctw_layout *l, int64_t i, const struct blo
 {
     int64_t n = 0;
     for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
-        const struct ctw_span *s = &l->spans[k];
+        const struct ctw_path_span *s = &l->spans[k];
         int64_t first = s->tok0 / chunk_tokens, last = (s->tok0 + s->n_tok - 1) / chunk_tokens;
         n += blocks[last].jumps - blocks[first].jumps + 1;
     }
@@ -212,9 +212,9 @@ static void fill_part(struct ctw_layout *l, int64_t n, int64_t i, const struct c
 {
     int64_t begin = max64(l->start[i], chunk->tok0);
     int64_t end = min64(l->start[i + 1], chunk->tok0 + chunk->n_tok), n_layer = 0, n_pass = 0;
-    const struct ctw_span *own = &l->spans[l->span_start[i + 1] - 1];
+    const struct ctw_path_span *own = &l->spans[l->span_start[i + 1] - 1];
     for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
-        struct ctw_span s = l->spans[k];
+        struct ctw_path_span s = l->spans[k];
         s.n_tok = min64(s.n_tok, end - s.tok0);
         n_layer = add_runs(blocks, chunk_tokens, s, runs->of[CTW_FOR_LAYER], n_layer);
         struct ctw_kv_run *last = n_pass > 0 ? &runs->of[CTW_FOR_PASS][n_pass - 1] : NULL;

@@ -51,12 +51,12 @@ struct ctw_chunk {
 
 struct ctw_layout {
     int64_t n_seqs, n_tok, n_rows, n_chunks;
-    int64_t n_asked;          /* inputs of all sequences; n_tok of them are computed */
-    int64_t *start;           /* [n_seqs + 1]: the first token that each sequence adds */
-    struct ctw_span *spans;   /* of all sequences: */
-    int64_t *span_start;      /* [n_seqs + 1]: where each sequence's begin */
-    int64_t *target_rows;     /* of all sequences' targets: indices of `rows` */
-    struct ctw_chunk *chunks; /* [n_chunks] */
+    int64_t n_asked;             /* inputs of all sequences; n_tok of them are computed */
+    int64_t *start;              /* [n_seqs + 1]: the first token that each sequence adds */
+    struct ctw_path_span *spans; /* of all sequences: */
+    int64_t *span_start;         /* [n_seqs + 1]: where each sequence's begin */
+    int64_t *target_rows;        /* of all sequences' targets: indices of `rows` */
+    struct ctw_chunk *chunks;    /* [n_chunks] */
     /* [n_tok] */
     int32_t *tokens;
     int32_t *positions; /* within the sequence */

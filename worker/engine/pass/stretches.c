@@ -21,7 +21,7 @@ static int64_t forks_after(const struct ctw_layout *l, int64_t i)
 {
     if (l->span_start[i + 1] - l->span_start[i] < 2)
         return NONE;
-    const struct ctw_span *parent = &l->spans[l->span_start[i + 1] - 2];
+    const struct ctw_path_span *parent = &l->spans[l->span_start[i + 1] - 2];
     return parent->tok0 + parent->n_tok - 1;
 }
 
@@ -61,7 +61,7 @@ static void add_part(struct making *m, struct ctw_chunk *chunk, int64_t i, int64
                      int64_t end, int64_t before, bool begins)
 {
     struct ctw_layout *l = m->l;
-    const struct ctw_span *own = &l->spans[l->span_start[i + 1] - 1];
+    const struct ctw_path_span *own = &l->spans[l->span_start[i + 1] - 1];
     struct ctw_attn_seq *part = &l->seqs[CTW_STATE][m->n_parts++];
     if (begins) {
         if (chunk->n_stretches++ == 0)

@@ -51,7 +51,7 @@ static bool has_rows(const struct ctw_path *p, int64_t n, int64_t n_new)
     if (p->most_chunks == 0)
         return true;
     for (int i = 0; i <= p->n_spans; i++) {
-        struct ctw_span s = {p->n_tok, n, n_new};
+        struct ctw_path_span s = {p->n_tok, n, n_new};
         if (i < p->n_spans && p->spans[i].pos0 < n) {
             s = p->spans[i];
             s.n_tok = min64(s.n_tok, n - s.pos0);
@@ -143,11 +143,11 @@ void ctw_path_add(struct ctw_path *p, const struct ctw_seq *seq, const struct ct
         p->n_forks = forks_up_to(p, n);
     p->n_spans = spans_before(p, n);
     if (p->n_spans > 0) {
-        struct ctw_span *end = &p->spans[p->n_spans - 1];
+        struct ctw_path_span *end = &p->spans[p->n_spans - 1];
         end->n_tok = min64(end->n_tok, n - end->pos0);
     }
     if (n_new > 0)
-        p->spans[p->n_spans++] = (struct ctw_span){p->n_tok, n, n_new};
+        p->spans[p->n_spans++] = (struct ctw_path_span){p->n_tok, n, n_new};
     p->n_tok += n_new;
     p->n_rows += ctw_shared_new_rows(shared, seq);
     p->last = seq;

@@ -1,7 +1,7 @@
 /*
  * Shared prefixes. Sequences that begin with the same tokens form a trie, and a pass computes the
- * tokens of a node once. The trie is never built: in the order of order.h a sequence shares its
- * longest beginning with the sequence before it.
+ * tokens of a node once. The trie is never built: in the order of base/order.h a sequence shares
+ * its longest beginning with the sequence before it.
  *
  * A path is the last sequence of a pass as spans of the pass's tokens, one span per node. The next
  * sequence of the pass reads the path's first tokens, if that is worth a branch, and adds a span of
@@ -11,14 +11,14 @@
 #ifndef CTW_WORKER_TRIE_H
 #define CTW_WORKER_TRIE_H
 
+#include "base/order.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/order.h"
 #include "worker/engine/pass/plan.h"
 
 enum { CTW_PATH_SPANS = 32 };
 
 /* Tokens tok0 .. tok0 + n_tok - 1 of the pass, at positions pos0 .. of the sequence. */
-struct ctw_span {
+struct ctw_path_span {
     int64_t tok0, pos0, n_tok;
 };
 
@@ -36,7 +36,7 @@ struct ctw_path {
     int64_t n_tok;       /* of the pass so far */
     int64_t n_rows;      /* scored rows of the pass so far */
     const struct ctw_seq *last;
-    struct ctw_span spans[CTW_PATH_SPANS];
+    struct ctw_path_span spans[CTW_PATH_SPANS];
     int n_spans, n_forks;
     struct ctw_fork forks[CTW_PATH_SPANS];
 };

@@ -1,11 +1,11 @@
 /*
- * The order in which sequences share their beginnings. Sequences that begin with the same tokens
- * form a trie. An engine computes a shared beginning once if a sequence follows another with the
- * same beginning in the same pass (pass/trie.h), so callers give it sequences in the order of the
- * trie, depth first.
+ * The order in which sequences of tokens share their beginnings. Sequences that begin with the same
+ * tokens form a trie. An engine computes a shared beginning once if a sequence follows another with
+ * the same beginning in the same pass, so callers give it sequences in the order of the trie, depth
+ * first.
  */
-#ifndef CTW_WORKER_ORDER_H
-#define CTW_WORKER_ORDER_H
+#ifndef CTW_BASE_ORDER_H
+#define CTW_BASE_ORDER_H
 
 #include <stdint.h>
 

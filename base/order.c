@@ -1,4 +1,4 @@
-#include "worker/engine/order.h"
+#include "base/order.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
