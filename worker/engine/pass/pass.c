@@ -273,10 +273,10 @@ enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)
         }
     }
     set_progress(p, 1);
-    ctw_debug("pass: %" PRId64 " tokens, of which %" PRId64 " are computed, queued after %.1f ms, "
-              "computed after %.1f ms",
-              p->layout.n_asked, p->layout.n_tok, 1e3 * (queued_s - p->began_s),
-              1e3 * (ctw_now_s() - p->began_s));
+    ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms; with what "
+              "sequences share they are %" PRId64,
+              p->layout.n_tok, 1e3 * (queued_s - p->began_s), 1e3 * (ctw_now_s() - p->began_s),
+              p->layout.n_asked);
     return CTW_OK;
 }
 
