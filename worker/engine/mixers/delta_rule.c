@@ -47,26 +47,26 @@ static enum ctw_status conv(const struct ctw_step *s, const struct places *p,
     const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_DELTA_CONV);
     const struct ctw_state state = ctw_step_state(s, CARRY_CONV, t);
     const int64_t before = first * (d->taps - 1), ldy = ctw_delta_qkv(d);
-    const struct ctw_op_conv op = {.form = CTW_CONV_SILU,
-                                   .dtype = s->f->dtype,
-                                   .n_tok = t->n_tok,
-                                   .dim = dim,
-                                   .taps = d->taps,
-                                   .x = element(s, ctw_step_rows(s, t, p->in, p->in_columns), at),
-                                   .ldx = p->in_columns,
-                                   .run = run,
-                                   .step = p->in_columns / d->n_key,
-                                   .weight =
-                                       (const char *)ctw_step_vector_data(s, CTW_V_DELTA_CONV) +
-                                       (size_t)(first * d->taps) * ctw_dtype_bytes(weight->dtype),
-                                   .weight_dtype = weight->dtype,
-                                   .seqs = t->seqs,
-                                   .n_seqs = t->n_seqs,
-                                   .before = state.before != NULL ? state.before + before : NULL,
-                                   .after = state.after + before,
-                                   .y = (char *)ctw_step_rows(s, t, p->qkv, ldy) +
-                                        (size_t)first * ctw_dtype_bytes(s->f->dtype),
-                                   .ldy = ldy};
+    const struct ctw_op_conv op = {
+        .form = CTW_CONV_SILU,
+        .dtype = s->f->dtype,
+        .n_tok = t->n_tok,
+        .dim = dim,
+        .taps = d->taps,
+        .x = element(s, ctw_step_rows(s, t, p->in, p->in_columns), at),
+        .ldx = p->in_columns,
+        .run = run,
+        .step = p->in_columns / d->n_key,
+        .weight = (const char *)ctw_step_vector_data(s, CTW_V_DELTA_CONV) +
+                  (size_t)(first * d->taps) * ctw_dtype_bytes(weight->dtype),
+        .weight_dtype = weight->dtype,
+        .seqs = t->seqs,
+        .n_seqs = t->n_seqs,
+        .before = state.before != NULL ? (const float *)state.before + before : NULL,
+        .after = (float *)state.after + before,
+        .y =
+            (char *)ctw_step_rows(s, t, p->qkv, ldy) + (size_t)first * ctw_dtype_bytes(s->f->dtype),
+        .ldy = ldy};
     return ctw_conv(s->f->be, &op, err);
 }
 

@@ -49,10 +49,10 @@ struct ctw_state ctw_step_state(const struct ctw_step *s, int i, const struct ct
     const struct ctw_forward *f = s->f;
     struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
     ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
-    float *all = f->carry[ctw_carry_array(&rules[i], s->index, i)];
-    int64_t floats = (int64_t)(rules[i].bytes / sizeof(float));
-    return (struct ctw_state){.before = t->before < 0 ? NULL : all + t->before * floats,
-                              .after = all + t->after * floats};
+    char *all = f->carry[ctw_carry_array(&rules[i], s->index, i)];
+    size_t bytes = rules[i].bytes;
+    return (struct ctw_state){.before = t->before < 0 ? NULL : all + (size_t)t->before * bytes,
+                              .after = all + (size_t)t->after * bytes};
 }
 
 void *ctw_step_rows(const struct ctw_step *s, const struct ctw_stretch *t, const void *x,

@@ -73,8 +73,8 @@ struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i);
 /* One of the branch's states, for a stretch of the chunk: what its first sequence left before
  * (NULL: the sequence begins here), and what its last sequence leaves. */
 struct ctw_state {
-    const float *before;
-    float *after;
+    const void *before;
+    void *after;
 };
 struct ctw_state ctw_step_state(const struct ctw_step *s, int i, const struct ctw_stretch *t);
 /* Elements of the activations' dtype from a stretch's first row on: x [chunk, ld]. */
