@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sequences that share beginnings have the same bits as with --no-share, whatever the trie, and less is computed.
 
-    check_sharing.py FOLDER... [--worker PATH] [--seed N]
+    check_sharing.py FOLDER... [--worker PATH] [--backend cpu] [--seed N]
 
 FOLDER holds checkpoints. Each scores the leaves of random tries, with borders at every position around those of chunks
 and tiles: whole with --no-share, then shared, with other sizes of chunks and passes. Ends with "N passed, N failed"; the
@@ -59,17 +59,17 @@ def vocab_of(folder):
     return min(200, text.get("vocab_size") or config.get("vocab_size") or 32)
 
 
-def score(worker, folder, items, *options):
-    return subprocess.run([worker, "score", "--backend", "cpu", "--model", folder, *map(str, options)], check=False,
+def score(command, folder, items, *options):
+    return subprocess.run([*command, "--model", folder, *map(str, options)], check=False,
                           input="".join(json.dumps(item) + "\n" for item in items), capture_output=True, text=True,
                           timeout=600)
 
 
-def compare(worker, folder, seed):
+def compare(command, folder, seed):
     """Complaints about one checkpoint; None if the worker refuses it."""
     rng = random.Random(f"{seed} {folder.name}")
     items, wrong = items_of(rng, vocab_of(folder)), []
-    base = score(worker, folder, items, "--no-share")
+    base = score(command, folder, items, "--no-share")
     if base.returncode != 0:
         return None if base.returncode == 65 else [base.stderr.strip()]
     if "times fewer" in base.stderr:
@@ -78,7 +78,7 @@ def compare(worker, folder, seed):
         options = ["--threads", rng.choice((1, 2))]
         if i > 0:
             options += ["--chunk-tokens", rng.choice(CHUNKS), "--pass-tokens", rng.choice(PASSES)]
-        done = score(worker, folder, items, *options)
+        done = score(command, folder, items, *options)
         if done.stdout != base.stdout:
             wrong.append(f"differs: {' '.join(map(str, options))} {done.stderr.strip()[-200:]}")
         gain = re.search(r"tokens were computed, ([\d.]+) times fewer", done.stderr)
@@ -91,12 +91,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--worker", default=worker_cli.default_worker())
+    parser.add_argument("--backend", default="cpu")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     args = parser.parse_args()
     print(f"seed {args.seed}")
     found = sorted(p.parent for folder in args.folders for p in folder.glob("*/config.json"))
+    command = [args.worker, "score", "--backend", args.backend]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda f: compare(args.worker, f, args.seed), found))
+        results = list(pool.map(lambda f: compare(command, f, args.seed), found))
     failed = 0
     for folder, wrong in zip(found, results, strict=True):
         print("refused" if wrong is None else "FAIL" if wrong else "ok  ", folder.name, *(wrong or [])[:3], sep="  ")
