@@ -270,17 +270,19 @@ static void every_query_sees_its_own_keys(void **state)
     assert_true(n_limited > n_asked / 20); /* limits leave something to share */
 }
 
+enum { MOST = 6 };
+
 /* The tokens that sequences compute, each of which begins with the first n_same[i] tokens of the
  * one before. */
 static int64_t computed(const int64_t *n_same, const int64_t *n_tok, int n, int64_t states)
 {
-    int32_t tokens[4][MAX_LEN + 1];
-    struct ctw_seq seq[4];
+    int32_t tokens[MOST][MAX_LEN + 1];
+    struct ctw_seq seq[MOST];
     struct ctw_layout l;
     struct ctw_err err;
-    const struct ctw_plan plan = {.chunk_tokens = 512,
-                                  .pass_tokens = 512,
-                                  .carry_rows = 512,
+    const struct ctw_plan plan = {.chunk_tokens = 1024,
+                                  .pass_tokens = 1024,
+                                  .carry_rows = 1024,
                                   .longest = MAX_LEN,
                                   .states = states};
     for (int i = 0; i < n; i++) {
@@ -298,7 +300,7 @@ static void a_branch_is_worth_its_cost(void **state)
 {
     (void)state;
     const struct {
-        int64_t n_same[3], n_tok[3], states, computed;
+        int64_t n_same[MOST], n_tok[MOST], states, computed;
         const char *what;
     } cases[] = {
         {{0, 15}, {41, 41}, 0, 80, "too few tokens"},
@@ -311,13 +313,52 @@ static void a_branch_is_worth_its_cost(void **state)
         {{0, 40, 56}, {61, 61, 61}, 3, 60 + 20 + 20, "one: the last branch is taken again"},
         {{0, 40, 20}, {61, 61, 61}, 3, 60 + 20 + 60, "one: the earlier state cannot be kept, too"},
         {{0, 40, 20}, {61, 61, 61}, 4, 60 + 20 + 40, "two"},
+        {{0, 20, 0, 40}, {61, 61, 61, 61}, 3, 60 + 40 + 60 + 20, "one, of another trunk before"},
+        {{0, 40, 60, 80, 40, 20},
+         {101, 101, 101, 101, 101, 101},
+         6,
+         100 + 60 + 40 + 20 + 60 + 80,
+         "four at one time"},
+        {{0, 40, 60, 80, 40, 20},
+         {101, 101, 101, 101, 101, 101},
+         5,
+         100 + 60 + 40 + 20 + 60 + 100,
+         "three: three were kept behind the last branch"},
     };
     for (size_t i = 0; i < CTW_COUNT(cases); i++) {
-        int n = cases[i].n_tok[2] > 0 ? 3 : 2;
+        int n = 0;
+        while (n < MOST && cases[i].n_tok[n] > 0)
+            n++;
         int64_t got = computed(cases[i].n_same, cases[i].n_tok, n, cases[i].states);
         if (got != cases[i].computed)
             fail_msg("%s: %d tokens", cases[i].what, (int)got);
     }
+}
+
+/* Each sequence leaves the one before near its end: a path has only so many spans. */
+static void a_path_has_so_many_spans(void **state)
+{
+    enum { N = CTW_PATH_SPANS + 8, STEP = CTW_BRANCH_TOKENS };
+    static int32_t tokens[N][(N + 2) * STEP];
+    struct ctw_seq seq[N];
+    struct ctw_layout l;
+    struct ctw_err err;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        int64_t n_same = (int64_t)STEP * i, n_tok = n_same + STEP + 2;
+        for (int64_t t = 0; t < n_tok; t++)
+            tokens[i][t] = t < n_same ? tokens[i - 1][t] : (int32_t)(1000 * (i + 1) + t);
+        seq[i] = (struct ctw_seq){.tokens = tokens[i], .n_tok = n_tok, .first = n_tok - 1};
+    }
+    const struct ctw_plan plan = {
+        .chunk_tokens = 4096, .pass_tokens = 4096, .carry_rows = 4096, .longest = N * STEP + STEP};
+    assert_int_equal(ctw_layout_make(&l, seq, N, &plan, 0, true, &err), CTW_OK);
+    for (int i = 0; i < N; i++) {
+        int64_t behind = i < CTW_PATH_SPANS ? 0 : (int64_t)(i - CTW_PATH_SPANS + 1) * STEP;
+        assert_true(l.span_start[i + 1] - l.span_start[i] <= CTW_PATH_SPANS);
+        assert_int_equal(l.start[i + 1] - l.start[i], STEP + 1 + behind);
+    }
+    ctw_layout_free(&l);
 }
 
 static void lack_of_memory_leaves_nothing(void **state)
@@ -348,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_query_sees_its_own_keys),
         cmocka_unit_test(a_branch_is_worth_its_cost),
+        cmocka_unit_test(a_path_has_so_many_spans),
         cmocka_unit_test(lack_of_memory_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

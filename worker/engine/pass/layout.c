@@ -145,7 +145,7 @@ static void find_last_readers(const struct ctw_layout *l, struct block *blocks,
             const struct ctw_path_span *s = &l->spans[k];
             int64_t end = (s->tok0 + s->n_tok - 1) / chunk_tokens;
             for (int64_t c = s->tok0 / chunk_tokens; c <= end; c++)
-                blocks[c].last = max64(blocks[c].last, last);
+                blocks[c].last = last; /* never before an earlier sequence's */
         }
     }
 }
