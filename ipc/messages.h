@@ -181,7 +181,7 @@ struct ctw_job_map {
     } has;
     struct ctw_span job, model, kind, state;
     uint64_t items_done, items;
-    uint64_t tokens_done, tokens;
+    uint64_t tokens_done, tokens, tokens_computed;
     double seconds_left;
     struct ctw_span owner;
 };
