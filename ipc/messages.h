@@ -181,7 +181,7 @@ struct ctw_job_map {
     } has;
     struct ctw_span job, model, kind, state;
     uint64_t items_done, items;
-    uint64_t tokens_done, tokens;
+    uint64_t tokens_done, tokens, tokens_computed;
     double seconds_left;
     struct ctw_span owner;
 };
@@ -232,7 +232,7 @@ struct ctw_seal_reply {
 };
 
 struct ctw_progress_map {
-    uint64_t tokens_done, tokens;
+    uint64_t tokens_done, tokens, tokens_computed;
     double tokens_per_s, seconds_left;
     uint64_t pass, passes, layer, layers;
 };

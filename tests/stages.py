@@ -116,7 +116,8 @@ def golden_stage():
         Step([PY, "tests/golden/check_scores.py", "--golden", golden, families, newest], "lines"),
         Step([PY, "tests/golden/check_activations.py", "--golden", golden], "lines"),
         rotated,
-        Step([PY, "tests/golden/check_reference.py", golden, families, newest], "lines")])
+         Step([PY, "tests/golden/check_reference.py", golden, families, newest], "lines"),
+         Step([PY, "tests/invariance/check_sharing.py", golden, families, newest], "lines")])
 
 
 def cuda_stage(all_architectures):
@@ -184,7 +185,8 @@ def stages(all_architectures=False):
                  {"CTWORKER_BIN": WORKER})]),
         Stage("invariance", "equal bits regardless of batch, order, chunk, pass and thread count", [
             Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--golden", *golden_folders(),
-                  "--scratch", DATA, "--program", BUILD / "ci/tests/invariance"], "lines")],
+                  "--scratch", DATA, "--program", BUILD / "ci/tests/invariance"], "lines"),
+            Step([PY, "tests/invariance/check_sharing.py", TINY], "lines")],
               needs=("tiny",), quick=False),
         Stage("smollm2", "a real model through lm_eval, unquantised and quantised", [
             Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {

@@ -90,6 +90,7 @@ static const struct ctw_field job_fields[] = {
     CTW_FIELD(UINT, struct ctw_job_map, items_done),
     CTW_FIELD(UINT, struct ctw_job_map, items),
     CTW_FIELD_IF(progress, UINT, struct ctw_job_map, tokens_done),
+    CTW_FIELD_IF(progress, UINT, struct ctw_job_map, tokens_computed),
     CTW_FIELD_IF(progress, UINT, struct ctw_job_map, tokens),
     CTW_FIELD_IF(progress, FLOAT, struct ctw_job_map, seconds_left),
     CTW_FIELD_IF(owner, STR, struct ctw_job_map, owner),

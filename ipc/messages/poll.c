@@ -11,6 +11,7 @@ static const struct ctw_schema request = CTW_SCHEMA("poll", struct ctw_poll, fie
 static const struct ctw_field progress_fields[] = {
     CTW_FIELD(UINT, struct ctw_progress_map, tokens_done),
     CTW_FIELD(UINT, struct ctw_progress_map, tokens),
+    CTW_FIELD(UINT, struct ctw_progress_map, tokens_computed),
     CTW_FIELD(FLOAT, struct ctw_progress_map, tokens_per_s),
     CTW_FIELD(FLOAT, struct ctw_progress_map, seconds_left),
     CTW_FIELD(UINT, struct ctw_progress_map, pass),

@@ -250,7 +250,7 @@ class Memory(Device):
 
     def test_before_a_pass(self):
         """--memory-limit exceeds the free memory; a smaller job fits."""
-        long, short = [([1] * 1500, [2])] * 6, PAIRS
+        long, short = [([i] * 1500, [2]) for i in range(6)], PAIRS
         with server("--memory-limit", "1GiB", memory=8 << 20) as a, a.client() as c:
             for _ in range(2):
                 self.assert_failed(c, c.pairs(long), "memory", "no memory for")
@@ -288,7 +288,7 @@ class Memory(Device):
     def test_a_pass_that_finds_no_memory_costs_the_long_job_only(self):
         """--memory-limit exceeds the free memory, which shows when the pass is prepared."""
         with server("--memory-limit", "1GiB", memory=8 << 20, models=("tied",)) as a, a.client() as c:
-            long = c.pairs([([1] * 1500, [2])] * 6, seal=False)
+            long = c.pairs([([i] * 1500, [2]) for i in range(6)], seal=False)
             good = c.pairs(PAIRS, columns=["logprob"], seal=False)
             c.call("seal", job=good, parts=1)
             c.call("seal", job=long, parts=1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pynng
 
 import worker_process as w
-from worker_cases import LONG, SLOW, ended, first_answer, timed, until
+from worker_cases import LONG, SLOW, ended, first_answer, long_items, timed, until
 
 
 class Connections(unittest.TestCase):
@@ -81,7 +81,7 @@ class Connections(unittest.TestCase):
     def test_a_lost_client_finds_its_job_again(self):
         with w.Worker(engine=SLOW) as a:
             with a.client() as c:
-                job = c.pairs(LONG * 8)
+                job = c.pairs(long_items(8))
             with a.client() as c:
                 self.assertEqual(c.wait(job)["state"], "done")
                 self.assertEqual(len(c.fetch(job)), 8)

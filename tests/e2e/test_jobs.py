@@ -186,7 +186,7 @@ class Running(OneWorker):
 
     def test_small_job_does_not_wait_for_a_large_one(self):
         """The small job waits for the running pass and its own pass; the large job takes about 60 passes."""
-        large = self.c.pairs([([1] * 60, [2] * 4)] * 240)
+        large = self.c.pairs([([i] * 60, [2] * 4) for i in range(240)])
         time.sleep(0.1)
         small = self.c.pairs([([3], [4])] * 5)
         self.assertEqual(self.c.wait(small)["state"], "done")

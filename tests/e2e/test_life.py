@@ -10,8 +10,8 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from worker_cases import (ENDED_S, ENDLESS, ENDLESS_LOAD, LONG, SLOW, ended, ended_at_once, first_answer, start_fails,
-                          timed, until)
+from worker_cases import (ENDED_S, ENDLESS, ENDLESS_LOAD, LONG, SLOW, ended, ended_at_once, first_answer,
+                          long_items, start_fails, timed, until)
 
 
 def stop(worker, *args, env=None, timeout=60):
@@ -99,7 +99,7 @@ class Signals(unittest.TestCase):
     @timed
     def test_what_ends_within_the_grace_can_be_fetched_after_it(self):
         with w.Worker("--grace", "3", engine=SLOW) as a, a.client() as c:
-            job = c.pairs(LONG * 4)  # half a second
+            job = c.pairs(long_items(4))  # half a second
             a.process.terminate()
             end = time.monotonic() + 4
             while time.monotonic() < end:
@@ -121,7 +121,7 @@ class Endings(unittest.TestCase):
     def test_first_signal_finishes(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with w.Worker(engine=SLOW) as a, a.client() as c:
-                job = c.pairs(LONG * 8)
+                job = c.pairs(long_items(8))
                 time.sleep(0.2)
                 a.process.send_signal(number)
                 until(lambda: c.call("health")["state"] == "draining")
@@ -168,7 +168,7 @@ class Endings(unittest.TestCase):
     @timed
     def test_shutdown_lets_clients_fetch(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job, never = c.pairs(LONG * 6), c.pairs(LONG, seal=False)
+            job, never = c.pairs(long_items(6)), c.pairs(LONG, seal=False)
             r = c.call("shutdown", mode="finish")
             self.assertEqual((r["state"], r["jobs"]), ("draining", 1))
             self.assertEqual(c.call("poll", job=never)["state"], "canceled")
@@ -188,7 +188,7 @@ class Endings(unittest.TestCase):
 
     def test_drain_keeps_answering(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job = c.pairs(LONG * 4)
+            job = c.pairs(long_items(4))
             c.call("drain", mode="finish")
             self.assertEqual(c.wait(job)["state"], "done")
             time.sleep(2.5)
@@ -233,7 +233,7 @@ class Stop(unittest.TestCase):
             with tempfile.TemporaryDirectory(prefix="ctw-") as other, \
                     w.Worker(listen=listen, engine=SLOW) as a, a.client() as c:
                 start = time.monotonic()
-                c.pairs(LONG * 12)  # 1.5 s
+                c.pairs(long_items(12))  # 1.5 s
                 out = stop(a, a.url, env={"XDG_RUNTIME_DIR": other})
                 self.assertEqual(out.returncode, 0, out.stderr)
                 self.assertGreater(time.monotonic() - start, 1)
@@ -272,7 +272,7 @@ class Info(unittest.TestCase):
     @timed
     def test_percent_and_time_left_of_each_job(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job, waits = c.pairs(LONG * 40), c.pairs(LONG, seal=False)
+            job, waits = c.pairs(long_items(40)), c.pairs(LONG, seal=False)
             def running():
                 jobs = json.loads(a.command("info", "--json").stdout)["jobs"]
                 return jobs if jobs[0]["tokens_done"] > 0 and jobs[0]["seconds_left"] > 0 else None
@@ -295,7 +295,7 @@ class Info(unittest.TestCase):
     def test_the_time_left_counts_the_shares_of_other_jobs(self):
         """The job of 40 waits for as much of the other job; that job, three times as long, for all of this one."""
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            short, long = c.pairs(LONG * 40), c.pairs(LONG * 120)
+            short, long = c.pairs(long_items(40)), c.pairs(long_items(120))
             left = lambda: [j["seconds_left"] for j in c.call("info")["jobs"]]
             until(lambda: min(left()) > 0)
             of_short, of_long = left()

@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from worker_cases import ENDLESS, LONG, SLOW, timed, until
+from worker_cases import ENDLESS, LONG, SLOW, long_items, timed, until
 
 
 class Orphans(unittest.TestCase):
@@ -53,7 +53,7 @@ class Orphans(unittest.TestCase):
     def test_polling_is_contact(self):
         ttl_s = int(w.PATIENCE)  # a slow machine may poll more than a second after the last poll
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job = c.pairs(LONG * 20 * ttl_s, orphan={"policy": "cancel", "ttl_s": ttl_s})
+            job = c.pairs(long_items(20) * ttl_s, orphan={"policy": "cancel", "ttl_s": ttl_s})
             self.assertEqual(c.wait(job)["state"], "done")
 
     @timed

@@ -12,8 +12,15 @@ import worker_process as w
 
 SLOW = {"us_per_token": 2000}  # a pass of 256 tokens takes half a second
 LONG = [([1] * 60, [2] * 4)]   # 63 tokens
+
+
+def long_items(n):
+    """n items of 63 tokens that share nothing."""
+    return [([100 + i % 800] * (60 - i // 800) + [2] * (i // 800), [2] * 4) for i in range(n)]
+
+
 # Five minutes on a SLOW engine: a worker that ends within ENDED_S did not wait for it, even on a slow machine.
-ENDLESS, ENDED_S = LONG * 2400, 60
+ENDLESS, ENDED_S = long_items(2400), 60
 ENDLESS_LOAD = {"open_ms": 300000}  # likewise
 
 

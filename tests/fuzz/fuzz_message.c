@@ -105,7 +105,7 @@ static void check_job(const struct ctw_submit *submit)
         id, &head, "numerics", head.kind == CTW_JOB_DIVERGENCE ? "reference's" : NULL, &contact);
     if (j == NULL || part->n_sequences > MAX_UNITS || ctw_job_add_part(j, part, &err) != CTW_OK) {
         ctw_job_part_destroy(part);
-    } else if (ctw_job_plan(j, &n_done, &err) == CTW_OK) {
+    } else if (ctw_job_plan(j, true, &n_done, &err) == CTW_OK) {
         ctw_job_planned(j, n_done);
         check_units(j);
         finish(j);

@@ -5,14 +5,15 @@
  *   invariance DIR [VARIANT [SEED [ROUNDS]]]
  *
  * DIR is a checkpoint (tests/tools/tiny_checkpoint.py writes some). Sequences are scored alone
- * first; then every round scores a random selection, shuffled, on an engine with other settings,
- * and compares bits. Prints the seed; exits 1 at the first difference.
+ * first; then every round scores a random selection, shuffled or in the trie's order, on an engine
+ * with other settings, and compares bits. Prints the seed; exits 1 at the first difference.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/order.h"
 #include "worker/engine/engine.h"
 
 /* A batch has at most about MAX_CHUNKS chunks: every chunk decodes the weights again. */
@@ -87,7 +88,8 @@ static void score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n)
     }
 }
 
-/* Random tokens; a third of the sequences share a prefix, so that equal work meets unequal. */
+/* Random tokens; a third of the sequences share a prefix, so that equal work meets unequal, and
+ * another third the beginning of it, up to an edge. */
 static void make_sequences(struct expected *all, int64_t vocab, size_t hidden_bytes)
 {
     int32_t prefix[MAX_TOKENS];
@@ -95,8 +97,9 @@ static void make_sequences(struct expected *all, int64_t vocab, size_t hidden_by
         prefix[i] = (int32_t)random_below(vocab);
     for (int i = 0; i < N_SEQS; i++) {
         int64_t n = i < (int)CTW_COUNT(edges) ? edges[i] : 2 + random_below(MAX_TOKENS - 2);
+        int64_t n_same = i % 3 == 0 ? n : i % 3 == 1 ? edges[random_below(CTW_COUNT(edges))] : 0;
         for (int64_t t = 0; t < n; t++)
-            all[i].tokens[t] = i % 3 == 0 ? prefix[t] : (int32_t)random_below(vocab);
+            all[i].tokens[t] = t < n_same ? prefix[t] : (int32_t)random_below(vocab);
         all[i].seq = (struct ctw_seq){
             .tokens = all[i].tokens, .n_tok = n, .first = 1 + (i % 2 ? random_below(n - 1) : 0)};
         make_room(&all[i].seq, hidden_bytes);
@@ -109,6 +112,23 @@ static bool same(const struct ctw_seq *a, const struct ctw_seq *b, size_t hidden
     return memcmp(a->logprob, b->logprob, n * sizeof(float)) == 0 &&
            memcmp(a->greedy, b->greedy, n * sizeof(int32_t)) == 0 &&
            memcmp(a->hidden, b->hidden, n * hidden_bytes) == 0;
+}
+
+/* The order in which sequences share what they have in common. */
+static void order(struct ctw_seq *batch, int *of, int64_t n)
+{
+    struct ctw_leaf leaves[3 * 2 * N_SEQS];
+    struct ctw_seq from[2 * N_SEQS];
+    int was[2 * N_SEQS];
+    memcpy(from, batch, (size_t)n * sizeof(*batch));
+    memcpy(was, of, (size_t)n * sizeof(*of));
+    for (int64_t i = 0; i < n; i++)
+        leaves[i] = (struct ctw_leaf){batch[i].tokens, batch[i].n_tok, i, 0};
+    ctw_order_sort(leaves, n, leaves + n);
+    for (int64_t i = 0; i < n; i++) {
+        batch[i] = from[leaves[i].index];
+        of[i] = was[leaves[i].index];
+    }
 }
 
 /* One random batch, of up to max_tok tokens if it has several sequences, on one engine; counts the
@@ -128,6 +148,8 @@ static int one_batch(struct ctw_engine *e, const struct expected *all, size_t hi
         make_room(&batch[n], hidden_bytes);
         n_tok += batch[n++].n_tok;
     }
+    if (random_below(3) > 0)
+        order(batch, of, n);
     score(e, batch, n);
     for (int64_t i = 0; i < n; i++) {
         if (!same(&batch[i], &all[of[i]].seq, hidden_bytes)) {

@@ -268,8 +268,12 @@ static void progress_counts_all_passes(void **state)
     struct ctw_err err;
     struct ctw_engine *e;
     struct course course = {0};
-    const struct ctw_engine_options opt = {
-        .model_dir = dir, .backend = backend, .n_threads = 1, .chunk_tokens = 2, .pass_tokens = 5};
+    const struct ctw_engine_options opt = {.model_dir = dir,
+                                           .backend = backend,
+                                           .n_threads = 1,
+                                           .chunk_tokens = 2,
+                                           .pass_tokens = 5,
+                                           .no_share = true};
     const struct ctw_hooks hooks = {.arg = &course, .progress = goes_on};
     struct ctw_seq seqs[] = {sequence(0), sequence(0), sequence(1)};
     assert_int_equal(ctw_engine_open(&e, &opt, &err), CTW_OK);
@@ -277,7 +281,49 @@ static void progress_counts_all_passes(void **state)
     assert_int_equal(course.last.n_passes, 3);
     assert_int_equal(course.last.tok_total, 15);
     assert_int_equal(course.last.tok_done, 15);
+    assert_int_equal(course.last.tok_computed, 15);
     assert_int_equal(course.calls, 3 * (3 + 3)); /* chunks of 2, 2, 1: the layer's and the head's */
+    ctw_engine_close(e);
+}
+
+static void copy_progress(void *arg, const struct ctw_progress *p)
+{
+    *(struct ctw_progress *)arg = *p;
+}
+
+/* Equal inputs are computed once, a scored row of equal inputs and target, too, and a pass counts
+ * what it computes. Progress counts what is asked. */
+static void equal_inputs_are_computed_once(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    struct ctw_engine *e;
+    struct ctw_progress last;
+    static const int32_t other[] = {1, 4, 2, 9, 3, 5};
+    const struct ctw_engine_options opt = {
+        .model_dir = dir, .backend = backend, .n_threads = 1, .chunk_tokens = 2, .pass_tokens = 6};
+    const struct ctw_hooks hooks = {.arg = &last, .progress = copy_progress};
+    float other_logprob[5];
+    int32_t other_greedy[5];
+    struct ctw_seq seqs[] = {sequence(0), sequence(0), sequence(1)};
+    seqs[0].tokens = other;
+    seqs[0].logprob = other_logprob;
+    seqs[0].greedy = other_greedy;
+    assert_int_equal(ctw_engine_open(&e, &opt, &err), CTW_OK);
+    assert_int_equal(ctw_engine_score(e, seqs, 3, &hooks, &err), CTW_OK);
+    assert_int_equal(last.n_passes, 1);
+    assert_int_equal(last.tok_total, 15);
+    assert_int_equal(last.tok_done, 15);
+    assert_int_equal(last.tok_computed, 5);
+    assert_memory_equal(logprob[1], logprob[0], sizeof(logprob[0]));
+    for (int i = 0; i < 3; i += 2) {
+        struct ctw_seq seq = seqs[i];
+        float before[5];
+        memcpy(before, seq.logprob, sizeof(before));
+        memset(seq.logprob, 0, sizeof(before));
+        assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+        assert_memory_equal(seq.logprob, before, sizeof(before));
+    }
     ctw_engine_close(e);
 }
 
@@ -493,8 +539,11 @@ static void what_did_not_fit_is_given_back(void **state)
 {
     enum { N_SEQS = 1000 }; /* 5000 tokens: half a megabyte */
     static struct ctw_seq seqs[N_SEQS];
-    const struct ctw_engine_options opt = {
-        .model_dir = dir, .backend = "cuda", .n_threads = 1, .memory_limit = 1 << 30};
+    const struct ctw_engine_options opt = {.model_dir = dir,
+                                           .backend = "cuda",
+                                           .n_threads = 1,
+                                           .memory_limit = 1 << 30,
+                                           .no_share = true};
     struct ctw_backend *watch;
     struct ctw_engine *e;
     struct ctw_err err;
@@ -551,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_changed_file_is_noticed),
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(progress_counts_all_passes),
+        cmocka_unit_test(equal_inputs_are_computed_once),
         cmocka_unit_test(a_repeated_pass_counts_once),
         cmocka_unit_test(a_write_that_leaves_no_time_is_noticed),
         cmocka_unit_test(buffers_grow_in_leaps),

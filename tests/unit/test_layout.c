@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "worker/engine/pass/layout.h"
 
-enum { MAX_SEQS = 12, MAX_LEN = 40, N_TRIALS = 4000, NO_KEY = -1 };
+enum { MAX_SEQS = 14, MAX_LEN = 100, N_TRIALS = 4000, NONE = -1 };
 
 static uint32_t rng = 1;
 
@@ -28,64 +28,104 @@ struct sequences {
     struct ctw_seq seq[MAX_SEQS];
 };
 
-/* Of 1 to max_len inputs. */
+/* The order of the trie, or another. */
+static void order(struct sequences *s)
+{
+    struct ctw_leaf leaves[3 * MAX_SEQS];
+    struct ctw_seq sorted[MAX_SEQS];
+    for (int64_t i = 0; i < s->n; i++)
+        leaves[i] = (struct ctw_leaf){s->seq[i].tokens, s->seq[i].n_tok, i, 0};
+    ctw_order_sort(leaves, s->n, leaves + s->n);
+    for (int64_t i = 0; i < s->n; i++)
+        sorted[i] = s->seq[leaves[i].index];
+    memcpy(s->seq, sorted, sizeof(sorted));
+}
+
+/* Of 1 to max_len inputs; many begin like an earlier one. */
 static void draw(struct sequences *s, int64_t max_len)
 {
     *s = (struct sequences){.n = 1 + below(MAX_SEQS)};
     for (int64_t i = 0; i < s->n; i++) {
-        int64_t n_tok = 2 + below(max_len);
-        for (int64_t t = 0; t < n_tok; t++)
+        int64_t n_tok = 2 + below(max_len), n_same = 0;
+        if (i > 0 && below(4) > 0) {
+            int64_t like = below(i);
+            n_same = below(s->seq[like].n_tok + 1);
+            n_tok = below(4) == 0 ? n_same + below(2) : n_tok;
+            n_tok = n_tok < 2 ? 2 : n_tok > max_len + 1 ? max_len + 1 : n_tok;
+            n_same = n_same < n_tok ? n_same : n_tok;
+            memcpy(s->tokens[i], s->tokens[like], (size_t)n_same * sizeof(**s->tokens));
+        }
+        for (int64_t t = n_same; t < n_tok; t++)
             s->tokens[i][t] = (int32_t)below(1000);
         s->seq[i] =
             (struct ctw_seq){.tokens = s->tokens[i], .n_tok = n_tok, .first = 1 + below(n_tok - 1)};
         s->n_tok += n_tok - 1;
         s->longest = n_tok - 1 > s->longest ? n_tok - 1 : s->longest;
     }
+    if (below(4) > 0)
+        order(s);
 }
 
-/* Tokens, positions and scored rows, said anew token by token. */
+/* The index in the pass of each input of sequence i, said by its spans. */
+static void path_of(const struct ctw_layout *l, int64_t i, int64_t n_inputs, int64_t *path)
+{
+    int64_t pos = 0;
+    for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
+        assert_int_equal(l->spans[k].pos0, pos);
+        for (int64_t t = 0; t < l->spans[k].n_tok; t++)
+            path[pos++] = l->spans[k].tok0 + t;
+    }
+    assert_int_equal(pos, n_inputs);
+}
+
+/* Tokens, positions and scored rows, said anew token by token. Every token of the pass is added by
+ * one sequence. */
 static void check_tokens(const struct ctw_layout *l, const struct sequences *s,
                          const struct ctw_plan *plan, int64_t long_from)
 {
-    int64_t at = 0, row = 0, long_shift;
+    int64_t target = 0, path[MAX_LEN];
     for (int64_t i = 0; i < s->n; i++) {
         const struct ctw_seq *seq = &s->seq[i];
-        assert_int_equal(l->start[i], at);
-        long_shift = long_from > 0 && seq->n_tok - 1 > long_from ? plan->longest : 0;
+        int64_t n_own = l->start[i + 1] - l->start[i];
+        int64_t long_shift = long_from > 0 && seq->n_tok - 1 > long_from ? plan->longest : 0;
+        path_of(l, i, seq->n_tok - 1, path);
         assert_true(long_shift == 0 || l->rope_rows != NULL);
-        for (int64_t t = 0; t < seq->n_tok - 1; t++, at++) {
+        for (int64_t t = 0; t < seq->n_tok - 1; t++) {
+            int64_t at = path[t], own = t - (seq->n_tok - 1 - n_own);
+            assert_true(own < 0 ? at < l->start[i] : at == l->start[i] + own);
             assert_int_equal(l->tokens[at], seq->tokens[t]);
             assert_int_equal(l->positions[at], t);
             if (l->rope_rows != NULL)
                 assert_int_equal(l->rope_rows[at], t + long_shift);
             if (t + 1 < seq->first)
                 continue;
+            int64_t row = l->target_rows[target++];
+            assert_in_range(row, 0, l->n_rows - 1);
             assert_int_equal(l->rows[row], at);
             assert_int_equal(l->targets[row], seq->tokens[t + 1]);
-            row++;
         }
     }
-    assert_int_equal(l->start[s->n], at);
-    assert_int_equal(l->n_tok, at);
-    assert_int_equal(l->n_rows, row);
+    assert_int_equal(l->start[0], 0);
+    assert_int_equal(l->start[s->n], l->n_tok);
+    assert_int_equal(l->n_asked, s->n_tok);
 }
 
 /* keys[row] is the token, by its index in the pass, whose key lies there. */
-static void check_part(const struct ctw_layout *l, const struct ctw_chunk *chunk,
-                       const struct ctw_attn_seq *part, int64_t seq, const int64_t *keys,
-                       int64_t n_keys)
+static void check_part(const struct ctw_chunk *chunk, const struct ctw_attn_seq *part,
+                       const int64_t *path, const int64_t *keys, int64_t n_keys)
 {
     int64_t key = 0;
-    assert_int_equal(chunk->tok0 + part->q_row, l->start[seq] + part->pos0);
+    assert_int_equal(chunk->tok0 + part->q_row, path[part->pos0]);
     for (int r = 0; r < part->n_runs; r++) {
         for (int64_t j = 0; j < part->runs[r].n_tok; j++, key++) {
             assert_in_range(part->runs[r].row + j, 0, n_keys - 1);
-            assert_int_equal(keys[part->runs[r].row + j], l->start[seq] + key);
+            assert_int_equal(keys[part->runs[r].row + j], path[key]);
         }
     }
     assert_int_equal(key, part->pos0 + part->n_q);
 }
 
+/* The sequence that adds a token. */
 static int64_t seq_of(const struct ctw_layout *l, int64_t tok)
 {
     int64_t seq = 0;
@@ -97,25 +137,22 @@ static int64_t seq_of(const struct ctw_layout *l, int64_t tok)
 static const enum ctw_carry_life lives[] = {CTW_FOR_LAYER, CTW_FOR_PASS};
 
 /* Every token's queries are asked once, in order, of the rows of either life. */
-static void check_chunks(const struct ctw_layout *l, const struct ctw_plan *plan)
+static void check_chunks(const struct ctw_layout *l, const struct sequences *s,
+                         const struct ctw_plan *plan)
 {
     const int64_t n_rows[] = {plan->carry_rows, l->n_tok};
-    int64_t *rows[2], tok = 0;
+    int64_t *rows[2], tok = 0, path[MAX_LEN];
     for (int i = 0; i < 2; i++) {
         rows[i] = ctw_calloc((size_t)n_rows[i], sizeof(**rows));
         assert_non_null(rows[i]);
         for (int64_t j = 0; j < n_rows[i]; j++)
-            rows[i][j] = NO_KEY;
+            rows[i][j] = NONE;
     }
     for (int64_t c = 0; c < l->n_chunks; c++) {
         const struct ctw_chunk *chunk = &l->chunks[c];
         assert_int_equal(chunk->tok0, tok);
         assert_in_range(chunk->n_tok, 1, plan->chunk_tokens);
-        assert_int_equal(chunk->continues, tok > l->start[seq_of(l, tok)]);
         assert_true(c + 1 == l->n_chunks || chunk->n_tok == plan->chunk_tokens);
-        /* A state that is read is the one that was left. */
-        assert_true(c == 0 || chunk->state[0] == l->chunks[c - 1].state[1]);
-        assert_true(chunk->state[0] != chunk->state[1]);
         assert_true(chunk->row0 + chunk->n_tok <= plan->carry_rows);
         for (int64_t t = 0; t < chunk->n_tok; t++) {
             rows[0][chunk->row0 + t] = chunk->tok0 + t;
@@ -123,13 +160,15 @@ static void check_chunks(const struct ctw_layout *l, const struct ctw_plan *plan
         }
         for (int64_t i = 0; i < chunk->n_seqs; i++) {
             const struct ctw_attn_seq *first = &chunk->seqs[CTW_FOR_LAYER][i];
+            int64_t seq = seq_of(l, tok);
+            path_of(l, seq, s->seq[seq].n_tok - 1, path);
             assert_true(first->n_q >= 1);
             assert_int_equal(chunk->tok0 + first->q_row, tok);
             for (int j = 0; j < 2; j++) {
                 const struct ctw_attn_seq *part = &chunk->seqs[lives[j]][i];
                 assert_int_equal(part->q_row, first->q_row);
                 assert_int_equal(part->n_q, first->n_q);
-                check_part(l, chunk, part, seq_of(l, tok), rows[j], n_rows[j]);
+                check_part(chunk, part, path, rows[j], n_rows[j]);
             }
             tok += first->n_q;
         }
@@ -140,24 +179,186 @@ static void check_chunks(const struct ctw_layout *l, const struct ctw_plan *plan
     ctw_free(rows[1]);
 }
 
+/* A stretch's sequences follow one another, and each begins with the state after its token before:
+ * states[i] is the token after which state i was left. */
+static void check_stretch(const struct ctw_layout *l, const struct sequences *s,
+                          const struct ctw_stretch *t, int64_t tok, const int64_t *states)
+{
+    int64_t path[MAX_LEN], row = 0;
+    for (int64_t i = 0; i < t->n_seqs; i++) {
+        int64_t seq = seq_of(l, tok + row), pos = t->seqs[i].pos0;
+        path_of(l, seq, s->seq[seq].n_tok - 1, path);
+        assert_int_equal(t->seqs[i].q_row, row);
+        assert_true(t->seqs[i].n_q >= 1);
+        assert_true(i == 0 || pos == 0);
+        assert_true((pos > 0) == (i == 0 && t->before != NONE));
+        if (pos > 0)
+            assert_int_equal(states[t->before], path[pos - 1]);
+        for (int64_t k = 0; k < t->seqs[i].n_q; k++)
+            assert_int_equal(path[pos + k], tok + row + k);
+        row += t->seqs[i].n_q;
+    }
+    assert_int_equal(row, t->n_tok);
+}
+
+static void check_stretches(const struct ctw_layout *l, const struct sequences *s,
+                            const struct ctw_plan *plan)
+{
+    int64_t states[64], tok = 0;
+    for (int64_t c = 0; c < l->n_chunks; c++) {
+        assert_true((l->chunks[c].n_stretches > 0) == (plan->states > 0));
+        for (int64_t i = 0; i < l->chunks[c].n_stretches; i++) {
+            const struct ctw_stretch *t = &l->chunks[c].stretches[i];
+            assert_int_equal(l->chunks[c].tok0 + t->row0, tok);
+            assert_true(t->before == NONE || t->before < plan->states);
+            check_stretch(l, s, t, tok, states);
+            tok += t->n_tok;
+            assert_in_range(t->after, 0, plan->states - 1);
+            assert_int_not_equal(t->after, t->before);
+            states[t->after] = tok - 1;
+        }
+    }
+    assert_int_equal(tok, plan->states > 0 ? l->n_tok : 0);
+}
+
+/* Where nothing limits it, a sequence shares what it has in common with the one before, but for a
+ * few tokens. */
+static void check_sharing(const struct ctw_layout *l, const struct sequences *s, int64_t long_from)
+{
+    for (int64_t i = 1; i < s->n; i++) {
+        const struct ctw_seq *a = &s->seq[i - 1], *b = &s->seq[i];
+        int64_t n = a->n_tok < b->n_tok ? a->n_tok - 1 : b->n_tok - 1, own;
+        bool alike = long_from == 0 || (a->n_tok - 1 > long_from) == (b->n_tok - 1 > long_from);
+        n = alike ? ctw_common_tokens(a->tokens, b->tokens, 0, n) : 0;
+        own = l->start[i + 1] - l->start[i];
+        assert_true(own >= b->n_tok - 1 - n);
+        assert_true(own < b->n_tok - 1 - n + CTW_BRANCH_TOKENS);
+        assert_true(n < b->n_tok - 1 || own == 0);
+    }
+}
+
 static void every_query_sees_its_own_keys(void **state)
 {
     (void)state;
     struct sequences s;
     struct ctw_layout l;
     struct ctw_err err;
+    int64_t n_asked = 0, n_limited = 0;
     for (int trial = 0; trial < N_TRIALS; trial++) {
         draw(&s, 1 + below(MAX_LEN));
         struct ctw_plan plan = {.chunk_tokens = 1 + below(s.n_tok + 3),
-                                .longest = s.longest + below(5)};
-        plan.carry_rows = ctw_layout_carry_rows(plan.longest, plan.chunk_tokens, s.n_tok);
+                                .pass_tokens = s.n_tok,
+                                .longest = s.longest + below(5),
+                                .states = below(2) * (CTW_STATES + below(6))};
+        bool shares = below(8) > 0;
+        plan.carry_rows = ctw_layout_carry_rows(plan.longest, plan.chunk_tokens, below(3), s.n_tok);
         int64_t long_from = below(3) == 0 ? 1 + below(MAX_LEN) : 0;
-        assert_int_equal(ctw_layout_make(&l, s.seq, s.n, &plan, long_from, &err), CTW_OK);
+        assert_int_equal(ctw_layout_make(&l, s.seq, s.n, &plan, long_from, shares, &err), CTW_OK);
         check_tokens(&l, &s, &plan, long_from);
-        check_chunks(&l, &plan);
+        check_chunks(&l, &s, &plan);
+        check_stretches(&l, &s, &plan);
+        if (!shares)
+            assert_int_equal(l.n_tok, s.n_tok);
+        else if (plan.states == 0 && plan.carry_rows == s.n_tok)
+            check_sharing(&l, &s, long_from);
+        else
+            n_limited += s.n_tok - l.n_tok;
+        n_asked += s.n_tok;
         assert_true((l.rope_rows != NULL) == (long_from > 0 && s.longest > long_from));
         ctw_layout_free(&l);
     }
+    assert_true(n_limited > n_asked / 20); /* limits leave something to share */
+}
+
+enum { MOST = 6 };
+
+/* The tokens that sequences compute, each of which begins with the first n_same[i] tokens of the
+ * one before. */
+static int64_t computed(const int64_t *n_same, const int64_t *n_tok, int n, int64_t states)
+{
+    int32_t tokens[MOST][MAX_LEN + 1];
+    struct ctw_seq seq[MOST];
+    struct ctw_layout l;
+    struct ctw_err err;
+    const struct ctw_plan plan = {.chunk_tokens = 1024,
+                                  .pass_tokens = 1024,
+                                  .carry_rows = 1024,
+                                  .longest = MAX_LEN,
+                                  .states = states};
+    for (int i = 0; i < n; i++) {
+        for (int64_t t = 0; t < n_tok[i]; t++)
+            tokens[i][t] = t < n_same[i] ? tokens[i - 1][t] : (int32_t)(1000 * i + t);
+        seq[i] = (struct ctw_seq){.tokens = tokens[i], .n_tok = n_tok[i], .first = n_tok[i] - 1};
+    }
+    assert_int_equal(ctw_layout_make(&l, seq, n, &plan, 0, true, &err), CTW_OK);
+    int64_t n_computed = l.n_tok;
+    ctw_layout_free(&l);
+    return n_computed;
+}
+
+static void a_branch_is_worth_its_cost(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t n_same[MOST], n_tok[MOST], states, computed;
+        const char *what;
+    } cases[] = {
+        {{0, 15}, {41, 41}, 0, 80, "too few tokens"},
+        {{0, 16}, {41, 41}, 0, 64, "enough"},
+        {{0, 10}, {11, 11}, 0, 10, "equal inputs, other targets"},
+        {{0, 40, 35}, {61, 61, 61}, 0, 60 + 20 + 25, "a branch before the last branch"},
+        {{0, 40, 55}, {61, 61, 61}, 0, 60 + 20 + 20, "a few tokens behind the last branch"},
+        {{0, 40, 56}, {61, 61, 61}, 0, 60 + 20 + 4, "a branch of a branch"},
+        {{0, 40, 56}, {61, 61, 61}, 2, 180, "no state for a branch"},
+        {{0, 40, 56}, {61, 61, 61}, 3, 60 + 20 + 20, "one: the last branch is taken again"},
+        {{0, 40, 20}, {61, 61, 61}, 3, 60 + 20 + 60, "one: the earlier state cannot be kept, too"},
+        {{0, 40, 20}, {61, 61, 61}, 4, 60 + 20 + 40, "two"},
+        {{0, 20, 0, 40}, {61, 61, 61, 61}, 3, 60 + 40 + 60 + 20, "one, of another trunk before"},
+        {{0, 40, 60, 80, 40, 20},
+         {101, 101, 101, 101, 101, 101},
+         6,
+         100 + 60 + 40 + 20 + 60 + 80,
+         "four at one time"},
+        {{0, 40, 60, 80, 40, 20},
+         {101, 101, 101, 101, 101, 101},
+         5,
+         100 + 60 + 40 + 20 + 60 + 100,
+         "three: three were kept behind the last branch"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(cases); i++) {
+        int n = 0;
+        while (n < MOST && cases[i].n_tok[n] > 0)
+            n++;
+        int64_t got = computed(cases[i].n_same, cases[i].n_tok, n, cases[i].states);
+        if (got != cases[i].computed)
+            fail_msg("%s: %d tokens", cases[i].what, (int)got);
+    }
+}
+
+/* Each sequence leaves the one before near its end: a path has only so many spans. */
+static void a_path_has_so_many_spans(void **state)
+{
+    enum { N = CTW_PATH_SPANS + 8, STEP = CTW_BRANCH_TOKENS };
+    static int32_t tokens[N][(N + 2) * STEP];
+    struct ctw_seq seq[N];
+    struct ctw_layout l;
+    struct ctw_err err;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        int64_t n_same = (int64_t)STEP * i, n_tok = n_same + STEP + 2;
+        for (int64_t t = 0; t < n_tok; t++)
+            tokens[i][t] = t < n_same ? tokens[i - 1][t] : (int32_t)(1000 * (i + 1) + t);
+        seq[i] = (struct ctw_seq){.tokens = tokens[i], .n_tok = n_tok, .first = n_tok - 1};
+    }
+    const struct ctw_plan plan = {
+        .chunk_tokens = 4096, .pass_tokens = 4096, .carry_rows = 4096, .longest = N * STEP + STEP};
+    assert_int_equal(ctw_layout_make(&l, seq, N, &plan, 0, true, &err), CTW_OK);
+    for (int i = 0; i < N; i++) {
+        int64_t behind = i < CTW_PATH_SPANS ? 0 : (int64_t)(i - CTW_PATH_SPANS + 1) * STEP;
+        assert_true(l.span_start[i + 1] - l.span_start[i] <= CTW_PATH_SPANS);
+        assert_int_equal(l.start[i + 1] - l.start[i], STEP + 1 + behind);
+    }
+    ctw_layout_free(&l);
 }
 
 static void lack_of_memory_leaves_nothing(void **state)
@@ -166,13 +367,17 @@ static void lack_of_memory_leaves_nothing(void **state)
     struct sequences s;
     struct ctw_layout l;
     struct ctw_err err;
-    const struct ctw_plan plan = {.chunk_tokens = 4, .longest = MAX_LEN};
+    const struct ctw_plan plan = {.chunk_tokens = 4,
+                                  .longest = MAX_LEN,
+                                  .pass_tokens = MAX_SEQS * MAX_LEN,
+                                  .carry_rows = MAX_SEQS * MAX_LEN,
+                                  .states = 6};
     enum ctw_status st = CTW_ENOMEM;
     draw(&s, MAX_LEN);
-    s.seq[0].n_tok = MAX_LEN; /* longer than long_from */
+    s.seq[0] = (struct ctw_seq){.tokens = s.tokens[0], .n_tok = MAX_LEN, .first = 1};
     for (int64_t n = 1; st != CTW_OK; n++) {
         ctw_mem_fail_at(n);
-        st = ctw_layout_make(&l, s.seq, s.n, &plan, 2, &err);
+        st = ctw_layout_make(&l, s.seq, s.n, &plan, 2, true, &err);
         ctw_mem_fail_at(0);
         assert_true(st == CTW_OK || st == CTW_ENOMEM);
         ctw_layout_free(&l);
@@ -183,6 +388,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_query_sees_its_own_keys),
+        cmocka_unit_test(a_branch_is_worth_its_cost),
+        cmocka_unit_test(a_path_has_so_many_spans),
         cmocka_unit_test(lack_of_memory_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

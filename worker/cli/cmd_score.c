@@ -65,8 +65,9 @@ struct score {
     struct ctw_score_writer *writer;
     struct ctw_score_block *block; /* being scored; owned by the writer */
     struct ctw_progress whole;     /* of all blocks; tok_total: an estimate, or 0 */
-    int64_t tok_before;            /* of earlier blocks */
+    struct ctw_progress before;    /* of earlier blocks: tokens */
     int64_t pass_tokens;
+    bool shares;
     struct ctw_progress_line line;
     struct ctw_score_counts counts;
     bool begun; /* the outputs have been emptied */
@@ -81,20 +82,21 @@ static void on_done(void *arg, int64_t first, int64_t n)
     struct ctw_score_block *b = s->block;
     for (int64_t i = first; i < first + n; i++) {
         b->items[b->item_of[i]].seq.bad_layer = b->seqs[i].bad_layer;
-        b->is_scored[i] = true;
+        b->is_scored[b->item_of[i]] = true;
     }
     s->whole.pass++;
     int64_t before = b->n_scored;
-    for (; b->n_scored < b->n_seqs && b->is_scored[b->n_scored]; b->n_scored++)
-        s->bad = s->bad || b->seqs[b->n_scored].bad_layer >= 0;
+    for (; b->n_scored < b->n_items && b->is_scored[b->n_scored]; b->n_scored++)
+        s->bad = s->bad || b->items[b->n_scored].seq.bad_layer >= 0;
     if (b->n_scored > before)
-        ctw_score_writer_advance(s->writer, b->item_of[b->n_scored - 1] + 1);
+        ctw_score_writer_advance(s->writer, b->n_scored);
 }
 
 static void on_progress(void *arg, const struct ctw_progress *p)
 {
     struct score *s = arg;
-    s->whole.tok_done = s->tok_before + p->tok_done;
+    s->whole.tok_done = s->before.tok_done + p->tok_done;
+    s->whole.tok_computed = s->before.tok_computed + p->tok_computed;
     s->whole.layer = p->layer;
     s->whole.n_layers = p->n_layers;
     ctw_progress_line_show(&s->line, &s->whole);
@@ -132,10 +134,11 @@ static enum ctw_status score_block(struct score *s, struct ctw_score_block *b, s
                               (long long)b->items[b->n_items - 1].line);
     if (st != CTW_OK)
         return st;
-    s->tok_before += b->n_tok;
-    s->whole.tok_done = s->tok_before;
+    s->whole.tok_done = s->before.tok_done + b->n_tok;
+    s->before = s->whole;
     /* The planner halves a pass that does not fit into memory; halve the blocks as well. */
-    if (s->info.n_devices == 1 && s->whole.pass > pass + 1 && s->pass_tokens > 1) {
+    if (b->n_new == b->n_tok && s->info.n_devices == 1 && s->whole.pass > pass + 1 &&
+        s->pass_tokens > 1) {
         s->pass_tokens /= 2;
         ctw_score_reader_set_pass(s->reader, s->pass_tokens);
     }
@@ -202,6 +205,7 @@ static enum ctw_status score(struct score *s, struct ctw_err *err)
                                           .stop_fd = wake[0],
                                           .max_length = s->info.max_length,
                                           .vocab = s->info.vocab,
+                                          .shares = s->shares,
                                           .pass_tokens = s->info.call_tokens};
     s->pass_tokens = s->info.call_tokens;
     enum ctw_status st = ctw_score_reader_open(&s->reader, &input, err);
@@ -299,7 +303,7 @@ int ctw_cmd_score(int argc, char **argv)
         return exit_code;
     struct ctw_engine_options opt = ctw_engine_options_from(&values, model);
     opt.stop = &stop;
-    struct score s = {0};
+    struct score s = {.shares = !opt.no_share};
     struct ctw_err err = {0};
     enum ctw_status st = run(&s, &opt, &paths, &err);
     if (interrupted != 0 && st == CTW_ECANCELED)

@@ -83,6 +83,9 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
             "pass-tokens", &v->pass_tokens, 0, 1 << 24, "N",
             "tokens that go through all layers before the next tokens (default: 0, planned; does "
             "not affect scores)"),
+        ctw_opt_flag("no-share", &v->no_share,
+                     "compute every sequence whole (default: sequences that begin with the same "
+                     "tokens share their computation; does not affect scores)"),
     };
     _Static_assert(CTW_COUNT(all) == N_HOW, "count the rows");
     memcpy(rows, all, sizeof(all));
@@ -125,5 +128,6 @@ struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option
         .vocab = v->vocab,
         .chunk_tokens = v->chunk_tokens,
         .pass_tokens = v->pass_tokens,
+        .no_share = v->no_share,
     };
 }

@@ -7,12 +7,13 @@
 #include "worker/cli/options.h"
 #include "worker/engine/engine.h"
 
-enum { CTW_N_ENGINE_OPTIONS = 18 };
+enum { CTW_N_ENGINE_OPTIONS = 19 };
 
 /* Values that the parser fills in; start from {0}. */
 struct ctw_engine_option_values {
     const char *config, *backend, *variant, *cuda_variant, *dtype, *activations, *place, *devices;
     int64_t n_threads, device, max_length, vocab, chunk_tokens, pass_tokens;
+    bool no_share;
     struct ctw_amount device_limit;
     uint64_t memory_limit, weights_limit, host_limit;
 };

@@ -50,6 +50,9 @@ void ctw_progress_line_end(struct ctw_progress_line *line, const struct ctw_prog
     if (p->tok_done > 0)
         ctw_info("%lld tokens in %.1f s: %.0f tokens/s", (long long)p->tok_done, elapsed,
                  (double)p->tok_done / elapsed);
+    if (p->tok_computed > 0 && p->tok_computed < p->tok_done)
+        ctw_info("%lld tokens were computed, %.1f times fewer: shared beginnings are computed once",
+                 (long long)p->tok_computed, (double)p->tok_done / (double)p->tok_computed);
 }
 
 void ctw_progress_announce(const struct ctw_engine_info *info)

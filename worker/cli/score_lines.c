@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/order.h"
 
 /* Appends the ids of one array to item->tokens. */
 static enum ctw_status read_ids(struct ctw_score_item *item, const struct ctw_json_node *root,
@@ -186,6 +187,15 @@ enum ctw_status ctw_score_item_write(const struct ctw_score_item *item, int n_de
 
 /* ---- blocks ---- */
 
+int64_t ctw_score_block_new(const struct ctw_score_block *b, const struct ctw_score_item *item)
+{
+    int64_t n = ctw_score_item_inputs(item);
+    if (b->n_items == 0 || n == 0 || !b->shares)
+        return n;
+    const struct ctw_score_item *last = &b->items[b->n_items - 1];
+    return n - ctw_shared_tokens(last->tokens, ctw_score_item_inputs(last), item->tokens, n);
+}
+
 enum ctw_status ctw_score_block_add(struct ctw_score_block *b, const struct ctw_score_item *item,
                                     struct ctw_err *err)
 {
@@ -197,26 +207,42 @@ enum ctw_status ctw_score_block_add(struct ctw_score_block *b, const struct ctw_
         b->items = items;
         b->capacity = grown;
     }
+    b->n_new += ctw_score_block_new(b, item);
     b->items[b->n_items++] = *item;
     b->n_tok += ctw_score_item_inputs(item);
     b->n_held += item->seq.n_tok;
     return CTW_OK;
 }
 
+/* Sequences that begin alike follow one another. */
+static void order_sequences(struct ctw_score_block *b, struct ctw_leaf *leaves)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < b->n_items; i++)
+        if (!b->is_scored[i])
+            leaves[n++] = (struct ctw_leaf){b->items[i].tokens, b->items[i].seq.n_tok, i, 0};
+    if (b->shares)
+        ctw_order_sort(leaves, n, leaves + n);
+    for (b->n_seqs = 0; b->n_seqs < n; b->n_seqs++) {
+        b->item_of[b->n_seqs] = leaves[b->n_seqs].index;
+        b->seqs[b->n_seqs] = b->items[leaves[b->n_seqs].index].seq;
+    }
+}
+
 enum ctw_status ctw_score_block_collect(struct ctw_score_block *b, struct ctw_err *err)
 {
+    struct ctw_leaf *leaves = ctw_calloc(3 * (size_t)b->n_items, sizeof(*leaves));
     b->seqs = ctw_calloc((size_t)b->n_items, sizeof(*b->seqs));
     b->item_of = ctw_calloc((size_t)b->n_items, sizeof(*b->item_of));
     b->is_scored = ctw_calloc((size_t)b->n_items, sizeof(*b->is_scored));
-    if (b->seqs == NULL || b->item_of == NULL || b->is_scored == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for %lld items", (long long)b->n_items);
-    for (int64_t i = 0; i < b->n_items; i++) {
-        if (ctw_score_item_inputs(&b->items[i]) == 0)
-            continue;
-        b->item_of[b->n_seqs] = i;
-        b->seqs[b->n_seqs++] = b->items[i].seq;
-    }
-    return CTW_OK;
+    bool ok = leaves != NULL && b->seqs != NULL && b->item_of != NULL && b->is_scored != NULL;
+    for (int64_t i = 0; ok && i < b->n_items; i++)
+        b->is_scored[i] = ctw_score_item_inputs(&b->items[i]) == 0;
+    if (ok)
+        order_sequences(b, leaves);
+    ctw_free(leaves);
+    return ok ? CTW_OK
+              : ctw_fail(err, CTW_ENOMEM, "out of memory for %lld items", (long long)b->n_items);
 }
 
 void ctw_score_block_free(struct ctw_score_block *b)

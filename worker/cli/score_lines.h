@@ -45,14 +45,17 @@ struct ctw_score_block {
     struct ctw_score_block *next; /* for the writer */
     struct ctw_score_item *items;
     int64_t n_items, capacity;
+    bool shares;                /* items share beginnings: see base/order.h */
     int64_t n_tok;              /* model inputs of all items with something to score */
+    int64_t n_new;              /* of these, tokens that items do not share with the item before */
     int64_t n_held;             /* tokens of all items */
     int64_t input_bytes;        /* bytes of the input up to the end of this block */
     int64_t input_tok;          /* model inputs up to the end of this block */
-    struct ctw_seq *seqs;       /* [n_seqs], of all items with something to score */
+    struct ctw_seq *seqs;       /* [n_seqs], of all items with something to score, in the trie's
+                                   order */
     int64_t *item_of;           /* [n_seqs]: index of the sequence's item */
-    bool *is_scored;            /* [n_seqs]: final; with several devices, in any order */
-    int64_t n_seqs, n_scored;   /* the first n_scored are */
+    bool *is_scored;            /* [n_items]: final, or nothing to score */
+    int64_t n_seqs, n_scored;   /* the first n_scored items are final */
     int64_t n_final, n_written; /* for the writer: numbers of items */
     bool done;                  /* for the writer: the block can be freed once written */
 };
@@ -60,6 +63,8 @@ struct ctw_score_block {
 /* Takes ownership of the item, except after a failure (CTW_ENOMEM). */
 enum ctw_status ctw_score_block_add(struct ctw_score_block *b, const struct ctw_score_item *item,
                                     struct ctw_err *err) CTW_MUST_CHECK;
+/* What the item adds to a block's n_new. */
+int64_t ctw_score_block_new(const struct ctw_score_block *b, const struct ctw_score_item *item);
 /* Fills seqs, item_of and is_scored; no item may be added afterwards. */
 enum ctw_status ctw_score_block_collect(struct ctw_score_block *b,
                                         struct ctw_err *err) CTW_MUST_CHECK;

@@ -128,11 +128,14 @@ static enum ctw_status take_line(struct ctw_score_reader *r, const char **line, 
 
 static bool fits(const struct ctw_score_reader *r, const struct ctw_score_item *item)
 {
+    enum { HELD_PASSES = 2, HELD_PASSES_SHARED = 64 };
     const struct ctw_score_block *b = r->block;
-    /* The second bound limits items with nothing to score; the first bound limits all others. */
+    int64_t most = (r->input.shares ? HELD_PASSES_SHARED : HELD_PASSES) * r->pass_tokens;
+    /* The second bound limits items with nothing to score, or shared; the first bound limits all
+     * others. */
     return b == NULL ||
-           (ctw_pass_fits(b->n_items, b->n_tok, ctw_score_item_inputs(item), r->pass_tokens) &&
-            b->n_held + item->seq.n_tok <= 2 * r->pass_tokens);
+           (ctw_pass_fits(b->n_items, b->n_new, ctw_score_block_new(b, item), r->pass_tokens) &&
+            b->n_held + item->seq.n_tok <= most);
 }
 
 /* Waits for a block with space for the item. Takes ownership of the item, except after a failure.
@@ -155,6 +158,8 @@ static enum ctw_status add(struct ctw_score_reader *r, const struct ctw_score_it
         r->first_ms = ctw_now_ms();
         if (r->block == NULL)
             st = ctw_fail(err, CTW_ENOMEM, "line %lld: out of memory", (long long)item->line);
+        else
+            r->block->shares = r->input.shares;
     }
     if (st == CTW_OK)
         st = ctw_score_block_add(r->block, item, err);

@@ -12,7 +12,9 @@ struct ctw_score_input {
     int fd;
     int stop_fd; /* becomes readable when reading must stop */
     int64_t max_length, vocab;
-    int64_t pass_tokens; /* model inputs of a block; a longer item forms a block by itself */
+    bool shares;         /* items share beginnings, which a pass computes once */
+    int64_t pass_tokens; /* model inputs of a block, shared ones once; a longer item forms a block
+                            by itself */
 };
 
 struct ctw_score_reader;

@@ -128,12 +128,12 @@ void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
 
 /* Buffers that were too small once are likely to be slightly too small again. Plans for twice the
  * need, unless that makes passes or chunks smaller. */
-static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t total,
+static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t total, bool shares,
                        struct ctw_plan *plan)
 {
     struct ctw_plan roomy;
     int64_t twice = longest < e->max_length / 2 ? 2 * longest : e->max_length;
-    if (ctw_engine_make_plan(e, twice, 2 * total, &roomy, NULL) == CTW_OK &&
+    if (ctw_engine_make_plan(e, twice, 2 * total, shares, &roomy, NULL) == CTW_OK &&
         roomy.chunk_tokens >= plan->chunk_tokens && roomy.pass_tokens >= plan->pass_tokens)
         *plan = roomy;
 }
@@ -156,8 +156,16 @@ enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *e
     return CTW_OK;
 }
 
+/* Does what is planned for suffice? */
+static bool suffices(const struct ctw_plan *have, const struct ctw_plan *plan, int64_t longest)
+{
+    return have->chunk_tokens >= plan->chunk_tokens && have->pass_tokens >= plan->pass_tokens &&
+           have->longest >= longest && have->states >= plan->states &&
+           (have->carry_rows >= plan->carry_rows || have->carry_rows >= have->pass_tokens);
+}
+
 enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
-                                   struct ctw_err *err)
+                                   bool shares, struct ctw_err *err)
 {
     struct ctw_plan plan;
     enum ctw_status st = CTW_OK;
@@ -165,17 +173,15 @@ enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_
     if (e->forward == NULL)
         st = ctw_engine_measure_limit(e, err);
     if (st == CTW_OK)
-        st = ctw_engine_make_plan(e, longest, total, &plan, err);
+        st = ctw_engine_make_plan(e, longest, total, shares, &plan, err);
     if (st != CTW_OK)
         return st;
     if (e->forward != NULL) {
-        const struct ctw_plan *have = &e->forward->plan;
-        if (have->chunk_tokens >= plan.chunk_tokens && have->pass_tokens >= plan.pass_tokens &&
-            have->longest >= longest)
+        if (suffices(&e->forward->plan, &plan, longest))
             return CTW_OK;
         close_buffers(e);
         struct ctw_plan roomy = plan;
-        plan_ahead(e, longest, total, &roomy);
+        plan_ahead(e, longest, total, shares, &roomy);
         if (open_buffers(e, &roomy, NULL) == CTW_OK)
             return CTW_OK;
         close_buffers(e); /* fall back to exactly what is needed */

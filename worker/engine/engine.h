@@ -48,6 +48,7 @@ struct ctw_engine_options {
     int64_t vocab;          /* probabilities over the first ids only; 0: over all */
     int64_t chunk_tokens;   /* 0: planned. For tests and tuning; never changes a score */
     int64_t pass_tokens;    /* 0: planned. For tests and tuning; never changes a score */
+    bool no_share;          /* every sequence is computed whole. Never changes a score */
     bool plan_only;         /* open for ctw_engine_get_info() only: no weights are read */
     const struct ctw_machine *machine; /* the machine to plan for, with plan_only; else NULL.
                                           Outlives the engine */
@@ -96,6 +97,7 @@ struct ctw_seq {
 
 struct ctw_progress {
     int64_t tok_done, tok_total; /* tokens through all layers; a partial pass counts in part */
+    int64_t tok_computed;        /* of tok_done: tokens that sequences share count once */
     int pass, n_passes;
     int layer, n_layers;
 };

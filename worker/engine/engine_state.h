@@ -36,6 +36,7 @@ struct ctw_engine {
     enum ctw_dtype dtype;
     int64_t max_length, fit_length;
     int64_t chunk_tokens, pass_tokens; /* as requested; 0: planned */
+    bool no_share;                     /* likewise */
     uint64_t device_limit; /* bytes of the device's memory, for all of its engines; 0: none */
     uint64_t memory_limit;
     uint64_t share; /* of the memory limit, while buffers are for comparing; 0: all */
@@ -61,13 +62,14 @@ enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine 
                                         const struct ctw_hooks *hooks, bool *in_reference,
                                         struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Makes e->forward suffice for sequences of up to `longest` input tokens, `total` together. */
+/* Makes e->forward suffice for sequences of up to `longest` input tokens, `total` together. total
+ * and shares: see struct ctw_plan_request. */
 enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
-                                   struct ctw_err *err) CTW_MUST_CHECK;
-/* engine_open.c: the plan for `total` tokens in sequences of up to `longest`, within the engine's
- * limits. */
+                                   bool shares, struct ctw_err *err) CTW_MUST_CHECK;
+/* engine_open.c: the plan for that, within the engine's limits. */
 enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
-                                     struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
+                                     bool shares, struct ctw_plan *plan,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
 /* limits.c: of the device, which is open, for all of its engines together. */
 void ctw_engine_limit_device(struct ctw_engine *e, const struct ctw_amount *limit);
 /* limits.c: bytes of the device's memory that the engine may still allocate, or map. */

@@ -106,9 +106,9 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
     if (!share_already(e, reference))
         st = divide(e, reference, &size, err);
     if (st == CTW_OK)
-        st = ctw_engine_prepare(e, longest, most, err);
+        st = ctw_engine_prepare(e, longest, most, false, err);
     if (st == CTW_OK)
-        st = ctw_engine_prepare(reference, longest, most, err);
+        st = ctw_engine_prepare(reference, longest, most, false, err);
     if (st == CTW_OK)
         st = ctw_compare_open(compare, e->be, &size, err);
     if (st != CTW_OK) {

@@ -39,64 +39,69 @@ static const void *element(const struct ctw_step *s, const void *p, int64_t i)
 
 /* The convolution of channels first .. first + dim - 1 of q | k | v, in runs of `run` columns of
  * the product, from column `at` on. */
-static enum ctw_status conv(const struct ctw_step *s, const struct places *p, int64_t first,
-                            int64_t dim, int64_t at, int64_t run, struct ctw_err *err)
+static enum ctw_status conv(const struct ctw_step *s, const struct places *p,
+                            const struct ctw_stretch *t, int64_t first, int64_t dim, int64_t at,
+                            int64_t run, struct ctw_err *err)
 {
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_DELTA_CONV);
-    const struct ctw_carried state = ctw_step_carry(s, CARRY_CONV);
-    const int64_t before = first * (d->taps - 1);
+    const struct ctw_state state = ctw_step_state(s, CARRY_CONV, t);
+    const int64_t before = first * (d->taps - 1), ldy = ctw_delta_qkv(d);
     const struct ctw_op_conv op = {
         .form = CTW_CONV_SILU,
         .dtype = s->f->dtype,
-        .n_tok = s->chunk->n_tok,
+        .n_tok = t->n_tok,
         .dim = dim,
         .taps = d->taps,
-        .x = element(s, p->in, at),
+        .x = element(s, ctw_step_rows(s, t, p->in, p->in_columns), at),
         .ldx = p->in_columns,
         .run = run,
         .step = p->in_columns / d->n_key,
         .weight = (const char *)ctw_step_vector_data(s, CTW_V_DELTA_CONV) +
                   (size_t)(first * d->taps) * ctw_dtype_bytes(weight->dtype),
         .weight_dtype = weight->dtype,
-        .seqs = s->chunk->seqs[CTW_FOR_LAYER],
-        .n_seqs = s->chunk->n_seqs,
-        .before = state.here != NULL ? (const float *)state.here + before : NULL,
-        .after = (float *)state.next + before,
-        .y = (char *)p->qkv + (size_t)first * ctw_dtype_bytes(s->f->dtype),
-        .ldy = ctw_delta_qkv(d)};
+        .seqs = t->seqs,
+        .n_seqs = t->n_seqs,
+        .before = state.before != NULL ? (const float *)state.before + before : NULL,
+        .after = (float *)state.after + before,
+        .y =
+            (char *)ctw_step_rows(s, t, p->qkv, ldy) + (size_t)first * ctw_dtype_bytes(s->f->dtype),
+        .ldy = ldy};
     return ctw_conv(s->f->be, &op, err);
 }
 
 static enum ctw_status convolve(const struct ctw_step *s, const struct places *p,
-                                struct ctw_err *err)
+                                const struct ctw_stretch *t, struct ctw_err *err)
 {
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     int64_t keys = ctw_delta_keys(d), values = ctw_delta_values(d);
     if (!d->by_head)
-        return conv(s, p, 0, ctw_delta_qkv(d), 0, 0, err);
-    enum ctw_status st = conv(s, p, 0, keys, 0, d->key, err);
+        return conv(s, p, t, 0, ctw_delta_qkv(d), 0, 0, err);
+    enum ctw_status st = conv(s, p, t, 0, keys, 0, d->key, err);
     if (st == CTW_OK)
-        st = conv(s, p, keys, keys, d->key, d->key, err);
-    return st == CTW_OK ? conv(s, p, 2 * keys, values, 2 * (int64_t)d->key, values / d->n_key, err)
-                        : st;
+        st = conv(s, p, t, keys, keys, d->key, d->key, err);
+    return st == CTW_OK
+               ? conv(s, p, t, 2 * keys, values, 2 * (int64_t)d->key, values / d->n_key, err)
+               : st;
 }
 
-static enum ctw_status rule(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
+static enum ctw_status rule(const struct ctw_step *s, const struct places *p,
+                            const struct ctw_stretch *t, struct ctw_err *err)
 {
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
-    const struct ctw_carried state = ctw_step_carry(s, CARRY_DELTA);
+    const struct ctw_state state = ctw_step_state(s, CARRY_DELTA, t);
     const int r = d->n_value / d->n_key;
+    void *ba = ctw_step_rows(s, t, p->ba, ctw_delta_ba(d));
     const struct ctw_op_delta op = {.dtype = s->f->dtype,
-                                    .n_tok = s->chunk->n_tok,
+                                    .n_tok = t->n_tok,
                                     .n_key = d->n_key,
                                     .n_value = d->n_value,
                                     .key = d->key,
                                     .value = d->value,
-                                    .x = p->qkv,
+                                    .x = ctw_step_rows(s, t, p->qkv, ctw_delta_qkv(d)),
                                     .ldx = ctw_delta_qkv(d),
-                                    .b = p->ba,
-                                    .a = element(s, p->ba, d->by_head ? r : d->n_value),
+                                    .b = ba,
+                                    .a = element(s, ba, d->by_head ? r : d->n_value),
                                     .ldba = ctw_delta_ba(d),
                                     .ba_step = d->by_head ? 2 * r : r,
                                     .by_channel = d->by_channel,
@@ -106,11 +111,11 @@ static enum ctw_status rule(const struct ctw_step *s, const struct places *p, st
                                     .dt_bias = ctw_step_vector_data(s, CTW_V_DELTA_DT_BIAS),
                                     .a_log_dtype = ctw_step_vector(s, CTW_V_DELTA_A_LOG)->dtype,
                                     .dt_bias_dtype = ctw_step_vector(s, CTW_V_DELTA_DT_BIAS)->dtype,
-                                    .seqs = s->chunk->seqs[CTW_FOR_LAYER],
-                                    .n_seqs = s->chunk->n_seqs,
-                                    .before = state.here,
-                                    .after = state.next,
-                                    .y = p->out,
+                                    .seqs = t->seqs,
+                                    .n_seqs = t->n_seqs,
+                                    .before = state.before,
+                                    .after = state.after,
+                                    .y = ctw_step_rows(s, t, p->out, ctw_delta_values(d)),
                                     .ldy = ctw_delta_values(d)};
     return ctw_delta(s->f->be, &op, err);
 }
@@ -175,10 +180,11 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct places p = places_of(s);
     enum ctw_status st = project_all(s, &p, err);
-    if (st == CTW_OK)
-        st = convolve(s, &p, err);
-    if (st == CTW_OK)
-        st = rule(s, &p, err);
+    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_stretches; i++) {
+        st = convolve(s, &p, &s->chunk->stretches[i], err);
+        if (st == CTW_OK)
+            st = rule(s, &p, &s->chunk->stretches[i], err);
+    }
     if (st == CTW_OK)
         st = finish(s, &p, err);
     return st == CTW_OK ? ctw_step_join(s, CTW_P_DELTA_OUT, p.out, ctw_delta_values(d), err) : st;

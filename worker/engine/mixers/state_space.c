@@ -69,28 +69,29 @@ static enum ctw_status scale(const struct ctw_step *s, const struct parts *p, st
 }
 
 static enum ctw_status convolve(const struct ctw_step *s, const struct parts *p,
-                                struct ctw_err *err)
+                                const struct ctw_stretch *t, struct ctw_err *err)
 {
     const struct ctw_state_space *x = &s->branch->state_space;
     const struct ctw_tensor *bias = ctw_step_vector(s, CTW_V_SSM_CONV_BIAS);
-    const struct ctw_carried state = ctw_step_carry(s, CARRY_CONV);
+    const struct ctw_state state = ctw_step_state(s, CARRY_CONV, t);
+    char *in = ctw_step_rows(s, t, p->in, p->ld_in);
     return ctw_conv(s->f->be,
                     &(struct ctw_op_conv){.form = CTW_CONV_SILU,
                                           .dtype = s->f->dtype,
-                                          .n_tok = s->chunk->n_tok,
+                                          .n_tok = t->n_tok,
                                           .dim = p->ld_u,
                                           .taps = x->taps,
-                                          .x = at(s, p->in, x->selects ? 0 : ctw_ssm_inner(x)),
+                                          .x = at(s, in, x->selects ? 0 : ctw_ssm_inner(x)),
                                           .ldx = p->ld_in,
                                           .weight = ctw_step_vector_data(s, CTW_V_SSM_CONV),
                                           .weight_dtype = ctw_step_vector(s, CTW_V_SSM_CONV)->dtype,
                                           .bias = ctw_step_vector_data(s, CTW_V_SSM_CONV_BIAS),
                                           .bias_dtype = bias != NULL ? bias->dtype : CTW_F32,
-                                          .seqs = s->chunk->seqs[CTW_FOR_LAYER],
-                                          .n_seqs = s->chunk->n_seqs,
-                                          .before = state.here,
-                                          .after = state.next,
-                                          .y = p->u,
+                                          .seqs = t->seqs,
+                                          .n_seqs = t->n_seqs,
+                                          .before = state.before,
+                                          .after = state.after,
+                                          .y = ctw_step_rows(s, t, p->u, p->ld_u),
                                           .ldy = p->ld_u},
                     err);
 }
@@ -133,27 +134,30 @@ static struct ctw_ssm_vector vector(const struct ctw_step *s, int role)
     return (struct ctw_ssm_vector){ctw_step_vector_data(s, role), ctw_step_vector(s, role)->dtype};
 }
 
-static enum ctw_status recur(const struct ctw_step *s, const struct parts *p, struct ctw_err *err)
+static enum ctw_status recur(const struct ctw_step *s, const struct parts *p,
+                             const struct ctw_stretch *t, struct ctw_err *err)
 {
     const struct ctw_state_space *x = &s->branch->state_space;
-    const struct ctw_carried state = ctw_step_carry(s, CARRY_STATE);
+    const struct ctw_state state = ctw_step_state(s, CARRY_STATE, t);
     const int64_t inner = ctw_ssm_inner(x), bc = x->n_groups * x->n_state;
-    char *b = x->selects ? at(s, p->selected, x->dt_rank) : at(s, p->u, inner);
-    char *z = at(s, p->in, x->selects ? inner : 0);
+    char *in = ctw_step_rows(s, t, p->in, p->ld_in), *u = ctw_step_rows(s, t, p->u, p->ld_u);
+    char *b = x->selects ? at(s, ctw_step_rows(s, t, p->selected, p->ld_selected), x->dt_rank)
+                         : at(s, u, inner);
+    char *z = at(s, in, x->selects ? inner : 0);
     return ctw_ssm(s->f->be,
                    &(struct ctw_op_ssm){.dtype = s->f->dtype,
-                                        .n_tok = s->chunk->n_tok,
+                                        .n_tok = t->n_tok,
                                         .n_head = x->n_head,
                                         .head = x->head,
                                         .n_groups = x->n_groups,
                                         .n_state = x->n_state,
                                         .own_decays = x->selects,
-                                        .x = p->u,
+                                        .x = u,
                                         .ldx = p->ld_u,
                                         .b = b,
                                         .c = at(s, b, bc),
                                         .ldbc = x->selects ? p->ld_selected : p->ld_u,
-                                        .dt = at(s, p->in, x->selects ? 0 : inner + p->ld_u),
+                                        .dt = at(s, in, x->selects ? 0 : inner + p->ld_u),
                                         .lddt = p->ld_in,
                                         .z = x->norm_first ? NULL : z,
                                         .ldz = p->ld_in,
@@ -162,11 +166,11 @@ static enum ctw_status recur(const struct ctw_step *s, const struct parts *p, st
                                         .d = vector(s, CTW_V_SSM_D),
                                         .dt_min = x->dt_min,
                                         .dt_max = x->dt_max,
-                                        .seqs = s->chunk->seqs[CTW_FOR_LAYER],
-                                        .n_seqs = s->chunk->n_seqs,
-                                        .before = state.here,
-                                        .after = state.next,
-                                        .y = p->u,
+                                        .seqs = t->seqs,
+                                        .n_seqs = t->n_seqs,
+                                        .before = state.before,
+                                        .after = state.after,
+                                        .y = u,
                                         .ldy = p->ld_u},
                    err);
 }
@@ -197,12 +201,12 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
         ctw_step_product(s, CTW_P_SSM_IN, f->norm, f->model->hidden, p.in, p.ld_in, err);
     if (st == CTW_OK)
         st = scale(s, &p, err);
-    if (st == CTW_OK)
-        st = convolve(s, &p, err);
+    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_stretches; i++)
+        st = convolve(s, &p, &s->chunk->stretches[i], err);
     if (st == CTW_OK && x->selects)
         st = select_parts(s, &p, err);
-    if (st == CTW_OK)
-        st = recur(s, &p, err);
+    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_stretches; i++)
+        st = recur(s, &p, &s->chunk->stretches[i], err);
     if (st == CTW_OK)
         st = norm(s, CTW_AT_SSM, x->norm_groups, ctw_ssm_inner(x) / x->norm_groups, p.u, p.ld_u,
                   err);

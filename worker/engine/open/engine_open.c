@@ -40,7 +40,7 @@ static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
 }
 
 static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
-                                            int64_t total)
+                                            int64_t total, bool shares)
 {
     uint64_t limit = e->share > 0 && e->share < e->memory_limit ? e->share : e->memory_limit;
     return (struct ctw_plan_request){.model = e->model,
@@ -50,23 +50,23 @@ static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t 
                                      .limit_is_free = e->limit_is_free,
                                      .longest = longest,
                                      .total = total,
+                                     .shares = shares,
                                      .chunk_tokens = e->chunk_tokens,
                                      .pass_tokens = e->pass_tokens,
                                      .hide_tokens = e->placing.hide_tokens};
 }
 
-/* The plan for `total` tokens in sequences of up to `longest`, within the engine's limits. */
 enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
-                                     struct ctw_plan *plan, struct ctw_err *err)
+                                     bool shares, struct ctw_plan *plan, struct ctw_err *err)
 {
-    const struct ctw_plan_request request = plan_request(e, longest, total);
+    const struct ctw_plan_request request = plan_request(e, longest, total, shares);
     return ctw_plan_make(plan, &request, err);
 }
 
 /* See struct ctw_engine_info. */
 static int64_t find_fit_length(const struct ctw_engine *e)
 {
-    const struct ctw_plan_request request = plan_request(e, e->max_length, e->max_length);
+    const struct ctw_plan_request request = plan_request(e, e->max_length, e->max_length, false);
     bool found_anew = e->limit_is_default && !ctw_backend_traits(e->be)->host_memory;
     return found_anew ? e->max_length : ctw_plan_longest(&request);
 }
@@ -75,7 +75,7 @@ static int64_t find_fit_length(const struct ctw_engine *e)
 static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
 {
     int64_t longest = e->max_length < 2048 ? e->max_length : 2048;
-    return ctw_engine_make_plan(e, longest, INT64_MAX, &e->plan, err);
+    return ctw_engine_make_plan(e, longest, INT64_MAX, false, &e->plan, err);
 }
 
 /* The memory beyond the weights that the usual plan takes if the limit is `limit`, or at least. */
@@ -287,6 +287,7 @@ static void copy_options(struct ctw_engine *e, const struct ctw_engine_options *
     e->stop = opt->stop;
     e->chunk_tokens = opt->chunk_tokens;
     e->pass_tokens = opt->pass_tokens;
+    e->no_share = opt->no_share;
     e->limit_is_default = opt->memory_limit == 0;
     e->memory_limit = opt->memory_limit;
 }

@@ -1,8 +1,9 @@
 /*
  * The carry is what a sequence's tokens leave behind in a layer for later tokens. The kinds of a
  * layer's branches describe it (struct ctw_carry_rule): rows, a number of bytes per token, which
- * attention reads in runs; or a state, a number of bytes per sequence. The carry belongs to a node
- * of the pass's layout (layout.h), and its rule states how long it lives. Layers whose carries have
+ * attention reads in runs; or a state, a number of bytes. Sequences that begin with the same tokens
+ * read the same carry. The pass's layout (layout.h) states where rows and states are, and the rule
+ * how long they live. Layers whose carries have
  * the same life share the arrays.
  */
 #ifndef CTW_WORKER_CARRY_H
@@ -14,10 +15,11 @@ enum ctw_carry_life {
     CTW_FOR_CHUNK, /* rows that the chunk alone reads */
     CTW_FOR_LAYER, /* rows, until the layer's last chunk that has tokens of their sequence */
     CTW_FOR_PASS,  /* rows that other layers read, too, by the number `kept` */
-    CTW_STATE,     /* a state, likewise until the layer's last chunk with the sequence */
+    CTW_STATE,     /* a state, after some of the tokens, likewise */
     CTW_N_LIVES
 };
 
+/* CTW_STATES: of a pass whose sequences share nothing. */
 enum { CTW_BRANCH_CARRIES = 4, CTW_MAX_KEPT = 4, CTW_STATES = 2 };
 
 struct ctw_carry_rule {

@@ -17,138 +17,313 @@ static int64_t max64(int64_t a, int64_t b)
 /* The lives of rows that runs name. */
 static const enum ctw_carry_life lives[] = {CTW_FOR_LAYER, CTW_FOR_PASS};
 
-enum { RUNS = 2 }; /* of a part, at most: its rows may reach the ring's end */
+/* ---- sequences, tokens and rows ----------------------------------------------------------- */
 
-static bool allocate(struct ctw_layout *l, int64_t n_parts, bool has_long)
+/* Counts the pass's tokens, rows, spans and targets. */
+struct counts {
+    int64_t n_spans, n_targets;
+    bool has_long;
+};
+
+static struct counts count(struct ctw_layout *l, const struct ctw_seq *seqs, struct ctw_path path)
 {
-    size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows, n = (size_t)n_parts;
+    struct counts n = {0};
+    for (int64_t i = 0; i < l->n_seqs; i++) {
+        const struct ctw_shared shared = ctw_path_shared(&path, &seqs[i]);
+        ctw_path_add(&path, &seqs[i], &shared);
+        n.n_spans += path.n_spans;
+        n.n_targets += seqs[i].n_tok - seqs[i].first;
+        n.has_long |= path.long_from > 0 && ctw_seq_inputs(&seqs[i]) > path.long_from;
+        l->n_asked += ctw_seq_inputs(&seqs[i]);
+    }
+    l->n_tok = path.n_tok;
+    l->n_rows = path.n_rows;
+    return n;
+}
+
+static bool allocate(struct ctw_layout *l, const struct counts *n)
+{
+    size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows, n_seqs = (size_t)l->n_seqs;
+    l->start = ctw_calloc(n_seqs + 1, sizeof(*l->start));
+    l->span_start = ctw_calloc(n_seqs + 1, sizeof(*l->span_start));
+    l->spans = ctw_calloc((size_t)n->n_spans, sizeof(*l->spans));
+    l->target_rows = ctw_calloc((size_t)n->n_targets, sizeof(*l->target_rows));
     l->chunks = ctw_calloc((size_t)l->n_chunks, sizeof(*l->chunks));
     l->tokens = ctw_calloc(n_tok, sizeof(*l->tokens));
     l->positions = ctw_calloc(n_tok, sizeof(*l->positions));
     l->rows = ctw_calloc(n_rows, sizeof(*l->rows));
     l->targets = ctw_calloc(n_rows, sizeof(*l->targets));
-    bool ok = l->chunks != NULL && l->tokens != NULL && l->positions != NULL && l->rows != NULL &&
-              l->targets != NULL;
-    for (size_t i = 0; i < CTW_COUNT(lives); i++) {
-        l->seqs[lives[i]] = ctw_calloc(n, sizeof(**l->seqs));
-        l->runs[lives[i]] = ctw_calloc(RUNS * n, sizeof(**l->runs));
-        ok = ok && l->seqs[lives[i]] != NULL && l->runs[lives[i]] != NULL;
-    }
-    if (has_long)
+    if (n->has_long)
         l->rope_rows = ctw_calloc(n_tok, sizeof(*l->rope_rows));
-    return ok && (l->rope_rows != NULL || !has_long);
+    return l->start != NULL && l->span_start != NULL && l->spans != NULL &&
+           l->target_rows != NULL && l->chunks != NULL && l->tokens != NULL &&
+           l->positions != NULL && l->rows != NULL && l->targets != NULL &&
+           (l->rope_rows != NULL || !n->has_long);
 }
 
-static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seqs,
-                        const struct ctw_plan *plan, int64_t long_from)
+/* The tokens that a sequence adds, from its position `from` on. */
+static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seq, int64_t from,
+                        int64_t start, int64_t rope_row0)
 {
-    int64_t row = 0;
+    int64_t n = ctw_seq_inputs(seq) - from;
+    memcpy(l->tokens + start, seq->tokens + from, (size_t)n * sizeof(*l->tokens));
+    for (int64_t t = 0; t < n; t++) {
+        l->positions[start + t] = (int32_t)(from + t);
+        if (l->rope_rows != NULL)
+            l->rope_rows[start + t] = (int32_t)(rope_row0 + from + t);
+    }
+}
+
+/* The sequence's scored rows: those of the sequence before it, or new ones. target_rows: of its
+ * first target; before: of the first target of the sequence before it. Returns the next new row. */
+static int64_t fill_rows(struct ctw_layout *l, const struct ctw_path *path,
+                         const struct ctw_seq *seq, const struct ctw_shared *shared,
+                         const int64_t *before, int64_t *target_rows, int64_t row)
+{
+    int span = 0;
+    for (int64_t t = seq->first; t < seq->n_tok; t++) {
+        int64_t known = t - shared->first_target;
+        if (known >= 0 && known < shared->n_targets) {
+            *target_rows++ = before[known];
+            continue;
+        }
+        /* position t-1 predicts token t */
+        while (t - 1 >= path->spans[span].pos0 + path->spans[span].n_tok)
+            span++;
+        l->rows[row] = path->spans[span].tok0 + t - 1 - path->spans[span].pos0;
+        l->targets[row] = seq->tokens[t];
+        *target_rows++ = row++;
+    }
+    return row;
+}
+
+static void fill_sequences(struct ctw_layout *l, const struct ctw_seq *seqs, struct ctw_path path,
+                           int64_t longest)
+{
+    int64_t row = 0, *rows = l->target_rows, *before = NULL;
     for (int64_t i = 0; i < l->n_seqs; i++) {
         const struct ctw_seq *seq = &seqs[i];
-        int64_t n_tok = ctw_seq_inputs(seq), start = l->start[i];
-        int64_t rope_row0 = long_from > 0 && n_tok > long_from ? plan->longest : 0;
-        memcpy(l->tokens + start, seq->tokens, (size_t)n_tok * sizeof(*l->tokens));
-        for (int64_t t = 0; t < n_tok; t++) {
-            l->positions[start + t] = (int32_t)t;
-            if (l->rope_rows != NULL)
-                l->rope_rows[start + t] = (int32_t)(rope_row0 + t);
-        }
-        for (int64_t t = seq->first; t < seq->n_tok; t++, row++) {
-            l->rows[row] = start + t - 1; /* position t-1 predicts token t */
-            l->targets[row] = seq->tokens[t];
+        const struct ctw_shared shared = ctw_path_shared(&path, seq);
+        bool is_long = path.long_from > 0 && ctw_seq_inputs(seq) > path.long_from;
+        if (shared.n_targets > 0)
+            before += shared.first_target - seqs[i - 1].first;
+        l->start[i] = path.n_tok;
+        fill_tokens(l, seq, shared.n_tok, path.n_tok, is_long ? longest : 0);
+        ctw_path_add(&path, seq, &shared);
+        row = fill_rows(l, &path, seq, &shared, before, rows, row);
+        before = rows;
+        rows += seq->n_tok - seq->first;
+        memcpy(l->spans + l->span_start[i], path.spans, (size_t)path.n_spans * sizeof(*path.spans));
+        l->span_start[i + 1] = l->span_start[i] + path.n_spans;
+    }
+    l->start[l->n_seqs] = path.n_tok;
+}
+
+/* ---- chunks ------------------------------------------------------------------------------- */
+
+/* Where a chunk's rows for a layer are. */
+struct block {
+    int64_t row0;
+    int64_t last;  /* the last chunk that reads them */
+    int64_t jumps; /* chunks up to this one whose rows are not behind the previous chunk's */
+};
+
+/* The last chunk that has tokens of sequence i. */
+static int64_t last_chunk(const struct ctw_layout *l, int64_t i, int64_t chunk_tokens)
+{
+    return (l->start[i + 1] - 1) / chunk_tokens;
+}
+
+static void find_last_readers(const struct ctw_layout *l, struct block *blocks,
+                              int64_t chunk_tokens)
+{
+    for (int64_t i = 0; i < l->n_seqs; i++) {
+        if (l->start[i + 1] == l->start[i])
+            continue;
+        int64_t last = last_chunk(l, i, chunk_tokens);
+        for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
+            const struct ctw_path_span *s = &l->spans[k];
+            int64_t end = (s->tok0 + s->n_tok - 1) / chunk_tokens;
+            for (int64_t c = s->tok0 / chunk_tokens; c <= end; c++)
+                blocks[c].last = last; /* never before an earlier sequence's */
         }
     }
 }
 
-/* Fills part n of the pass: the tokens of node `seq` in the chunk. */
-static void fill_part(struct ctw_layout *l, int64_t n, int64_t seq, const struct ctw_chunk *chunk,
-                      int64_t ring)
+/* Gives each chunk one of n_places places, by turns. The path's rule (trie.h) keeps one free. */
+static void place_blocks(struct block *blocks, int64_t n_chunks, int64_t *owners, int64_t n_places,
+                         int64_t chunk_tokens)
 {
-    const struct ctw_node *node = &l->nodes[seq];
-    int64_t begin = max64(node->tok0, chunk->tok0);
-    int64_t end = min64(node->tok0 + node->n_tok, chunk->tok0 + chunk->n_tok);
-    int64_t n_keys = end - node->tok0, row = node->tok0 % ring;
-    struct ctw_kv_run *layer = &l->runs[CTW_FOR_LAYER][RUNS * n];
-    struct ctw_kv_run *pass = &l->runs[CTW_FOR_PASS][RUNS * n];
-    layer[0] = (struct ctw_kv_run){.row = row, .n_tok = min64(n_keys, ring - row)};
-    layer[1] = (struct ctw_kv_run){.row = 0, .n_tok = n_keys - layer[0].n_tok};
-    pass[0] = (struct ctw_kv_run){.row = node->tok0, .n_tok = n_keys};
-    struct ctw_attn_seq part = {.q_row = begin - chunk->tok0,
-                                .n_q = end - begin,
-                                .pos0 = begin - node->tok0,
-                                .n_runs = 1};
-    l->seqs[CTW_FOR_PASS][n] = part;
-    l->seqs[CTW_FOR_PASS][n].runs = pass;
-    part.n_runs += layer[1].n_tok > 0;
-    l->seqs[CTW_FOR_LAYER][n] = part;
-    l->seqs[CTW_FOR_LAYER][n].runs = layer;
+    int64_t place = 0;
+    for (int64_t i = 0; i < n_places; i++)
+        owners[i] = -1;
+    for (int64_t c = 0; c < n_chunks; c++) {
+        while (owners[place] >= 0 && blocks[owners[place]].last >= c)
+            place = (place + 1) % n_places;
+        owners[place] = c;
+        blocks[c].row0 = place * chunk_tokens;
+        if (c > 0)
+            blocks[c].jumps =
+                blocks[c - 1].jumps + (blocks[c].row0 != blocks[c - 1].row0 + chunk_tokens);
+        place = (place + 1) % n_places;
+    }
 }
 
-/* The number of the nodes' parts in chunks. */
-static int64_t count_parts(const struct ctw_layout *l, int64_t chunk_tokens)
+/* The runs of rows for a layer that have the tokens of a span, behind the n_runs runs at `runs`.
+ * Adjacent runs become one. Returns the number of all runs. */
+static int64_t add_runs(const struct block *blocks, int64_t chunk_tokens, struct ctw_path_span s,
+                        struct ctw_kv_run *runs, int64_t n_runs)
+{
+    while (s.n_tok > 0) {
+        int64_t at = s.tok0 % chunk_tokens, n = min64(s.n_tok, chunk_tokens - at);
+        int64_t row = blocks[s.tok0 / chunk_tokens].row0 + at;
+        struct ctw_kv_run *last = n_runs > 0 ? &runs[n_runs - 1] : NULL;
+        if (last != NULL && last->row + last->n_tok == row)
+            last->n_tok += n;
+        else
+            runs[n_runs++] = (struct ctw_kv_run){.row = row, .n_tok = n};
+        s.tok0 += n;
+        s.n_tok -= n;
+    }
+    return n_runs;
+}
+
+/* Runs of either life of a sequence's part, at most. */
+static int64_t most_runs(const struct ctw_layout *l, int64_t i, const struct block *blocks,
+                         int64_t chunk_tokens)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < l->n_seqs; i++)
-        n += (l->start[i + 1] - 1) / chunk_tokens - l->start[i] / chunk_tokens + 1;
+    for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
+        const struct ctw_path_span *s = &l->spans[k];
+        int64_t first = s->tok0 / chunk_tokens, last = (s->tok0 + s->n_tok - 1) / chunk_tokens;
+        n += blocks[last].jumps - blocks[first].jumps + 1;
+    }
     return n;
 }
 
-static void fill_chunks(struct ctw_layout *l, int64_t chunk_tokens, int64_t ring)
+/* Where the next part's runs go. */
+struct runs {
+    struct ctw_kv_run *of[CTW_N_LIVES];
+};
+
+/* Fills part n of the pass: the tokens that sequence i adds in the chunk. */
+static void fill_part(struct ctw_layout *l, int64_t n, int64_t i, const struct ctw_chunk *chunk,
+                      const struct block *blocks, int64_t chunk_tokens, struct runs *runs)
 {
+    int64_t begin = max64(l->start[i], chunk->tok0);
+    int64_t end = min64(l->start[i + 1], chunk->tok0 + chunk->n_tok), n_layer = 0, n_pass = 0;
+    const struct ctw_path_span *own = &l->spans[l->span_start[i + 1] - 1];
+    for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
+        struct ctw_path_span s = l->spans[k];
+        s.n_tok = min64(s.n_tok, end - s.tok0);
+        n_layer = add_runs(blocks, chunk_tokens, s, runs->of[CTW_FOR_LAYER], n_layer);
+        struct ctw_kv_run *last = n_pass > 0 ? &runs->of[CTW_FOR_PASS][n_pass - 1] : NULL;
+        if (last != NULL && last->row + last->n_tok == s.tok0)
+            last->n_tok += s.n_tok;
+        else
+            runs->of[CTW_FOR_PASS][n_pass++] = (struct ctw_kv_run){s.tok0, s.n_tok};
+    }
+    const struct ctw_attn_seq part = {
+        .q_row = begin - chunk->tok0, .n_q = end - begin, .pos0 = own->pos0 + begin - own->tok0};
+    for (size_t k = 0; k < CTW_COUNT(lives); k++) {
+        int64_t n_runs = lives[k] == CTW_FOR_LAYER ? n_layer : n_pass;
+        l->seqs[lives[k]][n] = part;
+        l->seqs[lives[k]][n].runs = runs->of[lives[k]];
+        l->seqs[lives[k]][n].n_runs = (int)n_runs;
+        runs->of[lives[k]] += n_runs;
+    }
+}
+
+/* Parts are what sequences add in chunks. */
+static bool allocate_parts(struct ctw_layout *l, const struct block *blocks, int64_t chunk_tokens)
+{
+    int64_t n_parts = 0, n_runs = 0;
+    for (int64_t i = 0; i < l->n_seqs; i++) {
+        if (l->start[i + 1] == l->start[i])
+            continue;
+        int64_t n = last_chunk(l, i, chunk_tokens) - l->start[i] / chunk_tokens + 1;
+        n_parts += n;
+        n_runs += n * most_runs(l, i, blocks, chunk_tokens);
+    }
+    bool ok = true;
+    for (size_t i = 0; i < CTW_COUNT(lives); i++) {
+        l->seqs[lives[i]] = ctw_calloc((size_t)n_parts, sizeof(**l->seqs));
+        l->runs[lives[i]] = ctw_calloc((size_t)n_runs, sizeof(**l->runs));
+        ok = ok && l->seqs[lives[i]] != NULL && l->runs[lives[i]] != NULL;
+    }
+    return ok;
+}
+
+static void fill_chunks(struct ctw_layout *l, const struct block *blocks, int64_t chunk_tokens)
+{
+    struct runs runs = {
+        {[CTW_FOR_LAYER] = l->runs[CTW_FOR_LAYER], [CTW_FOR_PASS] = l->runs[CTW_FOR_PASS]}};
     int64_t seq = 0, part = 0; /* seq: of the chunk's first token */
-    for (int64_t i = 0; i < l->n_seqs; i++)
-        l->nodes[i] = (struct ctw_node){
-            .parent = -1, .tok0 = l->start[i], .n_tok = l->start[i + 1] - l->start[i]};
     for (int64_t c = 0; c < l->n_chunks; c++) {
         struct ctw_chunk *chunk = &l->chunks[c];
         int64_t tok0 = c * chunk_tokens, end = min64(tok0 + chunk_tokens, l->n_tok);
-        *chunk = (struct ctw_chunk){.tok0 = tok0,
-                                    .n_tok = end - tok0,
-                                    .row0 = tok0 % ring,
-                                    .state = {c % CTW_STATES, (c + 1) % CTW_STATES},
-                                    .continues = tok0 > l->start[seq]};
+        *chunk = (struct ctw_chunk){.tok0 = tok0, .n_tok = end - tok0, .row0 = blocks[c].row0};
         for (size_t i = 0; i < CTW_COUNT(lives); i++)
             chunk->seqs[lives[i]] = &l->seqs[lives[i]][part];
-        for (int64_t at = seq; at < l->n_seqs && l->start[at] < end; at++, part++) {
-            fill_part(l, part, at, chunk, ring);
+        for (; seq < l->n_seqs && l->start[seq] < end; seq++) {
+            if (l->start[seq + 1] == l->start[seq])
+                continue;
+            fill_part(l, part++, seq, chunk, blocks, chunk_tokens, &runs);
             chunk->n_seqs++;
-            seq = l->start[at + 1] <= end ? at + 1 : at;
+            if (l->start[seq + 1] > end)
+                break;
         }
     }
 }
 
+/* False: out of memory. */
+static bool make_chunks(struct ctw_layout *l, const struct ctw_plan *plan)
+{
+    const int64_t chunk_tokens = plan->chunk_tokens;
+    int64_t n_places =
+        plan->carry_rows < plan->pass_tokens ? plan->carry_rows / chunk_tokens : l->n_chunks;
+    struct block *blocks = ctw_calloc((size_t)l->n_chunks, sizeof(*blocks));
+    int64_t *owners = ctw_calloc((size_t)n_places, sizeof(*owners));
+    bool ok = blocks != NULL && owners != NULL;
+    if (ok) {
+        find_last_readers(l, blocks, chunk_tokens);
+        place_blocks(blocks, l->n_chunks, owners, n_places, chunk_tokens);
+        ok = allocate_parts(l, blocks, chunk_tokens);
+    }
+    if (ok)
+        fill_chunks(l, blocks, chunk_tokens);
+    ctw_free(blocks);
+    ctw_free(owners);
+    return ok;
+}
+
 enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *seqs, int64_t n_seqs,
-                                const struct ctw_plan *plan, int64_t long_from, struct ctw_err *err)
+                                const struct ctw_plan *plan, int64_t long_from, bool shares,
+                                struct ctw_err *err)
 {
     struct ctw_layout l = {.n_seqs = n_seqs};
-    bool has_long = false;
-    *out = l;
-    l.start = ctw_calloc((size_t)n_seqs + 1, sizeof(*l.start));
-    if (l.start == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
-    for (int64_t i = 0; i < n_seqs; i++) {
-        l.start[i] = l.n_tok;
-        l.n_tok += ctw_seq_inputs(&seqs[i]);
-        l.n_rows += seqs[i].n_tok - seqs[i].first;
-        has_long |= long_from > 0 && ctw_seq_inputs(&seqs[i]) > long_from;
-    }
-    l.start[n_seqs] = l.n_tok;
-    l.nodes = ctw_calloc((size_t)n_seqs, sizeof(*l.nodes));
+    struct ctw_path path;
+    ctw_path_begin(&path, plan, long_from, shares);
+    const struct counts n = count(&l, seqs, path);
+    *out = (struct ctw_layout){0};
     l.n_chunks = (l.n_tok + plan->chunk_tokens - 1) / plan->chunk_tokens;
-    if (l.nodes == NULL || !allocate(&l, count_parts(&l, plan->chunk_tokens), has_long)) {
+    bool ok = allocate(&l, &n);
+    if (ok) {
+        fill_sequences(&l, seqs, path, plan->longest);
+        ok = make_chunks(&l, plan) && ctw_layout_stretches(&l, plan->states);
+    }
+    if (!ok) {
         ctw_layout_free(&l);
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
     }
-    fill_tokens(&l, seqs, plan, long_from);
-    fill_chunks(&l, plan->chunk_tokens, ctw_layout_ring(plan->longest, plan->chunk_tokens));
     *out = l;
     return CTW_OK;
 }
 
 void ctw_layout_free(struct ctw_layout *l)
 {
-    void *arrays[] = {l->start,     l->nodes,     l->chunks, l->tokens,
-                      l->positions, l->rope_rows, l->rows,   l->targets};
+    void *arrays[] = {l->start,     l->span_start, l->spans, l->target_rows, l->chunks,   l->tokens,
+                      l->positions, l->rope_rows,  l->rows,  l->targets,     l->stretches};
     for (size_t i = 0; i < CTW_COUNT(arrays); i++)
         ctw_free(arrays[i]);
     for (int i = 0; i < CTW_N_LIVES; i++) {

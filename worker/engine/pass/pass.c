@@ -7,12 +7,17 @@
 #include "base/mem.h"
 #include "worker/engine/pass/pass_state.h"
 
+static void set_progress(struct ctw_pass *p, double share)
+{
+    p->progress->tok_done = p->before.tok_done + (int64_t)(share * (double)p->layout.n_asked);
+    p->progress->tok_computed = p->before.tok_computed + (int64_t)(share * (double)p->layout.n_tok);
+}
+
 enum ctw_status ctw_pass_advance(struct ctw_pass *p, double cost, int layer, struct ctw_err *err)
 {
     p->cost_done += cost;
     p->progress->layer = layer;
-    p->progress->tok_done =
-        p->tok_before + (int64_t)(p->cost_done / p->cost_total * (double)p->layout.n_tok);
+    set_progress(p, p->cost_done / p->cost_total);
     if (p->hooks == NULL)
         return CTW_OK;
     if (p->hooks->progress != NULL)
@@ -22,11 +27,11 @@ enum ctw_status ctw_pass_advance(struct ctw_pass *p, double cost, int layer, str
     return CTW_OK;
 }
 
-static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs, struct ctw_err *err)
+static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs, bool shares, struct ctw_err *err)
 {
     const struct ctw_layout *l = &p->layout;
     enum ctw_status st = ctw_layout_make(&p->layout, p->seqs, n_seqs, &p->f->plan,
-                                         ctw_plan_long_from(p->f->model), err);
+                                         ctw_plan_long_from(p->f->model), shares, err);
     if (st != CTW_OK)
         return st;
     p->bad = ctw_calloc((size_t)l->n_tok, sizeof(*p->bad));
@@ -149,26 +154,37 @@ static enum ctw_status read_final(struct ctw_pass *p, const struct ctw_layer_dat
                              (size_t)n * row_bytes, err);
 }
 
-/* Downloads them from f->norm for sequences with `hidden`. */
-static enum ctw_status keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n, struct ctw_err *err)
+/* Downloads them from f->norm to the sequence's `hidden`; rows: of its n_targets targets. */
+static enum ctw_status keep_hidden_of(struct ctw_pass *p, void *hidden, const int64_t *rows,
+                                      int64_t n_targets, int64_t row0, int64_t n,
+                                      struct ctw_err *err)
 {
     size_t row_bytes = row_bytes_of(p);
-    int64_t seq_row0 = 0;
-    for (int64_t i = 0; i < p->layout.n_seqs; i++) {
-        int64_t seq_row1 = seq_row0 + p->seqs[i].n_tok - p->seqs[i].first;
-        int64_t from = seq_row0 > row0 ? seq_row0 : row0;
-        int64_t to = seq_row1 < row0 + n ? seq_row1 : row0 + n;
-        if (p->seqs[i].hidden != NULL && from < to) {
-            enum ctw_status st = ctw_device_download(
-                p->f->be, (char *)p->seqs[i].hidden + (size_t)(from - seq_row0) * row_bytes,
-                (char *)p->f->norm + (size_t)(from - row0) * row_bytes,
-                (size_t)(to - from) * row_bytes, err);
-            if (st != CTW_OK)
-                return st;
-        }
-        seq_row0 = seq_row1;
+    enum ctw_status st = CTW_OK;
+    for (int64_t t = 0, end; st == CTW_OK && t < n_targets; t = end) {
+        end = t + 1;
+        if (rows[t] < row0 || rows[t] >= row0 + n)
+            continue;
+        while (end < n_targets && rows[end] == rows[t] + end - t && rows[end] < row0 + n)
+            end++;
+        st = ctw_device_download(p->f->be, (char *)hidden + (size_t)t * row_bytes,
+                                 (char *)p->f->norm + (size_t)(rows[t] - row0) * row_bytes,
+                                 (size_t)(end - t) * row_bytes, err);
     }
-    return CTW_OK;
+    return st;
+}
+
+static enum ctw_status keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n, struct ctw_err *err)
+{
+    const int64_t *rows = p->layout.target_rows;
+    enum ctw_status st = CTW_OK;
+    for (int64_t i = 0; st == CTW_OK && i < p->layout.n_seqs; i++) {
+        int64_t n_targets = p->seqs[i].n_tok - p->seqs[i].first;
+        if (p->seqs[i].hidden != NULL)
+            st = keep_hidden_of(p, p->seqs[i].hidden, rows, n_targets, row0, n, err);
+        rows += n_targets;
+    }
+    return st;
 }
 
 enum ctw_status ctw_pass_head(struct ctw_pass *p, const struct ctw_layer_data *data, int64_t row0,
@@ -224,10 +240,12 @@ static enum ctw_status run_layer(struct ctw_pass *p, int layer, struct ctw_err *
 /* The layer after which a sequence's numbers were not finite: the lowest mark of its inputs. */
 static int first_bad_layer(const struct ctw_pass *p, int64_t seq)
 {
+    const struct ctw_layout *l = &p->layout;
     int layer = p->f->model->n_decoders;
-    for (int64_t t = p->layout.start[seq]; t < p->layout.start[seq + 1]; t++)
-        if (p->bad[t] >= 0 && p->bad[t] < layer)
-            layer = p->bad[t];
+    for (int64_t i = l->span_start[seq]; i < l->span_start[seq + 1]; i++)
+        for (int64_t t = l->spans[i].tok0; t < l->spans[i].tok0 + l->spans[i].n_tok; t++)
+            if (p->bad[t] >= 0 && p->bad[t] < layer)
+                layer = p->bad[t];
     return layer;
 }
 
@@ -242,27 +260,30 @@ enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)
                                  err);
     if (st != CTW_OK)
         return st;
-    const struct ctw_head_result *r = p->results;
+    const int64_t *row = p->layout.target_rows;
     for (int64_t i = 0; i < p->layout.n_seqs; i++) {
         struct ctw_seq *seq = &p->seqs[i];
         seq->bad_layer = -1;
-        for (int64_t t = 0; t < seq->n_tok - seq->first; t++, r++) {
+        for (int64_t t = 0; t < seq->n_tok - seq->first; t++) {
+            const struct ctw_head_result *r = &p->results[*row++];
             seq->logprob[t] = r->logprob;
             seq->greedy[t] = r->greedy;
             if (!isfinite(r->logprob) && seq->bad_layer < 0)
                 seq->bad_layer = first_bad_layer(p, i);
         }
     }
-    p->progress->tok_done = p->tok_before + p->layout.n_tok;
-    ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms",
-              p->layout.n_tok, 1e3 * (queued_s - p->began_s), 1e3 * (ctw_now_s() - p->began_s));
+    set_progress(p, 1);
+    ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms; with what "
+              "sequences share they are %" PRId64,
+              p->layout.n_tok, 1e3 * (queued_s - p->began_s), 1e3 * (ctw_now_s() - p->began_s),
+              p->layout.n_asked);
     return CTW_OK;
 }
 
 enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                                struct ctw_provider *provider, struct ctw_seq *seqs, int64_t n_seqs,
-                               const struct ctw_hooks *hooks, struct ctw_progress *progress,
-                               struct ctw_err *err)
+                               bool shares, const struct ctw_hooks *hooks,
+                               struct ctw_progress *progress, struct ctw_err *err)
 {
     struct ctw_pass *p = ctw_calloc(1, sizeof(*p));
     if (p == NULL)
@@ -271,10 +292,10 @@ enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                            .provider = provider,
                            .hooks = hooks,
                            .progress = progress,
-                           .tok_before = progress->tok_done,
+                           .before = *progress,
                            .seqs = seqs,
                            .began_s = ctw_now_s()};
-    enum ctw_status st = prepare(p, n_seqs, err);
+    enum ctw_status st = prepare(p, n_seqs, shares, err);
     if (st == CTW_OK)
         st = upload(p, err);
     if (st != CTW_OK) {

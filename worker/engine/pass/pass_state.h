@@ -9,8 +9,8 @@ struct ctw_pass {
     struct ctw_provider *provider;
     const struct ctw_hooks *hooks;
     struct ctw_progress *progress;
-    int layer;          /* the next */
-    int64_t tok_before; /* tokens of earlier passes */
+    int layer;                  /* the next */
+    struct ctw_progress before; /* of earlier passes */
     struct ctw_seq *seqs;
     const void *final; /* NULL, or the final hidden states of all rows, if they are known */
     struct ctw_layout layout;

@@ -161,14 +161,21 @@ static int64_t expert_rows(const struct ctw_plan *plan, const struct ctw_plan_re
     return ctw_min64(ctw_max64(most - most % TILE, plan->chunk_tokens), plan->pass_tokens);
 }
 
-static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r)
+/* Carry beyond what a sequence needs, for sequences that share beginnings. */
+struct spare {
+    int64_t chunks, states;
+};
+
+static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r,
+                         const struct spare *spare)
 {
     const int64_t rows[CTW_N_LIVES] = {[CTW_FOR_CHUNK] = plan->chunk_tokens,
                                        [CTW_FOR_LAYER] = plan->carry_rows,
                                        [CTW_FOR_PASS] = plan->pass_tokens,
-                                       [CTW_STATE] = CTW_STATES};
+                                       [CTW_STATE] = CTW_STATES + spare->states};
     memset(plan->carry, 0, sizeof(plan->carry));
     plan->carried = 0;
+    plan->states = 0;
     for (int i = 1; i <= r->model->n_decoders; i++)
         for (int b = 0; b < r->model->layers[i].n_branches; b++) {
             const struct ctw_branch *branch = &r->model->layers[i].branch[b];
@@ -178,6 +185,8 @@ static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r
             for (int j = 0; j < CTW_BRANCH_CARRIES; j++) {
                 size_t *bytes = &plan->carry[ctw_carry_array(&rules[j], b, j)];
                 size_t need = (size_t)rows[rules[j].life] * rules[j].bytes;
+                if (rules[j].life == CTW_STATE && need > 0)
+                    plan->states = rows[CTW_STATE];
                 plan->carried += need > *bytes ? need - *bytes : 0;
                 *bytes = need > *bytes ? need : *bytes;
             }
@@ -186,17 +195,19 @@ static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r
 
 /* Opening the model checked the ranges of dimensions, and token counts are below 2^32, so no
  * product here reaches 2^63. */
-static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct ctw_widths w)
+static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct ctw_widths w,
+                   const struct spare *spare)
 {
     size_t es = ctw_dtype_bytes(r->dtype);
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
-    plan->carry_rows = ctw_layout_carry_rows(r->longest, plan->chunk_tokens, plan->pass_tokens);
+    plan->carry_rows =
+        ctw_layout_carry_rows(r->longest, plan->chunk_tokens, spare->chunks, plan->pass_tokens);
     plan->expert_rows = expert_rows(plan, r, &w);
     plan->residual = ctw_residual_bytes(r->model, plan->pass_tokens);
     plan->wide = (chunk * (size_t)w.wide + CTW_PARTS_OF_WIDE * CTW_WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
-    add_up_carry(plan, r);
+    add_up_carry(plan, r, spare);
     if (w.n_experts > 0) {
         plan->mixed = pass * (size_t)r->model->hidden * es;
         plan->sum = w.sum ? pass * (size_t)r->model->hidden * sizeof(float) : 0;
@@ -252,6 +263,19 @@ static int64_t stretch(int64_t pass, int64_t total, int64_t longest)
     return n <= 8 && share > pass && share <= pass + pass / 8 ? share : pass;
 }
 
+/* The plan of so many tokens, with as much spare carry as fits. False: not even without. */
+static bool fits(struct ctw_plan *plan, const struct ctw_plan_request *r,
+                 const struct ctw_widths *w)
+{
+    static const struct spare spares[] = {{8, 32}, {2, 8}, {0, 0}};
+    for (size_t i = r->shares ? 0 : CTW_COUNT(spares) - 1; i < CTW_COUNT(spares); i++) {
+        add_up(plan, r, *w, &spares[i]);
+        if (plan->total <= r->memory_limit)
+            return true;
+    }
+    return false;
+}
+
 /* The largest plan within the limit. If no plan fits: false, and the smallest plan. */
 static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
 {
@@ -275,8 +299,7 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     for (;;) {
         plan.pass_tokens = pass;
         plan.chunk_tokens = ctw_min64(chunk, pass);
-        add_up(&plan, r, w);
-        if (plan.total <= r->memory_limit)
+        if (fits(&plan, r, &w))
             break;
         /* First reduce the tokens in a pass, then the chunks. */
         if (pass > ctw_max64(usual, ctw_max64(r->longest, chunk)) && r->pass_tokens == 0)

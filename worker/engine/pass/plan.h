@@ -19,8 +19,10 @@ struct ctw_plan_request {
     uint64_t memory_limit;             /* bytes */
     bool limit_is_free;                /* ... that were free, so that a message says so */
     int64_t longest;                   /* model-input tokens of the longest sequence */
-    int64_t total;                     /* model-input tokens of all sequences together */
+    int64_t total;                     /* model-input tokens of all sequences together, shared
+                                          ones once; or scored rows, if they are more */
     int64_t chunk_tokens, pass_tokens; /* 0: the planner decides */
+    bool shares;         /* sequences share beginnings: plan for more of the carry if it fits */
     int64_t hide_tokens; /* tokens of a pass that hides the reading of streamed weights; 0:
                             weights are not streamed */
 };
@@ -30,6 +32,7 @@ struct ctw_plan {
     int64_t pass_tokens;  /* tokens that go through the layers together */
     int64_t expert_rows;  /* rows of an expert's products */
     int64_t carry_rows;   /* rows of the carry for a layer: see layout.h */
+    int64_t states;       /* of each carry that is a state; 0: no carry is */
     int64_t longest;      /* positions of the RoPE tables */
     /* bytes */
     size_t residual, activations, tables, scratch;

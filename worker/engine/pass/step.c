@@ -36,18 +36,30 @@ struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i)
     const struct ctw_forward *f = s->f;
     struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
     ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
-    const int64_t row[CTW_N_LIVES] = {[CTW_FOR_LAYER] = s->chunk->row0,
-                                      [CTW_FOR_PASS] = s->chunk->tok0,
-                                      [CTW_STATE] = s->chunk->state[0]};
+    const int64_t row[CTW_N_LIVES] = {
+        [CTW_FOR_LAYER] = s->chunk->row0, [CTW_FOR_PASS] = s->chunk->tok0};
     const struct ctw_carry_rule *r = &rules[i];
     char *all = f->carry[ctw_carry_array(r, s->index, i)];
-    struct ctw_carried c = {
+    return (struct ctw_carried){
         .all = all, .here = all + (size_t)row[r->life] * r->bytes, .life = r->life};
-    if (r->life != CTW_STATE)
-        return c;
-    c.next = all + (size_t)s->chunk->state[1] * r->bytes;
-    c.here = s->chunk->continues ? c.here : NULL;
-    return c;
+}
+
+struct ctw_state ctw_step_state(const struct ctw_step *s, int i, const struct ctw_stretch *t)
+{
+    const struct ctw_forward *f = s->f;
+    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
+    ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
+    char *all = f->carry[ctw_carry_array(&rules[i], s->index, i)];
+    size_t bytes = rules[i].bytes;
+    return (struct ctw_state){.before = t->before < 0 ? NULL : all + (size_t)t->before * bytes,
+                              .after = all + (size_t)t->after * bytes};
+}
+
+void *ctw_step_rows(const struct ctw_step *s, const struct ctw_stretch *t, const void *x,
+                    int64_t ld)
+{
+    size_t bytes = (size_t)(t->row0 * ld) * ctw_dtype_bytes(s->f->dtype);
+    return (char *)(uintptr_t)x + bytes;
 }
 
 struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place)

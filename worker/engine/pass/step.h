@@ -63,14 +63,23 @@ static inline const void *ctw_step_vector_data(const struct ctw_step *s, int rol
     return s->data->vector[ctw_vector_at(s->index, role)];
 }
 
-/* One of the branch's carries: its array, and in it the chunk's own rows (of a state: what the
- * chunk's first sequence left before; NULL: it begins here). */
+/* One of the branch's carries in rows: its array, and in it the chunk's own rows. */
 struct ctw_carried {
     void *all, *here;
-    void *next; /* of a state: what the chunk's last sequence leaves */
     enum ctw_carry_life life;
 };
 struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i);
+
+/* One of the branch's states, for a stretch of the chunk: what its first sequence left before
+ * (NULL: the sequence begins here), and what its last sequence leaves. */
+struct ctw_state {
+    const void *before;
+    void *after;
+};
+struct ctw_state ctw_step_state(const struct ctw_step *s, int i, const struct ctw_stretch *t);
+/* Elements of the activations' dtype from a stretch's first row on: x [chunk, ld]. */
+void *ctw_step_rows(const struct ctw_step *s, const struct ctw_stretch *t, const void *x,
+                    int64_t ld);
 
 /* A norm of the chunk's rows as the layer describes it; x, y, their dtypes and sizes are not set.
  * CTW_NORM_NONE if the layer has none at this place. */

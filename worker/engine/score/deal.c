@@ -30,13 +30,16 @@ struct lane {
     double cost;                    /* what all of it costs, */
     double began_s;                 /* and when it began */
     int64_t tok_done, tok_of_share; /* reported, in all and of this share */
+    int64_t tok_computed;           /* in earlier shares */
     struct ctw_progress progress;   /* of this share */
 };
 
 struct deal {
     struct ctw_seq *seqs;
+    int64_t *shared; /* of each sequence: inputs that it shares with the sequence before it */
     struct ctw_hooks hooks;
     int64_t longest, total; /* input tokens */
+    int64_t need;           /* see ctw_scoring_need() */
     struct ctw_cost cost;
     int n_lanes;
     struct lane lane[CTW_MAX_DEVICES];
@@ -52,27 +55,31 @@ struct deal {
 
 /* ---- costs -------------------------------------------------------------------------------- */
 
-static double cost_of(const struct deal *d, const struct ctw_seq *s)
+/* What sequence i shares if `first` is the first of a share. */
+static int64_t shared_of(const struct deal *d, int64_t i, int64_t first)
 {
-    return ctw_cost_of(&d->cost, ctw_seq_inputs(s), s->n_tok - s->first);
+    return i == first ? 0 : d->shared[i];
 }
 
-static double range_cost(const struct deal *d, const struct range *r, int64_t *n_tok)
+static double cost_of(const struct deal *d, int64_t i, int64_t first)
 {
-    double cost = 0;
-    for (int64_t i = r->first; i < r->first + r->n; i++) {
-        cost += cost_of(d, &d->seqs[i]);
-        *n_tok += ctw_seq_inputs(&d->seqs[i]);
-    }
-    return cost;
+    const struct ctw_seq *s = &d->seqs[i];
+    return ctw_cost_of(&d->cost, ctw_seq_inputs(s), s->n_tok - s->first) -
+           ctw_cost_of(&d->cost, shared_of(d, i, first), 0);
 }
 
+/* *n_tok: the tokens that are computed. */
 static double pool_cost(const struct deal *d, int64_t *n_tok)
 {
     double cost = 0;
     *n_tok = 0;
-    for (int i = 0; i < d->n_pool; i++)
-        cost += range_cost(d, &d->pool[i], n_tok);
+    for (int k = 0; k < d->n_pool; k++) {
+        const struct range *r = &d->pool[k];
+        for (int64_t i = r->first; i < r->first + r->n; i++) {
+            cost += cost_of(d, i, r->first);
+            *n_tok += ctw_seq_inputs(&d->seqs[i]) - shared_of(d, i, r->first);
+        }
+    }
     return cost;
 }
 
@@ -147,14 +154,15 @@ static void take(struct lane *l, double cost)
     int64_t n = 0, n_tok = 0;
     l->cost = 0;
     while (n < from->n) {
-        const struct ctw_seq *s = &d->seqs[from->first + n];
-        double more = cost_of(d, s);
+        int64_t i = from->first + n, shared = shared_of(d, i, from->first);
+        int64_t more_tok = ctw_seq_inputs(&d->seqs[i]) - shared;
+        double more = cost_of(d, i, from->first);
         if (n > 0 && l->cost + more / 2 > cost * (1 + 1e-9))
             break;
-        if (!ctw_pass_fits(n, n_tok, ctw_seq_inputs(s), l->e->plan.pass_tokens))
+        if (!ctw_pass_fits(n, n_tok, more_tok, l->e->plan.pass_tokens))
             break;
         l->cost += more;
-        n_tok += ctw_seq_inputs(s);
+        n_tok += more_tok;
         n++;
     }
     l->share = (struct range){from->first, n};
@@ -183,7 +191,8 @@ static bool take_share(struct lane *l)
     for (;;) {
         if (d->stop || l->out)
             return false;
-        if (d->n_pool > 0 && !is_sooner_elsewhere(l, cost_of(d, &d->seqs[d->pool[0].first]))) {
+        int64_t next = d->n_pool > 0 ? d->pool[0].first : 0;
+        if (d->n_pool > 0 && !is_sooner_elsewhere(l, cost_of(d, next, next))) {
             take(l, fair_cost(l));
             return true;
         }
@@ -228,6 +237,7 @@ static void end_share(struct lane *l, enum ctw_status st, bool in_reference,
     struct deal *d = l->deal;
     double took_s = ctw_now_s() - l->began_s;
     l->busy = false;
+    l->tok_computed += l->progress.tok_computed;
     l->progress = (struct ctw_progress){0};
     l->tok_of_share = 0;
     if (st == CTW_OK) {
@@ -254,6 +264,7 @@ static struct ctw_progress whole(const struct deal *d)
     for (int i = d->n_lanes - 1; i >= 0; i--) {
         const struct lane *l = &d->lane[i];
         p.tok_done += l->tok_done;
+        p.tok_computed += l->tok_computed + l->progress.tok_computed;
         if (l->progress.tok_done > l->tok_of_share)
             p.tok_done += l->progress.tok_done - l->tok_of_share;
         p.n_layers = l->e->model->n_layers;
@@ -302,9 +313,9 @@ static void on_done(void *arg, int64_t first, int64_t n)
     if (l->reference != NULL)
         ctw_identity_wait(l->reference->model->identity);
     pthread_mutex_lock(&d->lock);
-    const struct range reported = {l->share.first, n};
     int64_t n_tok = 0;
-    (void)range_cost(d, &reported, &n_tok);
+    for (int64_t i = l->share.first; i < l->share.first + n; i++)
+        n_tok += ctw_seq_inputs(&d->seqs[i]);
     l->tok_of_share += n_tok;
     l->tok_done += n_tok;
     l->share = (struct range){l->share.first + n, l->share.n - n};
@@ -351,7 +362,7 @@ static enum ctw_status score_share(struct lane *l, bool *in_reference, struct ct
         return ctw_engine_compare_here(l->e, l->reference, seqs, n, &hooks, in_reference, err);
     enum ctw_status st = CTW_OK;
     if (l->e->share == 0) /* buffers for all shares to come */
-        st = ctw_engine_prepare(l->e, d->longest, d->total, err);
+        st = ctw_engine_prepare(l->e, d->longest, d->need, d->need < d->total, err);
     return st == CTW_OK ? ctw_engine_score_here(l->e, seqs, n, &hooks, err) : st;
 }
 
@@ -399,6 +410,24 @@ static void open_lanes(struct deal *d, struct ctw_engine *e, struct ctw_engine *
         d->lane[d->n_lanes++] = (struct lane){.deal = d, .e = e, .reference = reference};
 }
 
+/* False: out of memory. */
+static bool find_shared(struct deal *d, const struct ctw_engine *e, int64_t n_seqs, bool shares)
+{
+    const struct ctw_plan unlimited = {0};
+    struct ctw_path path;
+    d->shared = ctw_calloc((size_t)n_seqs, sizeof(*d->shared));
+    if (d->shared == NULL)
+        return false;
+    ctw_path_begin(&path, &unlimited, ctw_plan_long_from(e->model), shares && !e->no_share);
+    for (int64_t i = 0; i < n_seqs; i++) {
+        const struct ctw_shared shared = ctw_path_shared(&path, &d->seqs[i]);
+        ctw_path_add(&path, &d->seqs[i], &shared);
+        d->shared[i] = shared.n_tok;
+    }
+    d->need = path.n_tok > path.n_rows ? path.n_tok : path.n_rows;
+    return true;
+}
+
 enum ctw_status ctw_deal(struct ctw_engine *e, struct ctw_engine *reference, struct ctw_seq *seqs,
                          int64_t n_seqs, const struct ctw_hooks *hooks, bool *in_reference,
                          struct ctw_err *err)
@@ -410,11 +439,13 @@ enum ctw_status ctw_deal(struct ctw_engine *e, struct ctw_engine *reference, str
         reference == NULL
             ? ctw_scoring_check(e, seqs, n_seqs, &d->longest, &d->total, err)
             : ctw_scoring_check_both(e, reference, seqs, n_seqs, &d->longest, &d->total, err);
+    d->seqs = seqs;
+    if (st == CTW_OK && n_seqs > 0 && !find_shared(d, e, n_seqs, reference == NULL))
+        st = ctw_fail(err, CTW_ENOMEM, "out of memory");
     if (st != CTW_OK || n_seqs == 0) {
         ctw_free(d);
         return st;
     }
-    d->seqs = seqs;
     d->hooks = hooks != NULL ? *hooks : (struct ctw_hooks){0};
     d->pool[d->n_pool++] = (struct range){0, n_seqs};
     d->cost = ctw_plan_cost(e->model);
@@ -431,6 +462,7 @@ enum ctw_status ctw_deal(struct ctw_engine *e, struct ctw_engine *reference, str
     }
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
+    ctw_free(d->shared);
     ctw_free(d);
     return st;
 }

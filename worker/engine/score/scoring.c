@@ -48,11 +48,12 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
     /* Other providers have their own copy, digested as it was read. */
     bool touched;
     enum ctw_status st = is_mapped(e) ? check_files(e, false, &touched, err) : CTW_OK;
-    s->n = ctw_scoring_take_pass(side->seqs, s->first, s->n_seqs, s->pass_tokens);
+    s->n = ctw_scoring_take_pass(s, s->first);
     side->before = side->progress;
     if (st == CTW_OK)
-        st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
-                            s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
+        st =
+            ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
+                           s->shares, s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
     s->hidden_asked = false;
     if (st == CTW_OK && side == &s->side[0])
         ctw_activity_begin_pass(e);
@@ -120,21 +121,25 @@ enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e
                                   struct ctw_seq *seqs, int64_t n_seqs,
                                   const struct ctw_hooks *hooks, struct ctw_err *err)
 {
-    int64_t longest, total;
+    int64_t longest, total, need = 0;
     enum ctw_status st = ctw_scoring_check(e, seqs, n_seqs, &longest, &total, err);
     if (e->share > 0) /* its buffers are for comparing */
         ctw_engine_trim_here(e);
-    if (st == CTW_OK && n_seqs > 0)
-        st = ctw_engine_prepare(e, longest, total, err);
+    if (st == CTW_OK && n_seqs > 0) {
+        need = ctw_scoring_need(e, seqs, n_seqs);
+        st = ctw_engine_prepare(e, longest, need, need < total, err);
+    }
     if (st != CTW_OK)
         return st;
     struct ctw_scoring *s = ctw_calloc(1, sizeof(*s));
     if (s == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
-    *s = (struct ctw_scoring){
-        .side = {ctw_scoring_side(e, seqs, total)}, .n_sides = 1, .n_seqs = n_seqs};
+    *s = (struct ctw_scoring){.side = {ctw_scoring_side(e, seqs, total)},
+                              .n_sides = 1,
+                              .n_seqs = n_seqs,
+                              .shares = !e->no_share};
     if (n_seqs > 0)
-        s->pass_tokens = equal_share(e->forward->plan.pass_tokens, total, longest);
+        s->pass_tokens = equal_share(e->forward->plan.pass_tokens, need, longest);
     if (hooks != NULL)
         s->hooks = *hooks;
     ctw_scoring_count_passes(s);

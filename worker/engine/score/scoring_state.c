@@ -53,16 +53,33 @@ struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *s
         .e = e, .seqs = seqs, .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
 }
 
-int64_t ctw_scoring_take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
-                              int64_t pass_tokens)
+int64_t ctw_scoring_need(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n_seqs)
 {
-    int64_t n = 0, n_tok = 0;
-    while (first + n < n_seqs) {
-        int64_t more = ctw_seq_inputs(&seqs[first + n]);
-        if (!ctw_pass_fits(n, n_tok, more, pass_tokens) ||
-            seqs[first + n].vocab != seqs[first].vocab)
+    const struct ctw_plan unlimited = {0};
+    struct ctw_path path;
+    ctw_path_begin(&path, &unlimited, ctw_plan_long_from(e->model), !e->no_share);
+    for (int64_t i = 0; i < n_seqs; i++) {
+        const struct ctw_shared shared = ctw_path_shared(&path, &seqs[i]);
+        ctw_path_add(&path, &seqs[i], &shared);
+    }
+    return path.n_tok > path.n_rows ? path.n_tok : path.n_rows;
+}
+
+int64_t ctw_scoring_take_pass(const struct ctw_scoring *s, int64_t first)
+{
+    const struct ctw_engine *e = s->side[0].e;
+    const struct ctw_seq *seqs = s->side[0].seqs;
+    const struct ctw_plan *plan = &e->forward->plan;
+    struct ctw_path path;
+    int64_t n = 0;
+    ctw_path_begin(&path, plan, ctw_plan_long_from(e->model), s->shares);
+    while (first + n < s->n_seqs && seqs[first + n].vocab == seqs[first].vocab) {
+        const struct ctw_seq *seq = &seqs[first + n];
+        const struct ctw_shared shared = ctw_path_shared(&path, seq);
+        if (!ctw_pass_fits(n, path.n_tok, ctw_shared_new_tokens(&shared, seq), s->pass_tokens) ||
+            !ctw_pass_fits(n, path.n_rows, ctw_shared_new_rows(&shared, seq), plan->pass_tokens))
             break;
-        n_tok += more;
+        ctw_path_add(&path, seq, &shared);
         n++;
     }
     return n;
@@ -72,7 +89,7 @@ void ctw_scoring_count_passes(struct ctw_scoring *s)
 {
     int n = 0;
     for (int64_t first = 0; first < s->n_seqs; n++)
-        first += ctw_scoring_take_pass(s->side[0].seqs, first, s->n_seqs, s->pass_tokens);
+        first += ctw_scoring_take_pass(s, first);
     for (int i = 0; i < s->n_sides; i++)
         s->side[i].progress.n_passes = n;
 }

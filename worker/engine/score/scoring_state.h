@@ -22,6 +22,7 @@ struct ctw_scoring {
     int n_sides;
     int64_t n_seqs;
     int64_t pass_tokens;
+    bool shares; /* sequences that begin with the same tokens share them, see trie.h */
     struct ctw_hooks hooks;
     struct ctw_hooks both; /* of both passes, when comparing */
     struct ctw_seq *ref_seqs;
@@ -39,11 +40,13 @@ struct ctw_scoring {
 enum ctw_status ctw_scoring_check(const struct ctw_engine *e, const struct ctw_seq *seqs,
                                   int64_t n_seqs, int64_t *longest, int64_t *total,
                                   struct ctw_err *err) CTW_MUST_CHECK;
+/* Checked sequences as struct ctw_plan_request's total counts them: about, because memory may not
+ * let all of them share. */
+int64_t ctw_scoring_need(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n_seqs);
 struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *seqs, int64_t total);
 /* The number of sequences from `first` on that make up the next pass; at least 1. All have the same
  * vocabulary, over which the head computes. */
-int64_t ctw_scoring_take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
-                              int64_t pass_tokens);
+int64_t ctw_scoring_take_pass(const struct ctw_scoring *s, int64_t first);
 void ctw_scoring_count_passes(struct ctw_scoring *s);
 
 /* scoring_both.c: the same for two models that are compared. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/order.h"
 
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
                                const char *numerics, const char *ref_numerics,
@@ -155,6 +156,30 @@ static void make_sequences(struct ctw_job *j)
     }
 }
 
+/* In the trie's order. False: out of memory. */
+static bool order_sequences(struct ctw_job *j)
+{
+    size_t n = (size_t)j->input.n_sequences;
+    struct ctw_leaf *leaves = ctw_calloc(3 * n, sizeof(*leaves));
+    struct ctw_sequence *sorted = ctw_calloc(n, sizeof(*sorted));
+    bool ok = leaves != NULL && sorted != NULL;
+    for (size_t i = 0; ok && i < n; i++) {
+        const struct ctw_sequence *u = &j->plan.sequences[i];
+        leaves[i] = (struct ctw_leaf){u->tokens, u->n_tok, (int64_t)i, 0};
+    }
+    if (ok)
+        ctw_order_sort(leaves, (int64_t)n, leaves + n);
+    for (size_t i = 0; ok && i < n; i++) {
+        sorted[i] = j->plan.sequences[leaves[i].index];
+        sorted[i].shared =
+            (int32_t)ctw_worth_sharing(leaves[i].same, ctw_sequence_input(&sorted[i]));
+    }
+    ctw_free(leaves);
+    ctw_free(ok ? j->plan.sequences : sorted);
+    j->plan.sequences = ok ? sorted : j->plan.sequences;
+    return ok;
+}
+
 /* Longest first: little space is left at the end of a pass, and the time left can be estimated. */
 static int compare_sequences(const void *a_, const void *b_)
 {
@@ -184,7 +209,7 @@ static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets, siz
            d->matrices != NULL;
 }
 
-enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err *err)
+enum ctw_status ctw_job_plan(struct ctw_job *j, bool shares, int64_t *n_done, struct ctw_err *err)
 {
     bool ok = j->head.kind != CTW_JOB_DIVERGENCE ||
               alloc_divergence(&j->results.divergence, (size_t)j->input.n_targets,
@@ -208,9 +233,13 @@ enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err 
         if (j->plan.items[i].n_sequences == 0)
             j->results.order[(*n_done)++] = (int32_t)i;
     }
-    qsort(j->plan.sequences, (size_t)j->input.n_sequences, sizeof(*j->plan.sequences),
-          compare_sequences);
     j->plan.n_score = j->input.n_sequences;
+    if (!shares || j->head.kind == CTW_JOB_DIVERGENCE)
+        qsort(j->plan.sequences, (size_t)j->input.n_sequences, sizeof(*j->plan.sequences),
+              compare_sequences);
+    else if (!order_sequences(j))
+        return ctw_fail(err, CTW_ENOMEM, "out of memory to order %" PRId64 " sequences",
+                        j->input.n_sequences);
     return CTW_OK;
 }
 
@@ -223,8 +252,8 @@ int64_t ctw_sequence_input(const struct ctw_sequence *u)
 
 double ctw_sequence_cost(const struct ctw_job *j, const struct ctw_sequence *u)
 {
-    double n = (double)ctw_sequence_input(u);
-    double cost = n + j->head.pair_cost * n * (n + 1) / 2;
+    double n = (double)ctw_sequence_input(u), shared = (double)u->shared;
+    double cost = n - shared + j->head.pair_cost * (n * (n + 1) - shared * (shared + 1)) / 2;
     if (j->head.kind != CTW_JOB_DIVERGENCE)
         return cost;
     /* Through two models. The reference goes through its layers once more for matrices, of which
@@ -291,6 +320,7 @@ void ctw_job_scored(struct ctw_job *j, struct ctw_sequence *u)
 {
     u->scored = true;
     j->results.tok_done += ctw_sequence_input(u);
+    j->results.tok_added += u->added;
     j->results.cost_done += ctw_sequence_cost(j, u);
 }
 
@@ -303,8 +333,11 @@ static void take_sequence(struct ctw_job *j, const struct ctw_sequence *u)
 
 void ctw_job_planned(struct ctw_job *j, int64_t n_done)
 {
-    for (int64_t i = 0; i < j->input.n_sequences; i++)
-        j->plan.cost += ctw_sequence_cost(j, &j->plan.sequences[i]);
+    for (int64_t i = 0; i < j->input.n_sequences; i++) {
+        const struct ctw_sequence *u = &j->plan.sequences[i];
+        j->plan.cost += ctw_sequence_cost(j, u);
+        j->plan.n_new += ctw_sequence_input(u) - u->shared;
+    }
     j->plan.made = true;
     j->results.n_done = n_done;
     j->results.news = true;

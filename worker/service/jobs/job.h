@@ -94,6 +94,8 @@ struct ctw_sequence {
     int32_t first;  /* first target, from tokens */
     int32_t out;    /* index of its first target among the item's targets */
     int64_t window; /* index among the sequences of all items, in their order */
+    int32_t shared; /* inputs in common with the sequence before it in the plan */
+    int32_t added;  /* inputs that it added to the pass that took it, or so */
     bool scored;    /* its results are known */
 };
 
@@ -112,11 +114,13 @@ struct ctw_job_plan {
     bool made;
     struct ctw_item *items; /* [n_items] */
     struct ctw_sequence
-        *sequences;  /* [n_sequences], longest first; behind n_score those found in the store */
-    int64_t n_score; /* sequences for passes */
+        *sequences;             /* [n_sequences], in the order of base/order.h, longest first where
+                                   nothing is shared; behind n_score those found in the store */
+    int64_t n_score;            /* sequences for passes */
     struct ctw_store_key *keys; /* [n_score], of sequences; NULL: no store */
     int32_t *tokens;            /* [n_copied] */
     double cost;                /* of all sequences, see ctw_sequence_cost() */
+    int64_t n_new;              /* inputs of all sequences, without what they share */
 };
 
 /* [n_targets] each; NULL if the kind is not divergence. */
@@ -144,6 +148,7 @@ struct ctw_job_results {
     int64_t n_done;     /* items that are final */
     int64_t tok_done;   /* input tokens of scored sequences */
     int64_t tok_found; /* of these, tokens of sequences that were stored when the job was planned */
+    int64_t tok_added; /* of these, tokens that were computed: shared ones count once a pass */
     double cost_done;
     bool news; /* results have come that polls have not reported yet */
 };
@@ -294,11 +299,12 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Makes items and sequences, and allocates results. While the job is pinned and sealed, neither
+ * Makes items and sequences, and allocates results. shares: passes compute shared beginnings once.
+ * While the job is pinned and sealed, neither
  * this function nor ctw_job_find_stored() needs the lock. The caller then takes the lock and calls
  * ctw_job_planned() with *n_done, the number of items without targets, which are final at once.
  */
-enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
+enum ctw_status ctw_job_plan(struct ctw_job *j, bool shares, int64_t *n_done,
                              struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_planned(struct ctw_job *j, int64_t n_done);
 /* Makes the sequences' keys and fills in the results of stored sequences, so that no pass takes
@@ -320,8 +326,9 @@ struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_
 int64_t ctw_sequence_input(const struct ctw_sequence *u); /* tokens that the model reads */
 /*
  * Time for the sequence, as a multiple of the time that one token takes in the linear layers.
- * Attention makes the tokens of long sequences slower, and the longest sequences come first. Used
- * to estimate the time left; ignores sliding windows.
+ * Attention makes the tokens of long sequences slower, and the longest sequences come first. What
+ * it shares with the sequence before it costs nothing. Used to estimate the time left; ignores
+ * sliding windows.
  */
 double ctw_sequence_cost(const struct ctw_job *j, const struct ctw_sequence *u);
 /* Names the checkpoints of the results. Call this before the first item is final; the engines know
@@ -384,7 +391,9 @@ int64_t ctw_job_deadline(const struct ctw_job *j);
 
 void ctw_job_share_enter(struct ctw_job *j, double served); /* planned: takes part from now on */
 bool ctw_job_has_sequence(const struct ctw_job *j);         /* a sequence that no pass has taken */
-int64_t ctw_job_next_input(const struct ctw_job *j);        /* input tokens of the next sequence */
+int64_t ctw_job_next_input(const struct ctw_job *j);        /* that the next sequence would add to
+                                                               this pass */
+int64_t ctw_job_next_targets(const struct ctw_job *j);
 static inline bool ctw_job_in_pass(const struct ctw_job *j)
 {
     return j->share.tok > 0;

@@ -1,4 +1,6 @@
 /* A job's progress and its estimated end, from the progress of the running pass. Reads only. */
+#include <math.h>
+
 #include "worker/service/jobs/queue.h"
 
 /* Work done of a job: in earlier passes, and in the running pass the larger of its final sequences
@@ -47,6 +49,7 @@ void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
     bool waiting = j->state == CTW_JOB_QUEUED || j->state == CTW_JOB_RUNNING;
     *out = (struct ctw_progress_map){.tokens_done = (uint64_t)done,
                                      .tokens = (uint64_t)j->input.n_tok,
+                                     .tokens_computed = (uint64_t)j->results.tok_added,
                                      .tokens_per_s = rate,
                                      .seconds_left = ctw_job_is_final(j) ? 0 : -1,
                                      .pass = (uint64_t)j->share.n_passes};
@@ -58,7 +61,11 @@ void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
     bool ready = m != NULL && m->state == CTW_MODEL_READY &&
                  (reference == NULL || reference->state == CTW_MODEL_READY);
     int64_t pass_tokens = ready ? ctw_models_pass_tokens(m, reference) : 0;
-    int64_t left = j->input.n_tok - (j->results.tok_done - j->share.tok_done) - j->share.tok;
+    /* Passes count tokens that are computed: in the part that costs have. */
+    double part =
+        j->plan.made && j->input.n_tok > 0 ? (double)j->plan.n_new / (double)j->input.n_tok : 1;
+    int64_t left = (int64_t)ceil(
+        part * (double)(j->input.n_tok - (j->results.tok_done - j->share.tok_done) - j->share.tok));
     out->passes = out->pass;
     if (waiting && pass_tokens > 0 && left > 0)
         out->passes += (uint64_t)((left + pass_tokens - 1) / pass_tokens);

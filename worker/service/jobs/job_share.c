@@ -18,14 +18,22 @@ bool ctw_job_has_sequence(const struct ctw_job *j)
 
 int64_t ctw_job_next_input(const struct ctw_job *j)
 {
-    return ctw_sequence_input(&j->plan.sequences[j->share.next_sequence]);
+    const struct ctw_sequence *u = &j->plan.sequences[j->share.next_sequence];
+    return ctw_sequence_input(u) - (ctw_job_in_pass(j) ? u->shared : 0);
+}
+
+int64_t ctw_job_next_targets(const struct ctw_job *j)
+{
+    const struct ctw_sequence *u = &j->plan.sequences[j->share.next_sequence];
+    return u->n_tok - u->first;
 }
 
 int64_t ctw_job_share_take(struct ctw_job *j)
 {
     struct ctw_job_share *share = &j->share;
     int64_t sequence = share->next_sequence;
-    const struct ctw_sequence *u = &j->plan.sequences[sequence];
+    struct ctw_sequence *u = &j->plan.sequences[sequence];
+    u->added = (int32_t)ctw_job_next_input(j);
     if (share->tok == 0) { /* the first of this pass */
         share->n_passes++;
         share->tok_done = 0;
@@ -34,7 +42,7 @@ int64_t ctw_job_share_take(struct ctw_job *j)
     }
     share->tok += ctw_sequence_input(u);
     share->cost += ctw_sequence_cost(j, u);
-    share->served += (double)ctw_sequence_input(u) * share->n_sharing;
+    share->served += (double)u->added * share->n_sharing;
     do /* of a pass that found no memory, the scored sequences need not be the first */
         share->next_sequence++;
     while (ctw_job_has_sequence(j) && j->plan.sequences[share->next_sequence].scored);
@@ -53,8 +61,7 @@ void ctw_job_share_return(struct ctw_job *j, int64_t sequence)
     j->share.alone = true;
     if (sequence < j->share.next_sequence)
         j->share.next_sequence = sequence;
-    j->share.served -=
-        (double)ctw_sequence_input(&j->plan.sequences[sequence]) * j->share.n_sharing;
+    j->share.served -= (double)j->plan.sequences[sequence].added * j->share.n_sharing;
 }
 
 void ctw_job_share_found_memory(struct ctw_job *j)

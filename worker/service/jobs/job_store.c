@@ -46,18 +46,24 @@ static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
     return n_found;
 }
 
-/* Moves found sequences behind the others; both keep their order. `scratch` has room for the found
- * sequences. */
+/* Moves found sequences behind the others; both keep their order, and sequences share what all
+ * between them share. `scratch` has room for the found sequences. */
 static void part_sequences(struct ctw_job *j, const bool *found, struct ctw_sequence *scratch)
 {
     struct ctw_job_plan *p = &j->plan;
     int64_t n_score = 0, n_found = 0;
+    int32_t most = INT32_MAX; /* shared by the sequences since the last one that was not found */
     for (int64_t i = 0; i < j->input.n_sequences; i++) {
+        struct ctw_sequence *u = &p->sequences[i];
+        most = u->shared < most ? u->shared : most;
         if (found[i]) {
-            scratch[n_found++] = p->sequences[i];
+            u->shared = 0;
+            scratch[n_found++] = *u;
             continue;
         }
-        p->sequences[n_score] = p->sequences[i];
+        u->shared = most;
+        most = INT32_MAX;
+        p->sequences[n_score] = *u;
         p->keys[n_score++] = p->keys[i];
     }
     memcpy(p->sequences + n_score, scratch, (size_t)n_found * sizeof(*scratch));

@@ -140,6 +140,7 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const s
     ctw_queue_progress(q, j, &progress);
     out->tokens_done = progress.tokens_done;
     out->tokens = progress.tokens;
+    out->tokens_computed = progress.tokens_computed;
     out->seconds_left = progress.seconds_left;
     out->has.progress = true;
     if (j->contact.owner[0] != '\0')

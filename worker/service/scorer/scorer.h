@@ -2,7 +2,8 @@
  * The thread that owns the engines: opens and closes models, plans jobs, and scores one pass after
  * another. A pass takes sequences of all jobs of one model (or of one model and one reference), one
  * sequence at a time from the job that has been served the fewest tokens so far, until the engine's
- * pass is full. So no job waits for another job to end, and small jobs ride along. A sequence's
+ * pass is full. Tokens that a sequence shares with the job's sequence before it count only once.
+ * So no job waits for another job to end, and small jobs ride along. A sequence's
  * score does not depend on the other sequences in its pass.
  *
  * Whether a sequence is too long for the memory may be known only when its pass is prepared. If
@@ -145,6 +146,10 @@ void ctw_settle_wait_for(struct ctw_scorer *s,
  */
 bool ctw_scorer_load_hidden(void *scorer, int64_t first, int64_t n, void *rows);
 void ctw_scorer_keep_hidden(void *scorer, int64_t first, int64_t n, const void *rows);
+
+/* scorer_order.c: puts the sequences of several jobs into the order in which they share beginnings.
+ * Lock not held. */
+void ctw_scorer_order_pass(struct ctw_scorer *s);
 
 /* scorer_results.c. Logs that the job is done. */
 void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j);

@@ -52,7 +52,7 @@ bool ctw_scorer_plan_next(struct ctw_scorer *s)
     struct ctw_engine *reference = models.reference != NULL ? models.reference->engine : NULL;
     ctw_jobs_pin(j);
     pthread_mutex_unlock(&q->lock);
-    enum ctw_status st = ctw_job_plan(j, &n_done, &err);
+    enum ctw_status st = ctw_job_plan(j, !s->options.no_share, &n_done, &err);
     if (st == CTW_OK && n_done > 0)
         st = ctw_engine_wait_identity(engine, &err);
     if (st == CTW_OK && (n_done > 0 || s->hidden != NULL) && reference != NULL)
@@ -159,7 +159,7 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
 {
     struct ctw_queue *q = s->queue;
     struct ctw_pass_models m = {NULL, NULL};
-    int64_t n_tok = 0, pass_tokens = 0;
+    int64_t n_tok = 0, n_targets = 0, pass_tokens = 0;
     s->n = 0;
     s->pass_cost = 0;
     ctw_running_clear(&q->running);
@@ -174,8 +174,9 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
             m = models_of(q, j);
             pass_tokens = ctw_models_pass_tokens(m.model, m.reference);
         }
-        int64_t more = ctw_job_next_input(j);
-        if (!ctw_pass_fits(s->n, n_tok, more, pass_tokens))
+        int64_t more = ctw_job_next_input(j), targets = ctw_job_next_targets(j);
+        if (!ctw_pass_fits(s->n, n_tok, more, pass_tokens) ||
+            !ctw_pass_fits(s->n, n_targets, targets, pass_tokens))
             break;
         if (s->n == s->cap && !grow(s)) {
             struct ctw_err err;
@@ -188,6 +189,7 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
         }
         take_sequence(s, j);
         n_tok += more;
+        n_targets += targets;
     }
     return s->n > 0 ? m : (struct ctw_pass_models){NULL, NULL};
 }

@@ -1,6 +1,7 @@
 /* Adds a pass's findings to its jobs: see worker/service/scorer/scorer.h. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "worker/service/scorer/scorer.h"
 
@@ -9,7 +10,7 @@ void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j)
     double seconds = (double)(j->ended_ms - j->sealed_ms) / 1000;
     int64_t n_found = j->input.n_sequences - j->plan.n_score;
     int64_t n_tok = j->input.n_tok - j->results.tok_found;
-    char found[128] = "";
+    char found[256] = "";
     if (n_found > 0)
         (void)snprintf(found, sizeof(found), ", %" PRId64 " of %" PRId64 " sequences stored before",
                        n_found, j->input.n_sequences);
@@ -18,6 +19,10 @@ void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j)
                        ", the reference's hidden states of %" PRId64 " of %" PRId64
                        " sequences read",
                        j->results.n_ref_read, j->input.n_sequences);
+    if (j->results.tok_added < n_tok)
+        (void)snprintf(found + strlen(found), sizeof(found) - strlen(found),
+                       ", %.1f times fewer computed: shared beginnings are computed once",
+                       (double)n_tok / (double)j->results.tok_added);
     ctw_scorer_note(s, CTW_LOG_INFO,
                     "job of %" PRId64 " items, %" PRId64
                     " tokens: done after %.1f s, %.0f tokens/s%s",

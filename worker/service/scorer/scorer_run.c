@@ -164,6 +164,8 @@ static enum ctw_status run_engines(struct ctw_scorer *s, struct ctw_pass_models 
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
     bool in_reference = false;
     *failed = m.model;
+    if (m.reference == NULL && !s->options.no_share)
+        ctw_scorer_order_pass(s);
     ctw_scorer_skip_known(s);
     for (int64_t i = 0; i < s->n && m.reference != NULL; i++)
         s->seqs[i].divergence = &s->divergences[i];

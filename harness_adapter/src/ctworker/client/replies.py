@@ -22,7 +22,7 @@ _READY: Fields = {
     "placement?": str, "weights_note?": str, "weight_bits?": float, "params?": int, "threads?": int, "fit_length?": int, "own_length?": int,
     "weights_bytes?": int, "weights_memory?": int, "weights_streamed?": int, "memory_planned?": int, "memory_limit?": int,
 }  # fmt: skip
-_PROGRESS: Fields = {"tokens_done?": int, "tokens?": int, "tokens_per_s?": float, "seconds_left?": float}
+_PROGRESS: Fields = {"tokens_done?": int, "tokens?": int, "tokens_computed?": int, "tokens_per_s?": float, "seconds_left?": float}
 _LIMITS: Fields = {"message_bytes?": int, "part_bytes?": int, "fetch_bytes?": int, "job_items?": int, "queue_bytes?": int}
 _JOB_STATES = {"open", "queued", "running", "done", "failed", "canceled"}
 _REPLIES: dict[str, Fields] = {
