@@ -44,6 +44,13 @@ CTW_DEV void barrier_expect(uint32_t bar, uint32_t bytes)
                  : "memory");
 }
 
+/* Lets the phase end only after this many more bytes have been copied. */
+CTW_DEV void barrier_expect_more(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+
 /* The address of the same place in another block of the cluster, and an arrival there. The
  * arrival does not order the arriving thread's own memory accesses for the other block (that
  * would cost a GPU-wide fence): it is for slots that only matrix products have read, which have

@@ -127,6 +127,7 @@ static void time_all(struct ctw_cuda *cu, const char *variant)
     time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0, 0, 16);
     time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0);
     time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0, 0, 16);
+    time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0, 0, 40);
     time_one(cu, variant, 2, 8192, 0, 32, 8, 128, 0);
     time_one(cu, variant, 8, 2048, 0, 32, 8, 64, 0);
     time_one(cu, variant, 2, 8192, 0, 32, 8, 64, 0);

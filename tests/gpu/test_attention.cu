@@ -405,6 +405,7 @@ static void check_limits(struct ctw_cuda *cu, struct problem *p, const char *var
     ctw_free(without);
 }
 
+#include "attention_borders.h"
 #include "attention_chosen.h"
 #include "attention_rates.h"
 
@@ -470,6 +471,7 @@ static void check_all(struct ctw_cuda *cu, bool hopper)
     }
     for (int i = 0; i < (hopper ? 2 : 1); i++) {
         cu->hopper = i == 1;
+        check_borders(cu, i == 1 ? "hopper" : "general");
         check_chosen(cu, i == 1 ? "hopper" : "general");
     }
 }

@@ -33,12 +33,14 @@ struct __align__(16) ctw_attn_tile {
     int32_t bad; /* set by a kernel: the tile must be computed again */
 };
 
-/* Keys at positions below `end` (and not in the previous run) are in row position + shift. */
+/* Keys at positions below `end` (and not in the previous run) are in row position + shift. The list of
+ * runs is at a multiple of 8 bytes. */
 struct ctw_attn_run {
     int32_t shift, end;
 };
 
 enum { CTW_ATTN_ALL = 1 << 30 }; /* greater than any position */
+enum { CTW_ATTN_AHEAD = 16 };    /* runs past the last that a kernel may read */
 enum { CTW_ATTN_NEXT, CTW_ATTN_BAD, CTW_ATTN_STATES = 64 }; /* of `state`, initially all 0 */
 
 struct ctw_attn {
@@ -65,6 +67,7 @@ struct ctw_attn {
     const uint32_t *seen; /* [.., ld_seen], or NULL: see struct ctw_op_attention */
     int64_t ld_seen;
     const struct ctw_op_index *index; /* host memory; of ctw_cuda_index() alone */
+    bool spans;                       /* false: no key tile has keys of two runs */
 };
 
 /* Calls launch() for the op's tiles, in as many parts as their table needs. rows: per tile;

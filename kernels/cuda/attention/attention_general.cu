@@ -54,13 +54,30 @@ static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct at
         const T *from = x;
         int n = 0;
         if (key0 + r < key_end) {
+            attn_walk_to(walk, a.runs, key0 + r);
             n = attn_head_v<OWN>(a);
-            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * attn_head_v<OWN>(a));
+            from += (int64_t)(key0 + r + walk.shift) * (a.n_kv * n);
         }
         if (a.aligned && !finite)
             copy_16(to + chunk_at<HD>(r, d / 8), d < n ? from + d : x, d < n ? 16 : 0);
         else
             load_slowly<T>(to + chunk_at<HD>(r, d / 8), from, d, n, finite);
+    }
+}
+
+/* The same tile of two runs: keys below position `border` are in row position + shift0, the others in
+ * row position + shift1. */
+template <typename T, int HD, int N>
+static __device__ __noinline__ void load_two(uint32_t to, const T *x, int key0, int key_end, int border,
+                                             int shift0, int shift1, int head, int stride)
+{
+    const int chunks = HD / 8;
+#pragma unroll
+    for (int k = 0; k < N * chunks / THREADS; k++) {
+        int i = threadIdx.x + k * THREADS, r = i / chunks, d = i % chunks * 8, pos = key0 + r;
+        bool has = pos < key_end && d < head;
+        pos += pos < border ? shift0 : shift1;
+        copy_16(to + chunk_at<HD>(r, d / 8), has ? x + (int64_t)pos * stride + d : x, has ? 16 : 0);
     }
 }
 
@@ -73,7 +90,14 @@ ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, cons
     const T *rows = (const T *)x + kv * attn_head_v<OWN>(a);
     attn_walk_to(walk, a.runs, key0);
     if (key0 + N > walk.end || !a.aligned || finite) {
-        load_rows<T, HD, N, OWN>(to, rows, walk, a, key0, key_end, finite);
+        int2 next = make_int2(0, CTW_ATTN_ALL);
+        if (walk.end < key_end)
+            next = __ldg((const int2 *)(a.runs + walk.run + 1));
+        if (a.aligned && !finite && min(key0 + N, key_end) <= next.y)
+            load_two<T, HD, N>(to, rows, key0, key_end, walk.end, walk.shift, next.x,
+                               attn_head_v<OWN>(a), stride);
+        else
+            load_rows<T, HD, N, OWN>(to, rows, walk, a, key0, key_end, finite);
         return;
     }
     rows += (int64_t)(key0 + walk.shift) * stride;

@@ -12,8 +12,7 @@
  * Heads are padded with zeros (tensor copies return zeros past an array's end) to HD = 64, 128 or
  * 256; if values have their own size, keys to 192 and values to HV = 128.
  */
-#include "kernels/cuda/attention/attention_wgmma.cuh"
-#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/attention/attention_boxes.cuh"
 
 enum { STAGES = 2, SLOTS = 4, AGAIN_NEXT = 2 /* of ctw_attn.state */ };
 
@@ -57,8 +56,8 @@ CTW_DEV uint32_t at(const uint64_t &barrier)
 
 /* ---- the producer ------------------------------------------------------------------------- */
 
-/* Loads without a tensor copy: for rows that are not contiguous, or values that become 0 if they
- * are not finite. All 128 threads. */
+/* Loads without tensor copies: values that become 0 if they are not finite. (Or rows that are not
+ * contiguous, which instances with SPANS load as boxes.) All 128 threads. */
 template <typename T, int HD, int N, bool OWN>
 static __device__ __noinline__ void gather(const struct ctw_attn &a, const void *x, int kv, uint32_t to,
                                            struct attn_walk walk, int key0, int key_end, bool finite)
@@ -89,14 +88,22 @@ static __device__ __noinline__ void gather(const struct ctw_attn &a, const void 
     shared_fence();
 }
 
-/* One tile of keys or values, the n-th of this block. OWN: of values of their own size. */
-template <typename T, int HD, int N, bool OWN>
-CTW_DEV void produce(const struct ctw_attn &a, const CUtensorMap *map, const void *x, uint32_t tiles,
-                     uint64_t *full, uint64_t *empty, int n, int kv, const struct attn_walk &walk,
-                     int key0, int key_end, bool finite)
+/* One tile of keys or values, the n-th of this block. OWN: of values of their own size; part: the calling
+ * warp's number among those that load the array's tiles. */
+template <typename T, int HD, int N, bool OWN, bool SPANS>
+CTW_DEV void produce(const struct ctw_attn &a, const struct boxes<N, SPANS> &maps, const void *x,
+                     uint32_t tiles, uint64_t *full, uint64_t *empty, int n, int kv,
+                     const struct attn_walk &walk, int key0, int key_end, bool finite, int part)
 {
     const int stage = n % STAGES, parity = n / STAGES & 1;
     const uint32_t to = tiles + stage * (N * HD * 2), bar = at(full[stage]);
+    if constexpr (SPANS)
+        if (!finite) {
+            if (part >= 0 && part < LOADERS)
+                load_boxes<HD>(maps, to, bar, at(empty[stage]), parity ^ 1, kv, walk, a.runs, key0,
+                               key_end, part);
+            return;
+        }
     const bool one_piece = min(key0 + N, key_end) <= walk.end && !finite;
     if (threadIdx.x == 0)
         barrier_wait(at(empty[stage]), parity ^ 1);
@@ -104,14 +111,14 @@ CTW_DEV void produce(const struct ctw_attn &a, const CUtensorMap *map, const voi
         if (threadIdx.x == 0) {
             barrier_expect(bar, N * HD * 2);
             for (int c = 0; c < HD / 64; c++)
-                box_load(to + c * (N * 128), map, 64 * c, kv, key0 + walk.shift, bar);
+                box_load(to + c * (N * 128), &maps.of[0], 64 * c, kv, key0 + walk.shift, bar);
         }
         return;
     }
     meet(MEET_PRODUCER, 128);
     gather<T, HD, N, OWN>(a, x, kv, to, walk, key0, key_end, finite);
     meet(MEET_PRODUCER, 128);
-    if (threadIdx.x == 0)
+    if (SPANS ? threadIdx.x < LOADERS : threadIdx.x == 0)
         barrier_arrive(bar);
 }
 
@@ -124,13 +131,15 @@ CTW_DEV int item_at(const struct ctw_attn &a, int heads, int item, bool again)
     return item < n ? item : -1;
 }
 
-template <typename T, int HD, int HV, int N, int WGS>
+template <typename T, int HD, int HV, int N, int WGS, bool SPANS>
 CTW_DEV void producer(const struct ctw_attn &a, const struct place &s, const CUtensorMap *q_map,
-                      const CUtensorMap *k_map, const CUtensorMap *v_map, bool again)
+                      const struct boxes<N, SPANS> &k_maps, const struct boxes<N, SPANS> &v_maps,
+                      bool again)
 {
     using S = sizes<HD, HV, N, WGS>;
     struct control &c = *s.control;
     int32_t *counter = &a.state[again ? AGAIN_NEXT : CTW_ATTN_NEXT];
+    const int warp = (int)threadIdx.x / 32; /* with SPANS, the first load keys, the next values */
     int n = 0, next = threadIdx.x == 0 ? atomicAdd(counter, 1) : 0;
     for (int i = 0;; i++) {
         const int slot = i % SLOTS, stage = i % S::q_stages;
@@ -162,10 +171,10 @@ CTW_DEV void producer(const struct ctw_attn &a, const struct place &s, const CUt
         const int end = attn_end_key_tile(t, N);
         for (int tile = attn_first_key_tile(a, t, N); tile < end; tile++, n++) {
             attn_walk_to(walk, a.runs, tile * N);
-            produce<T, HD, N, false>(a, k_map, a.k, s.k, c.k_full, c.k_empty, n, kv, walk, tile * N,
-                                     key_end, false);
-            produce<T, HV, N, HV != HD>(a, v_map, a.v, s.v, c.v_full, c.v_empty, n, kv, walk, tile * N,
-                                        key_end, again);
+            produce<T, HD, N, false, SPANS>(a, k_maps, a.k, s.k, c.k_full, c.k_empty, n, kv, walk,
+                                            tile * N, key_end, false, warp);
+            produce<T, HV, N, HV != HD, SPANS>(a, v_maps, a.v, s.v, c.v_full, c.v_empty, n, kv, walk,
+                                               tile * N, key_end, again, warp - LOADERS);
         }
     }
 }
@@ -348,12 +357,13 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
 
 /* again: computes again only tiles with a result that was not finite, see attention.cuh. SINKS:
  * a separate instance, so that the compiler's instruction order of the loop without sinks stays
- * the fastest. */
-template <typename T, int HD, int HV, int N, int WGS, bool SINKS>
+ * the fastest. SPANS: for key tiles of several runs, a separate instance for the same reason. */
+template <typename T, int HD, int HV, int N, int WGS, bool SINKS, bool SPANS>
 __global__ void __launch_bounds__(128 * (WGS + 1), 1)
-    attention_hopper(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
-                     const __grid_constant__ CUtensorMap v_map, const __grid_constant__ struct ctw_attn a,
-                     bool again)
+    attention_hopper(const __grid_constant__ CUtensorMap q_map,
+                     const __grid_constant__ struct boxes<N, SPANS> k_maps,
+                     const __grid_constant__ struct boxes<N, SPANS> v_maps,
+                     const __grid_constant__ struct ctw_attn a, bool again)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ unsigned char memory[];
@@ -368,20 +378,20 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
         for (int i = 0; i < STAGES; i++) {
             barrier_init(at(s.control->q_full[i]), 1);
             barrier_init(at(s.control->q_empty[i]), 4 * WGS);
-            barrier_init(at(s.control->k_full[i]), 1);
+            barrier_init(at(s.control->k_full[i]), SPANS ? LOADERS : 1);
             barrier_init(at(s.control->k_empty[i]), 4 * WGS);
-            barrier_init(at(s.control->v_full[i]), 1);
+            barrier_init(at(s.control->v_full[i]), SPANS ? LOADERS : 1);
             barrier_init(at(s.control->v_empty[i]), 4 * WGS);
         }
         barrier_init_fence();
         tensor_prefetch_map(&q_map);
-        tensor_prefetch_map(&k_map);
-        tensor_prefetch_map(&v_map);
+        tensor_prefetch_map(&k_maps.of[0]);
+        tensor_prefetch_map(&v_maps.of[0]);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         registers_fewer<WGS == 2 ? 24 : 32>();
-        producer<T, HD, HV, N, WGS>(a, s, &q_map, &k_map, &v_map, again);
+        producer<T, HD, HV, N, WGS, SPANS>(a, s, &q_map, k_maps, v_maps, again);
     } else {
         registers_more<WGS == 2 ? 240 : 160>();
         consumer<T, HD, HV, N, WGS, SINKS>(a, s, again);
@@ -391,36 +401,27 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-/* An array [rows, heads, head], loaded in boxes of box_rows, box_heads and 64 elements. */
-static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p, int64_t rows,
-                                int heads, int head, int box_rows, int box_heads, struct ctw_err *err)
-{
-    const cuuint64_t size[3] = {(cuuint64_t)head, (cuuint64_t)heads, (cuuint64_t)rows};
-    const cuuint64_t stride[2] = {(cuuint64_t)head * 2, (cuuint64_t)heads * (cuuint64_t)head * 2};
-    const cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows};
-    return ctw_tensor_map(map, dtype, p, 3, size, stride, box, err);
-}
-
-template <typename T, int HD, int HV, int N, int WGS, bool SINKS>
+template <typename T, int HD, int HV, int N, int WGS, bool SINKS, bool SPANS>
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     using S = sizes<HD, HV, N, WGS>;
-    CUtensorMap q, k, v;
+    CUtensorMap q;
+    struct boxes<N, SPANS> k, v;
     enum ctw_status st = make_map(&q, a->dtype, a->q, a->q_rows, a->n_head, a->head, S::rows / a->pack,
                                   a->pack, err);
     if (st == CTW_OK)
-        st = make_map(&k, a->dtype, a->k, a->kv_rows, a->n_kv, a->head, N, 1, err);
+        st = make_boxes(&k, a, a->k, a->head, err);
     if (st == CTW_OK)
-        st = make_map(&v, a->dtype, a->v, a->kv_rows, a->n_kv, a->head_v, N, 1, err);
+        st = make_boxes(&v, a, a->v, a->head_v, err);
     if (st == CTW_OK)
-        st = ctw_cuda_check(cudaFuncSetAttribute(attention_hopper<T, HD, HV, N, WGS, SINKS>,
+        st = ctw_cuda_check(cudaFuncSetAttribute(attention_hopper<T, HD, HV, N, WGS, SINKS, SPANS>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  S::shared_bytes),
                             "attention", err);
     int64_t items = (int64_t)a->n_tiles * a->n_kv * a->n_sub;
     unsigned blocks = (unsigned)(items < cu->n_sm ? items : cu->n_sm);
     for (int again = 0; st == CTW_OK && again < 2; again++) {
-        attention_hopper<T, HD, HV, N, WGS, SINKS>
+        attention_hopper<T, HD, HV, N, WGS, SINKS, SPANS>
             <<<blocks, S::threads, S::shared_bytes, cu->stream>>>(q, k, v, *a, again == 1);
         st = ctw_cuda_launched("attention", err);
     }
@@ -428,9 +429,11 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 }
 
 /* The instances: tiles of 192 or 128 rows by 128 or 64 keys. */
+#define BY_RUNS(T, HD, HV, N, WGS, SINKS)                                                          \
+    (a->spans ? launch<T, HD, HV, N, WGS, SINKS, true>(cu, a, err)                                 \
+              : launch<T, HD, HV, N, WGS, SINKS, false>(cu, a, err))
 #define BY_SINKS(T, HD, HV, N, WGS)                                                                \
-    (a->sinks != NULL ? launch<T, HD, HV, N, WGS, true>(cu, a, err)                                \
-                      : launch<T, HD, HV, N, WGS, false>(cu, a, err))
+    (a->sinks != NULL ? BY_RUNS(T, HD, HV, N, WGS, true) : BY_RUNS(T, HD, HV, N, WGS, false))
 #define BY_DTYPE(HD, HV, N, WGS)                                                                   \
     (a->dtype == CTW_BF16 ? BY_SINKS(__nv_bfloat16, HD, HV, N, WGS)                                \
                           : BY_SINKS(__half, HD, HV, N, WGS))

@@ -15,6 +15,9 @@ extern "C" {
  */
 enum { GROUP_BYTES = 24 << 20, MAX_PACK = 32 };
 
+/* Kernels read this many bytes past the list of runs, and do not use them. */
+enum { BEHIND = CTW_ATTN_AHEAD * sizeof(struct ctw_attn_run) };
+
 /* A list that grows until the table is full. */
 struct plan {
     struct ctw_cuda *cu;
@@ -110,13 +113,13 @@ static enum ctw_status plan_flush(struct plan *p, struct ctw_err *err)
     size_t state_bytes = CTW_ATTN_STATES * sizeof(int32_t);
     size_t tile_bytes = (size_t)p->n_tiles * sizeof(*p->tiles);
     size_t run_bytes = (size_t)p->n_runs * sizeof(*p->runs);
+    size_t bytes = state_bytes + tile_bytes + run_bytes + BEHIND;
     plan_order(p);
     memset(p->table, 0, state_bytes);
     memcpy(p->table + state_bytes, p->tiles, tile_bytes);
     memcpy(p->table + state_bytes + tile_bytes, p->runs, run_bytes);
     void *device = NULL;
-    enum ctw_status st =
-        ctw_cuda_table(p->cu, p->table, state_bytes + tile_bytes + run_bytes, &device, err);
+    enum ctw_status st = ctw_cuda_table(p->cu, p->table, bytes, &device, err);
     if (st != CTW_OK)
         return st;
     struct ctw_attn a = p->a;
@@ -139,7 +142,7 @@ static bool plan_has_room(const struct plan *p, int64_t n_tiles, int64_t n_runs)
 static void plan_runs(struct plan *p, const struct ctw_attn_seq *s, int64_t n_keys)
 {
     int64_t pos = 0;
-    struct ctw_attn_run *last = NULL;
+    struct ctw_attn_run *last = NULL, *first = p->runs + p->n_runs;
     for (int r = 0; pos < n_keys; r++) {
         int64_t n = s->runs[r].n_tok < n_keys - pos ? s->runs[r].n_tok : n_keys - pos;
         int32_t shift = (int32_t)(s->runs[r].row - pos);
@@ -152,6 +155,8 @@ static void plan_runs(struct plan *p, const struct ctw_attn_seq *s, int64_t n_ke
         }
         last->end = (int32_t)pos;
     }
+    for (const struct ctw_attn_run *r = first; r < last; r++)
+        p->a.spans = p->a.spans || r->end % p->keys != 0;
 }
 
 static enum ctw_status plan_seq(struct plan *p, const struct ctw_attn_seq *s, struct ctw_err *err)
@@ -230,7 +235,7 @@ enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attent
     p.launch = launch;
     p.rows = rows;
     p.keys = keys;
-    p.limit = cu->ring.bytes / 4;
+    p.limit = cu->ring.bytes / 4 - BEHIND;
     const struct ctw_attn_seq **order = NULL;
     int64_t n_tiles = 0, n_runs = 0, bytes = 0;
     enum ctw_status st = measure(&p, &n_tiles, &n_runs, err);
@@ -244,7 +249,7 @@ enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attent
                                                sizeof(*p.runs));
     size_t table = CTW_ATTN_STATES * sizeof(int32_t) + (size_t)n_tiles * sizeof(*p.tiles) +
                    (size_t)n_runs * sizeof(*p.runs);
-    p.table = (char *)ctw_calloc(table < p.limit ? table : p.limit, 1);
+    p.table = (char *)ctw_calloc((table < p.limit ? table : p.limit) + BEHIND, 1);
     order = (const struct ctw_attn_seq **)ctw_calloc((size_t)op->n_seqs, sizeof(const void *));
     if (p.tiles == NULL || p.runs == NULL || p.table == NULL || order == NULL)
         st = ctw_fail(err, CTW_ENOMEM, "cuda: out of memory");
