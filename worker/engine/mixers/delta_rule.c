@@ -126,7 +126,6 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
     norm.n_groups = d->n_value;
     norm.x = norm.y = p->out;
     norm.x_dtype = norm.dtype = s->f->dtype;
-    enum ctw_status st = ctw_norm(s->f->be, &norm, err);
     /* A row of this operation is a token's group. */
     const struct ctw_op_act gate = {.act = d->gate,
                                     .dtype = s->f->dtype,
@@ -138,7 +137,7 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
                                     .ldup = z,
                                     .y = p->out,
                                     .ldy = z};
-    return st == CTW_OK ? ctw_act(s->f->be, &gate, err) : st;
+    return ctw_norm_act(s->f->be, &norm, &gate, err);
 }
 
 /* A product of n, or of other columns, into columns of p->in or p->ba. */
