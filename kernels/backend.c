@@ -120,7 +120,9 @@ enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
     return be->ops->embed(be, op, err);
 }
 
-enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op, struct ctw_err *err)
+/* *full: op with its defaults. */
+static enum ctw_status check_norm(const struct ctw_op_norm *op, struct ctw_op_norm *out,
+                                  struct ctw_err *err)
 {
     struct ctw_op_norm full = *op;
     full.n_groups = op->n_groups == 0 ? 1 : op->n_groups;
@@ -135,16 +137,51 @@ enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op, s
     REQUIRE("norm", op->n_tok >= 0 && op->dim >= 1 && full.n_groups >= 1);
     REQUIRE("norm", full.ldx >= full.n_groups * op->dim && full.ldy >= full.n_groups * op->dim);
     REQUIRE("norm", op->bad == NULL || full.n_groups == 1);
-    return be->ops->norm(be, &full, err);
+    *out = full;
+    return CTW_OK;
 }
 
-enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op, struct ctw_err *err)
+enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op, struct ctw_err *err)
+{
+    struct ctw_op_norm full;
+    enum ctw_status st = check_norm(op, &full, err);
+    return st == CTW_OK ? be->ops->norm(be, &full, err) : st;
+}
+
+static enum ctw_status check_act(const struct ctw_op_act *op, struct ctw_err *err)
 {
     REQUIRE("act", ctw_is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
     REQUIRE("act", op->ldx >= op->dim && op->ldy >= op->dim);
     REQUIRE("act", op->up == NULL || op->ldup >= op->dim);
     REQUIRE("act", op->y != op->x || op->ldx == op->ldy);
-    return be->ops->act(be, op, err);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op, struct ctw_err *err)
+{
+    enum ctw_status st = check_act(op, err);
+    return st == CTW_OK ? be->ops->act(be, op, err) : st;
+}
+
+enum ctw_status ctw_norm_act(struct ctw_backend *be, const struct ctw_op_norm *norm,
+                             const struct ctw_op_act *act, struct ctw_err *err)
+{
+    bool done = false;
+    struct ctw_op_norm full;
+    enum ctw_status st = check_norm(norm, &full, err);
+    if (st == CTW_OK)
+        st = check_act(act, err);
+    if (st != CTW_OK)
+        return st;
+    REQUIRE("norm_act", act->up == norm->y && act->dtype == norm->dtype);
+    REQUIRE("norm_act", act->n_tok * act->dim == full.n_tok * full.n_groups * full.dim);
+    REQUIRE("norm_act", full.n_tok == 0 || act->n_tok % full.n_tok == 0);
+    REQUIRE("norm_act", full.n_tok == 0 || act->n_tok / full.n_tok * act->ldup == full.ldy);
+    if (be->ops->norm_act != NULL)
+        st = be->ops->norm_act(be, &full, act, &done, err);
+    if (st == CTW_OK && !done)
+        st = be->ops->norm(be, &full, err);
+    return st == CTW_OK && !done ? be->ops->act(be, act, err) : st;
 }
 
 enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,

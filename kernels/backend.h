@@ -100,7 +100,7 @@ CTW_OPERATIONS(CTW_OPERATION_STRUCT)
     enum ctw_status (*name)(struct ctw_backend * be, const struct ctw_op_##name *op,               \
                             struct ctw_err *err);
 
-/* All members are required but linear_qkv and linear_pair. Only the checked calls use them. */
+/* All members are required but linear_qkv, linear_pair and norm_act. Only the checked calls use them. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -164,6 +164,9 @@ struct ctw_backend_ops {
     enum ctw_status (*linear_pair)(struct ctw_backend *be, const struct ctw_op_linear *gathered,
                                    const struct ctw_op_linear *scattered, bool *done,
                                    struct ctw_err *err);
+    /* ctw_norm_act() in one step. *done false: nothing was done. */
+    enum ctw_status (*norm_act)(struct ctw_backend *be, const struct ctw_op_norm *norm,
+                                const struct ctw_op_act *act, bool *done, struct ctw_err *err);
     CTW_OPERATIONS(CTW_OPERATION_MEMBER)
 };
 #undef CTW_OPERATION_MEMBER
@@ -315,6 +318,14 @@ enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linea
 enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
                                 const struct ctw_op_linear *scattered,
                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * ctw_norm(), then ctw_act(), whose `up` is the norm's y and whose y may be it, too: rows of `act`
+ * are rows of the norm, or parts of equal width. Done in one step, with the same bits, if the
+ * backend can; then the norm's y is not written unless it is act's.
+ */
+enum ctw_status ctw_norm_act(struct ctw_backend *be, const struct ctw_op_norm *norm,
+                             const struct ctw_op_act *act, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* The operations of list.h: each checks its arguments, and calls the backend's. */
 #define CTW_OPERATION_CALL(name)                                                                   \

@@ -5,8 +5,9 @@
 #include "kernels/operations.h"
 
 enum {
-    CTW_MAX_DELTA_HEAD = 256,    /* elements of a key or value head */
-    CTW_MAX_DELTA_CHANNELS = 128 /* of a key head, if each has a decay of its own */
+    CTW_MAX_DELTA_HEAD = 256,     /* elements of a key or value head */
+    CTW_MAX_DELTA_CHANNELS = 128, /* of a key head, if each has a decay of its own */
+    CTW_DELTA_CHUNK = 64          /* tokens that a backend may compute together */
 };
 
 /*
@@ -17,9 +18,13 @@ enum {
  *     S = decay S;  S = S + k (beta (v - S^T k))^T;  y = S^T q
  * beta may be twice that. by_channel: row i of S has a decay of its own, of a[j, i] and
  * dt_bias[j, i]. With least_log < 0: decay = exp(least_log sigmoid(exp(a_log[j]) (a + dt_bias))).
- * S is fp32, y is rounded once. Token by token from the sequence's start, in every backend: the
- * operation's sequences follow one another, from row 0 on; the first may have begun before, and
- * `before` is its state. `after` receives that of the last sequence. Nothing is rounded because a
+ * S is fp32, y is rounded once.
+ *
+ * The operation's sequences follow one another, from row 0 on. The first may have begun before:
+ * `before` is what its tokens left. `after` receives what the last sequence's tokens leave. A
+ * backend goes token by token, and leaves S; or by chunks of CTW_DELTA_CHUNK tokens, whose borders
+ * are counted from the sequence's start, and leaves S at the last border with the rows of x, b and
+ * a since then, from which the unfinished chunk is computed again. Nothing is rounded because a
  * call ends, so results do not depend on how a sequence is cut into calls.
  */
 struct ctw_op_delta {
@@ -41,17 +46,33 @@ struct ctw_op_delta {
     enum ctw_dtype a_log_dtype, dt_bias_dtype;
     const struct ctw_attn_seq *seqs; /* q_row, n_q and pos0 */
     int64_t n_seqs;
-    const float *before; /* device, ctw_delta_floats(); NULL: the first sequence begins here */
-    float *after;        /* likewise, must not overlap `before` */
+    const void *before; /* device, ctw_delta_bytes(); NULL: the first sequence begins here */
+    void *after;        /* likewise, must not overlap `before` */
     void *y;             /* device [n_tok, ldy], n_value * value columns */
     int64_t ldy;
 };
 
-/* Elements of a sequence's state: S of each value head, and a factor of S, which a backend may keep
- * apart from S. */
-static inline int64_t ctw_delta_floats(int64_t n_value, int64_t key, int64_t value)
+/* Floats of S of each value head, and of a factor of S, which a backend may keep apart from S; in
+ * whole 16 bytes. */
+CTW_HD int64_t ctw_delta_floats(int64_t n_value, int64_t key, int64_t value)
 {
-    return n_value * (key * value + 1);
+    return (n_value * (key * value + 1) + 3) / 4 * 4;
+}
+
+/* Elements of a row of an unfinished chunk: q, k and v as in x, then b, then a; a multiple of 8. */
+CTW_HD int64_t ctw_delta_row(int64_t n_key, int64_t n_value, int64_t key, int64_t value)
+{
+    return (2 * n_key * key + n_value * (value + 2) + 7) / 8 * 8;
+}
+
+/* What a sequence's tokens leave, at most: ctw_delta_floats(), and behind them the rows of an
+ * unfinished chunk. */
+static inline size_t ctw_delta_bytes(int64_t n_key, int64_t n_value, int64_t key, int64_t value,
+                                     enum ctw_dtype dtype)
+{
+    return (size_t)ctw_delta_floats(n_value, key, value) * sizeof(float) +
+           (size_t)((CTW_DELTA_CHUNK - 1) * ctw_delta_row(n_key, n_value, key, value)) *
+               ctw_dtype_bytes(dtype);
 }
 
 /* Elements of a head's S as a backend may lay it out, with even rows and columns in blocks. */

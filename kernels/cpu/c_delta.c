@@ -105,7 +105,7 @@ static void one_head(void *arg, int64_t i, int thread)
     float *S = job->states + thread * size;
     struct head_step step;
     if (s->pos0 > 0)
-        memcpy(S, op->before + head * size, (size_t)size * sizeof(float));
+        memcpy(S, (const float *)op->before + head * size, (size_t)size * sizeof(float));
     else
         memset(S, 0, (size_t)size * sizeof(float));
     for (int64_t row = s->q_row; row < s->q_row + s->n_q; row++) {
@@ -120,7 +120,7 @@ static void one_head(void *arg, int64_t i, int thread)
         }
     }
     if (seq == op->n_seqs - 1)
-        memcpy(op->after + head * size, S, (size_t)size * sizeof(float));
+        memcpy((float *)op->after + head * size, S, (size_t)size * sizeof(float));
 }
 
 enum ctw_status ctw_cpu_delta_c(struct ctw_cpu *cpu, const struct ctw_op_delta *op,

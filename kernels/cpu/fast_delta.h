@@ -223,8 +223,9 @@ static void delta_head(void *arg, int64_t item, int thread)
     float *T = (float *)(b + 1), factor = 1;
     memset(T, 0, (size_t)(key * delta_pad(op->value)) * sizeof(float));
     if (s->pos0 > 0) {
-        delta_move(op, T, key, (float *)(uintptr_t)op->before + head * size, false);
-        factor = op->before[op->n_value * size + head];
+        float *before = (float *)(uintptr_t)op->before;
+        delta_move(op, T, key, before + head * size, false);
+        factor = before[op->n_value * size + head];
     }
     for (int64_t row = s->q_row; row < s->q_row + s->n_q; row += b->n) {
         b->n = (int)min64(DELTA_TOKENS, s->q_row + s->n_q - row);
@@ -240,8 +241,9 @@ static void delta_head(void *arg, int64_t item, int thread)
                    op->dtype, b->y[t], op->value);
     }
     if (s == &op->seqs[op->n_seqs - 1]) {
-        delta_move(op, T, key, op->after + head * size, true);
-        op->after[op->n_value * size + head] = factor;
+        float *after = op->after;
+        delta_move(op, T, key, after + head * size, true);
+        after[op->n_value * size + head] = factor;
     }
 }
 

@@ -1,6 +1,7 @@
 /*
- * Short convolutions. Memory-bound: a thread has one column of some rows, and the inputs of the last
- * taps - 1 rows in registers; a warp's lanes have neighbouring columns.
+ * Short convolutions. Memory-bound: a thread has VECTOR neighbouring columns of some rows, or one
+ * column where rows are not aligned or the number of taps is unusual, and the inputs of the last
+ * taps - 1 rows in registers. Both forms give the same bits.
  */
 #include "kernels/conv.h"
 #include "kernels/cuda/elements.h"
@@ -8,6 +9,7 @@
 enum {
     THREADS = 128,
     ROWS = 32,       /* of a thread */
+    VECTOR = 8,      /* columns of a thread */
     SEQUENCES = 128, /* of a launch, which has them as arguments */
 };
 
@@ -67,6 +69,76 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
     }
 }
 
+/* The inputs of VECTOR columns of a row, as in input_at(). */
+template <typename T, bool GATED>
+static __device__ __forceinline__ void inputs_at(const struct ctw_op_conv &op, int64_t first,
+                                                 int64_t pos0, int64_t row, int64_t col,
+                                                 float (&v)[VECTOR])
+{
+    const T *x = (const T *)op.x + row * op.ldx;
+    if (row >= first && GATED) {
+        float other[VECTOR];
+        ctw_cuda_load<false>(x + col, v);
+        ctw_cuda_load<false>(x + 2 * op.dim + col, other);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++)
+            v[i] *= other[i];
+    } else if (row >= first) {
+        ctw_cuda_load<false>(x + ctw_conv_column(&op, col), v);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++)
+            v[i] = input_at<T>(op, first, pos0, row, col + i);
+    }
+}
+
+template <typename T, int TAPS, bool GATED>
+__global__ void __launch_bounds__(THREADS) conv_vectors(const __grid_constant__ struct conv a)
+{
+    const struct ctw_op_conv &op = a.op;
+    const int64_t col = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * VECTOR;
+    const int64_t first = a.row[blockIdx.z], end = a.row[blockIdx.z + 1];
+    const int64_t pos0 = blockIdx.z == 0 ? a.pos0 : 0;
+    if (col >= op.dim)
+        return;
+    float weight[TAPS][VECTOR], bias[VECTOR];
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        bias[i] = op.bias == NULL ? 0.0f : ctw_cuda_number(op.bias, op.bias_dtype, col + i);
+#pragma unroll
+        for (int j = 0; j < TAPS; j++)
+            weight[j][i] = ctw_cuda_number(op.weight, op.weight_dtype, (col + i) * TAPS + j);
+    }
+    for (int64_t row0 = first + (int64_t)blockIdx.y * ROWS; row0 < end;
+         row0 += (int64_t)gridDim.y * ROWS) {
+        float last[TAPS][VECTOR]; /* last[TAPS - 1]: the row's own inputs */
+#pragma unroll
+        for (int j = 1; j < TAPS; j++)
+            inputs_at<T, GATED>(op, first, pos0, row0 - TAPS + j, col, last[j]);
+#pragma unroll 4
+        for (int64_t row = row0; row < row0 + ROWS && row < end; row++) {
+            float sum[VECTOR], other[VECTOR];
+#pragma unroll
+            for (int j = 0; j + 1 < TAPS; j++)
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++)
+                    last[j][i] = last[j + 1][i];
+            inputs_at<T, GATED>(op, first, pos0, row, col, last[TAPS - 1]);
+            if (GATED)
+                ctw_cuda_load<false>((const T *)op.x + row * op.ldx + op.dim + col, other);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                sum[i] = bias[i];
+#pragma unroll
+                for (int j = 0; j < TAPS; j++)
+                    sum[i] += weight[j][i] * last[j][i];
+                sum[i] = GATED ? sum[i] * other[i] : sum[i] / (1 + expf(-sum[i]));
+            }
+            ctw_cuda_store((T *)op.y + row * op.ldy + col, sum);
+        }
+    }
+}
+
 /* What the sequence of rows first .. end - 1 leaves. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -78,6 +150,30 @@ __global__ void __launch_bounds__(THREADS)
         return;
     for (int j = 0; j < op.taps - 1; j++)
         op.after[j * op.dim + col] = input_at<T>(op, first, pos0, end - op.taps + 1 + j, col);
+}
+
+/* Can a thread take VECTOR columns? */
+static bool are_vectors(const struct ctw_op_conv *op)
+{
+    return op->dim % VECTOR == 0 && op->ldx % VECTOR == 0 && op->ldy % VECTOR == 0 &&
+           op->run % VECTOR == 0 && op->step % VECTOR == 0 && ctw_cuda_aligned16(op->x) &&
+           ctw_cuda_aligned16(op->y) && (op->taps == 3 || op->taps == 4);
+}
+
+template <typename T>
+static void launch_rows(struct ctw_cuda *cu, dim3 grid, bool vectors, const struct conv &a)
+{
+    const bool gated = a.op.form == CTW_CONV_GATED;
+    if (!vectors)
+        conv_rows<T><<<grid, THREADS, 0, cu->stream>>>(a);
+    else if (a.op.taps == 4 && gated)
+        conv_vectors<T, 4, true><<<grid, THREADS, 0, cu->stream>>>(a);
+    else if (a.op.taps == 4)
+        conv_vectors<T, 4, false><<<grid, THREADS, 0, cu->stream>>>(a);
+    else if (gated)
+        conv_vectors<T, 3, true><<<grid, THREADS, 0, cu->stream>>>(a);
+    else
+        conv_vectors<T, 3, false><<<grid, THREADS, 0, cu->stream>>>(a);
 }
 
 enum ctw_status ctw_cuda_conv(struct ctw_cuda *cu, const struct ctw_op_conv *op,
@@ -98,7 +194,10 @@ enum ctw_status ctw_cuda_conv(struct ctw_cuda *cu, const struct ctw_op_conv *op,
         }
         int64_t blocks = (most + ROWS - 1) / ROWS;
         dim3 grid(columns, (unsigned)(blocks < 65535 ? blocks : 65535), (unsigned)a.n_seqs);
-#define CONV(T) conv_rows<T><<<grid, THREADS, 0, cu->stream>>>(a)
+        const bool vectors = are_vectors(op);
+        if (vectors)
+            grid.x = (columns + VECTOR - 1) / VECTOR;
+#define CONV(T) launch_rows<T>(cu, grid, vectors, a)
         CTW_CUDA_FLOAT_SWITCH(op->dtype, CONV);
 #undef CONV
     }

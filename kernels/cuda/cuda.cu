@@ -305,6 +305,12 @@ static enum ctw_status cuda_linear_pair(struct ctw_backend *be, const struct ctw
     return ctw_cuda_linear_pair(cuda_of(be), gathered, scattered, done, err);
 }
 
+static enum ctw_status cuda_norm_act(struct ctw_backend *be, const struct ctw_op_norm *norm,
+                                     const struct ctw_op_act *act, bool *done, struct ctw_err *err)
+{
+    return ctw_cuda_norm_act(cuda_of(be), norm, act, done, err);
+}
+
 static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                                     struct ctw_err *err)
 {
@@ -352,6 +358,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_linear,
     cuda_linear_qkv,
     cuda_linear_pair,
+    cuda_norm_act,
     CTW_OPERATIONS(ROW)
 };
 

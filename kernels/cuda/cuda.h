@@ -354,6 +354,10 @@ enum ctw_status ctw_cuda_linear_pair(struct ctw_cuda *cu, const struct ctw_op_li
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
 
+/* norm_act.cu: *done false: the operations are not of its kind; nothing was done. */
+enum ctw_status ctw_cuda_norm_act(struct ctw_cuda *cu, const struct ctw_op_norm *norm,
+                                  const struct ctw_op_act *act, bool *done, struct ctw_err *err);
+
 /* rows.cu: rows first .. first+n-1 of a product's x, gathered and weighted as op says, to
  * y [n, ldy] of y_dtype, which is op's or F32. */
 enum ctw_status ctw_cuda_gather(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t first,

@@ -121,11 +121,38 @@ __global__ void __launch_bounds__(THREADS) gate_rows(const __grid_constant__ str
     }
 }
 
+/* Gates of one element each, VECTOR at a time. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    gate_vectors(const __grid_constant__ struct ctw_op_gate op)
+{
+    const T *x = (const T *)op.x + (int64_t)blockIdx.x * op.ldx;
+    T *y = (T *)op.y + (int64_t)blockIdx.x * op.ldy;
+    const int run = op.run == 0 ? (int)op.n_groups : (int)op.run, step = (int)op.step;
+    for (int i = (int)threadIdx.x * VECTOR; i < (int)op.n_groups; i += THREADS * VECTOR) {
+        float v[VECTOR], g[VECTOR];
+        ctw_cuda_load<true>(x + i / run * step + i % run, g);
+        ctw_cuda_load<true>(y + i, v);
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++)
+            v[j] *= gate_of(op.kind, g[j]);
+        ctw_cuda_store(y + i, v);
+    }
+}
+
 enum ctw_status ctw_cuda_gate(struct ctw_cuda *cu, const struct ctw_op_gate *op,
                               struct ctw_err *err)
 {
+    const bool vectors = op->size == 1 && op->n_groups <= INT32_MAX / 2 &&
+                         (op->n_groups | op->run | op->step | op->ldx | op->ldy) % VECTOR == 0 &&
+                         ctw_cuda_aligned16(op->x) && ctw_cuda_aligned16(op->y);
+#define VECTORS(T) gate_vectors<T><<<(unsigned)op->n_tok, THREADS, 0, cu->stream>>>(*op)
 #define ROWS(T) gate_rows<T><<<(unsigned)op->n_tok, THREADS, 0, cu->stream>>>(*op)
-    CTW_CUDA_FLOAT_SWITCH(op->dtype, ROWS);
+    if (vectors)
+        CTW_CUDA_FLOAT_SWITCH(op->dtype, VECTORS);
+    else
+        CTW_CUDA_FLOAT_SWITCH(op->dtype, ROWS);
 #undef ROWS
+#undef VECTORS
     return ctw_cuda_launched("gates", err);
 }

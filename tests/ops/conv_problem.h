@@ -24,10 +24,10 @@ static void *conv_upload(struct ctw_backend *be, const void *from, size_t bytes)
     return to;
 }
 
-/* Sequences of 1 to `longest` tokens. */
+/* Sequences of 1 to `longest` tokens. packed: rows without gaps; with SiLU, two runs of columns. */
 static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form form,
                                      enum ctw_dtype dtype, int64_t dim, int taps, bool bias,
-                                     int64_t n_seqs, int64_t longest)
+                                     int64_t n_seqs, int64_t longest, bool packed)
 {
     struct conv_problem p = {.be = be};
     int64_t n_tok = 0;
@@ -36,7 +36,11 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
         n_tok += p.seqs[i].n_q;
     }
     const enum ctw_dtype weight_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
-    int64_t ldx = (form == CTW_CONV_GATED ? 3 : 1) * dim + rng_below(3), ldy = dim + rng_below(3);
+    const int64_t gaps = packed ? 1 : 3;
+    int64_t ldx = (form == CTW_CONV_GATED ? 3 : 1) * dim + rng_below(gaps);
+    int64_t ldy = dim + rng_below(gaps);
+    const int64_t run = packed && form == CTW_CONV_SILU ? dim / 2 : 0, step = run + 8;
+    ldx += run > 0 ? 2 * step - dim : 0;
     size_t es = ctw_dtype_bytes(dtype), state = (size_t)((taps - 1) * dim + 1) * sizeof(float);
     p.x = buf_random(dtype, n_tok * ldx, 1, 0);
     p.weight = buf_random(weight_dtype, dim * taps, 1, 0);
@@ -54,6 +58,8 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
                                 .taps = taps,
                                 .x = p.device[0],
                                 .ldx = ldx,
+                                .run = run,
+                                .step = run > 0 ? step : 0,
                                 .weight = p.device[1],
                                 .bias = bias ? p.device[2] : NULL,
                                 .weight_dtype = weight_dtype,
@@ -114,7 +120,8 @@ static double conv_at(const struct conv_problem *p, const struct ctw_attn_seq *s
         int64_t from = row - op->taps + 1 + j;
         if (from < s->q_row)
             continue;
-        double input = ctw_load_float(p->x.p, op->dtype, from * op->ldx + col);
+        double input =
+            ctw_load_float(p->x.p, op->dtype, from * op->ldx + ctw_conv_column(op, col));
         if (op->form == CTW_CONV_GATED)
             input *= ctw_load_float(p->x.p, op->dtype, from * op->ldx + 2 * op->dim + col);
         sum += ctw_load_float(p->weight.p, op->weight_dtype, col * op->taps + j) * input;
@@ -155,14 +162,18 @@ static void conv_agrees(struct ctw_backend *be)
     static const struct {
         int64_t dim, n_seqs, longest;
         int taps;
-    } shapes[] = {{1, 3, 5, 1}, {130, 40, 9, 3}, {257, 5, 70, 4}, {64, 300, 3, 3}, {33, 9, 20, 8}};
+        bool packed;
+    } shapes[] = {{1, 3, 5, 1, false},    {130, 40, 9, 3, false}, {257, 5, 70, 4, false},
+                  {64, 300, 3, 3, false}, {33, 9, 20, 8, false},  {144, 5, 70, 4, true},
+                  {64, 9, 40, 3, true}};
     const size_t n = CTW_COUNT(shapes) * CTW_COUNT(dtypes);
     for (size_t i = 0; i < 2 * n; i++) {
         enum ctw_dtype dtype = dtypes[i % CTW_COUNT(dtypes)];
         size_t at = i % n / CTW_COUNT(dtypes);
         struct conv_problem p =
             conv_open(be, i < n ? CTW_CONV_GATED : CTW_CONV_SILU, dtype, shapes[at].dim,
-                      shapes[at].taps, i % 2 == 0, shapes[at].n_seqs, shapes[at].longest);
+                      shapes[at].taps, i % 2 == 0, shapes[at].n_seqs, shapes[at].longest,
+                      shapes[at].packed);
         struct buf whole = conv_run(&p, p.op.n_tok);
         conv_check(&p, &whole);
         for (int64_t most = 1; most < 40; most = 2 * most + 1) {

@@ -5,7 +5,10 @@
 #include "kernels/delta.h"
 #include "ops.h"
 
-enum { DELTA_MAX_SEQS = 150, DELTA_ARRAYS = 8 };
+enum { DELTA_MAX_SEQS = 150, DELTA_ARRAYS = 8, DELTA_CHUNK_KEY = 128 };
+
+/* Of a chunk on tensor cores, whose operands are sums of two bf16: 16 times the error of one. */
+#define DELTA_CHUNK_ERROR 0x1p-14
 
 struct delta_shape {
     int n_key, n_value, key, value;
@@ -21,6 +24,7 @@ struct delta_problem {
     struct ctw_op_delta op; /* of all rows */
     struct ctw_attn_seq seqs[DELTA_MAX_SEQS];
     struct buf x, ba, a_log, dt_bias;
+    bool by_chunks; /* on tensor cores, see kernels/cuda/recurrent/delta_chunks.cu */
     void *device[DELTA_ARRAYS]; /* x, ba, a_log, dt_bias, y, two states */
     int64_t b_at, a_at;
 };
@@ -55,7 +59,7 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
     const int64_t n_a = (int64_t)s->n_value * (s->by_channel ? s->key : 1);
     const int64_t ldba = s->n_value + n_a + gap, r = s->n_value / s->n_key;
     const size_t es = ctw_dtype_bytes(dtype);
-    const size_t state = (size_t)ctw_delta_floats(s->n_value, s->key, s->value) * sizeof(float);
+    const size_t state = ctw_delta_bytes(s->n_key, s->n_value, s->key, s->value, dtype);
     p.x = buf_random(dtype, n_tok * ldx, 1, 0);
     p.ba = buf_random(dtype, n_tok * ldba, 2, 0);
     p.a_log = buf_random(CTW_F32, s->n_value, 1, 0);
@@ -202,6 +206,9 @@ static void delta_token(const struct delta_problem *p, struct delta_head *h, int
         h->largest = fmax(h->largest, fmax(sqrt(length), fabs(v)));
         double got = ctw_load_float(y->p, op->dtype, row * op->ldy + (int64_t)head * op->value + c);
         double error = (double)(pos + 2) * (op->key + 20) * 0x1p-24 * h->largest / sqrt(op->key);
+        if (p->by_chunks)
+            error += (double)(pos / CTW_DELTA_CHUNK + 1) * DELTA_CHUNK_ERROR * h->largest /
+                     sqrt(op->key);
         near(got, out, error + half_step(op->dtype, out), "delta", row);
     }
 }
@@ -241,6 +248,7 @@ static const struct delta_shape delta_shapes[] = {
     {4, 8, 64, 128, 140, 2, false, .decays = 0.1},
     {2, 4, 24, 48, 3, 90, false, .decays = 0.3, .twice = true},
     {2, 2, 40, 24, 2, 50, false, .decays = 0.5, .least_log = -5},
+    {1, 2, 64, 40, 2, 130, false, .decays = 0.05, .twice = true},
     {2, 2, 16, 16, 5, 70, false, .decays = 0.3, .by_channel = true},
     {3, 3, 33, 70, 70, 4, false, .decays = 1, .by_channel = true, .twice = true},
     {1, 1, 128, 128, 2, 200, false, .decays = 0.05, .by_channel = true},
@@ -248,16 +256,20 @@ static const struct delta_shape delta_shapes[] = {
     {2, 2, 64, 40, 2, 70, false, .decays = 1, .by_channel = true, .least_log = -5},
 };
 
-static void delta_agrees(struct ctw_backend *be)
+/* chunks: 16-bit dtypes are computed by chunks, if keys are not too long. */
+static void delta_agrees(struct ctw_backend *be, bool chunks)
 {
+    static const int64_t cuts[] = {1, 7, 31, 63, 64, 65};
     static const enum ctw_dtype kinds[] = {CTW_F32, CTW_BF16, CTW_F16};
     for (size_t i = 0; i < CTW_COUNT(delta_shapes) * CTW_COUNT(kinds); i++) {
         struct delta_problem p =
             delta_open(be, kinds[i % CTW_COUNT(kinds)], &delta_shapes[i / CTW_COUNT(kinds)]);
+        p.by_chunks = chunks && p.op.dtype != CTW_F32 && p.op.key <= DELTA_CHUNK_KEY &&
+                      !p.op.by_channel;
         struct buf whole = delta_run(&p, p.op.n_tok);
         delta_check(&p, &whole);
-        for (int64_t most = 1; most < 80; most = 4 * most + 3) {
-            struct buf cut = delta_run(&p, most);
+        for (size_t c = 0; c < CTW_COUNT(cuts); c++) {
+            struct buf cut = delta_run(&p, cuts[c]);
             delta_same(&p, &whole, &cut);
             buf_close(&cut);
         }

@@ -16,7 +16,7 @@ static void sequences_out_of_order_are_refused(void **state)
 {
     (void)state;
     struct ctw_backend *be = backend(NULL, 1);
-    struct conv_problem p = conv_open(be, CTW_CONV_GATED, CTW_F32, 4, 3, false, 3, 4);
+    struct conv_problem p = conv_open(be, CTW_CONV_GATED, CTW_F32, 4, 3, false, 3, 4, false);
     struct ctw_op_conv op = p.op;
     op.seqs = p.seqs;
     p.seqs[1].q_row++;

@@ -7,6 +7,7 @@
 #define CTW_KERNELS_CUDA_ATTENTION_MMA_CUH
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/ptx_mma.h"
 
 ATTN_DEV uint32_t shared_at(const void *p)
 {
@@ -18,37 +19,6 @@ template <int HD> ATTN_DEV uint32_t chunk_at(int row, int chunk)
 {
     int mask = HD % 64 == 0 ? row & 7 : row >> 1 & 3;
     return (uint32_t)(row * HD * 2 + ((chunk ^ mask) << 4));
-}
-
-ATTN_DEV void load_4(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-ATTN_DEV void load_4_transposed(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-#define PRODUCT(type)                                                                                \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                               \
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                            \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                             \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-
-/* d [16, 8] += a [16, 16] b [16, 8] */
-template <typename T> ATTN_DEV void product(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if constexpr (attn_type<T>::half)
-        PRODUCT("f16");
-    else
-        PRODUCT("bf16");
 }
 
 /* ---- loading ------------------------------------------------------------------------------ */

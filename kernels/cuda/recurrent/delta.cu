@@ -1,15 +1,15 @@
 /*
- * The gated delta rule, token by token. A block has some columns of one value head's S for a whole
- * sequence: 4 lanes share a column and have a quarter of its rows each, in registers. S = factor *
- * T: T is what the registers hold, so that a token takes three multiply-adds an element, of which
- * decay is none. (With a decay of each row's own, a fourth takes place, and factor is 1.) Tokens come
- * in tiles; while a tile is computed, the next one's loads are on their way.
+ * The gated delta rule, token by token, for what delta_chunks.cu does not have. A block has some
+ * columns of one value head's S for a whole sequence: 4 lanes share a column and have a quarter of
+ * its rows each, in registers. S = factor * T: T is what the registers hold, so that a token takes
+ * three multiply-adds an element, of which decay is none. (With a decay of each row's own, a fourth
+ * takes place, and factor is 1.) Tokens come in tiles; while a tile is computed, the next one's
+ * loads are on their way.
  *
  * A column's arithmetic depends on `key` alone: neither the columns of a block nor a tile's border
  * changes a bit. So products and sums are fused only where the source says so.
  */
-#include "kernels/cuda/elements.h"
-#include "kernels/delta.h"
+#include "kernels/cuda/recurrent/delta_launch.h"
 
 enum {
     WARPS = 4,
@@ -17,20 +17,11 @@ enum {
     LANES = 4,           /* of a column */
     COLUMNS = THREADS / LANES, /* of a block, times those of a lane */
     TILE = 16,           /* tokens */
-    OWN = TILE / WARPS,  /* of a warp, to prepare */
-    SEQUENCES = 128      /* of a launch, which has them as arguments */
+    OWN = TILE / WARPS   /* of a warp, to prepare */
 };
 
 /* T is multiplied by a factor below this, which becomes 1. */
 #define LEAST_FACTOR 0x1p-40f
-
-struct delta {
-    struct ctw_op_delta op;
-    int n_seqs;
-    int64_t row[SEQUENCES + 1]; /* of each sequence's first token; the end */
-    int64_t pos0;               /* of the first sequence of the launch */
-    bool leaves;                /* the launch's last sequence is the call's */
-};
 
 /* Tokens as they are computed: q and k normalised, q with its factor. DECAYS: 1, or each row's. */
 template <int KEY, int C, int DECAYS> struct tile {
@@ -90,14 +81,6 @@ static __device__ __forceinline__ void load_tile(const struct ctw_op_delta &op, 
     l.a = live && DECAYS == 1 ? ctw_cuda_widen(((const T *)op.a)[at]) : 0.0f;
 }
 
-/* -exp(a_log) softplus(x), or least sigmoid(exp(a_log) x) */
-static __device__ __forceinline__ float log_decay(float a_log, float x, float least)
-{
-    if (least < 0)
-        return least / (1.0f + expf(-expf(a_log) * x));
-    return -expf(a_log) * ((x > 0 ? x : 0.0f) + log1pf(expf(-fabsf(x))));
-}
-
 static __device__ __forceinline__ float warp_sum(float v)
 {
 #pragma unroll
@@ -132,8 +115,8 @@ store_tile(const struct ctw_op_delta &op, float a_log, const float (&dt_bias)[(D
             s.q[t][32 * e + lane] = rq * ctw_cuda_widen(l.q[i][e]);
             s.k[t][32 * e + lane] = rk * ctw_cuda_widen(l.k[i][e]);
             if (DECAYS > 1)
-                s.decay[t][32 * e + lane] = expf(
-                    log_decay(a_log, ctw_cuda_widen(l.decay[i][e]) + dt_bias[e], op.least_log));
+                s.decay[t][32 * e + lane] = expf(delta_log_decay(
+                    a_log, ctw_cuda_widen(l.decay[i][e]) + dt_bias[e], op.least_log));
         }
 #pragma unroll
         for (int c = 0; c < C; c++)
@@ -145,7 +128,7 @@ store_tile(const struct ctw_op_delta &op, float a_log, const float (&dt_bias)[(D
         s.beta[warp + WARPS * lane] = (op.twice ? 2.0f : 1.0f) / (1.0f + expf(-l.b));
         if (DECAYS == 1)
             s.decay[warp + WARPS * lane][0] =
-                expf(log_decay(a_log, l.a + dt_bias[0], op.least_log));
+                expf(delta_log_decay(a_log, l.a + dt_bias[0], op.least_log));
     }
 }
 
@@ -251,9 +234,10 @@ template <int C> static __device__ __forceinline__ int column_of(int col0, int c
 }
 
 template <int KEY, int C>
-static __device__ __forceinline__ void take_state(const struct ctw_op_delta &op, const float *from,
+static __device__ __forceinline__ void take_state(const struct ctw_op_delta &op, const void *before,
                                                   int head, int col0, struct share<KEY, C> &h)
 {
+    const float *from = (const float *)before;
     const float *S = from == NULL ? NULL : from + (int64_t)head * op.key * op.value;
     h.factor = from == NULL ? 1.0f : from[(int64_t)op.n_value * op.key * op.value + head];
 #pragma unroll
@@ -268,11 +252,11 @@ static __device__ __forceinline__ void take_state(const struct ctw_op_delta &op,
 }
 
 template <int KEY, int C>
-static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op, float *to,
+static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op, void *after,
                                                    int head, int col0,
                                                    const struct share<KEY, C> &h)
 {
-    float *S = to + (int64_t)head * op.key * op.value;
+    float *to = (float *)after, *S = to + (int64_t)head * op.key * op.value;
     if (col0 == 0 && threadIdx.x == 0)
         to[(int64_t)op.n_value * op.key * op.value + head] = h.factor;
 #pragma unroll
@@ -288,7 +272,7 @@ static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op
 /* Columns blockIdx.x * COLUMNS * C .. of value head blockIdx.y, of the sequence blockIdx.z. */
 template <typename T, int KEY, int C, int DECAYS>
 __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 ? 3 : 4)
-    delta_heads(const __grid_constant__ struct delta a)
+    delta_heads(const __grid_constant__ struct ctw_cuda_delta a)
 {
     __shared__ __align__(16) struct tile<KEY, C, DECAYS> s;
     const struct ctw_op_delta &op = a.op;
@@ -329,7 +313,7 @@ __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 
 }
 
 template <typename T, int KEY, int C, int DECAYS = 1>
-static void launch(struct ctw_cuda *cu, const struct delta *a)
+static void launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 {
     dim3 grid((unsigned)((a->op.value + COLUMNS * C - 1) / (COLUMNS * C)), (unsigned)a->op.n_value,
               (unsigned)a->n_seqs);
@@ -337,7 +321,7 @@ static void launch(struct ctw_cuda *cu, const struct delta *a)
 }
 
 /* Wide shares take fewer instructions, narrow ones more of the GPU. */
-template <typename T> static void launch_any(struct ctw_cuda *cu, const struct delta *a)
+template <typename T> static void launch_any(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 {
     enum { ENOUGH = 2 * 132 }; /* blocks */
     const int64_t heads = (int64_t)a->op.n_value * a->n_seqs;
@@ -362,19 +346,23 @@ template <typename T> static void launch_any(struct ctw_cuda *cu, const struct d
 enum ctw_status ctw_cuda_delta(struct ctw_cuda *cu, const struct ctw_op_delta *op,
                                struct ctw_err *err)
 {
-    for (int64_t i = 0; i < op->n_seqs; i += SEQUENCES) {
-        struct delta a = {};
+    enum ctw_status st = CTW_OK;
+    for (int64_t i = 0; i < op->n_seqs && st == CTW_OK; i += CTW_CUDA_DELTA_SEQS) {
+        struct ctw_cuda_delta a = {};
         a.op = *op;
         a.pos0 = op->seqs[i].pos0;
-        for (; a.n_seqs < SEQUENCES && i + a.n_seqs < op->n_seqs; a.n_seqs++) {
+        for (; a.n_seqs < CTW_CUDA_DELTA_SEQS && i + a.n_seqs < op->n_seqs; a.n_seqs++) {
             const struct ctw_attn_seq *s = &op->seqs[i + a.n_seqs];
             a.row[a.n_seqs] = s->q_row;
             a.row[a.n_seqs + 1] = s->q_row + s->n_q;
         }
         a.leaves = i + a.n_seqs == op->n_seqs;
 #define LAUNCH(T) launch_any<T>(cu, &a)
-        CTW_CUDA_FLOAT_SWITCH(op->dtype, LAUNCH);
+        if (ctw_cuda_delta_has_chunks(cu, op))
+            st = ctw_cuda_delta_chunks(cu, &a, err);
+        else
+            CTW_CUDA_FLOAT_SWITCH(op->dtype, LAUNCH);
 #undef LAUNCH
     }
-    return ctw_cuda_launched("gated delta rule", err);
+    return st == CTW_OK ? ctw_cuda_launched("gated delta rule", err) : st;
 }

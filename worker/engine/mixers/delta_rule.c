@@ -3,7 +3,7 @@
  * convolution's output q | k | v, the rule's output [chunk, n_value * value], and b and a [chunk,
  * 2 n_value, or by channel n_value + n_value * key]. Columns of which a and z are products are
  * where the convolution's output comes later. The carries are states: the convolution's last
- * inputs, and the rule's.
+ * inputs, and what the rule leaves.
  */
 #include "kernels/conv.h"
 #include "kernels/delta.h"
@@ -131,7 +131,6 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
     norm.n_groups = d->n_value;
     norm.x = norm.y = p->out;
     norm.x_dtype = norm.dtype = s->f->dtype;
-    enum ctw_status st = ctw_norm(s->f->be, &norm, err);
     /* A row of this operation is a token's group. */
     const struct ctw_op_act gate = {.act = d->gate,
                                     .dtype = s->f->dtype,
@@ -143,7 +142,7 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
                                     .ldup = z,
                                     .y = p->out,
                                     .ldy = z};
-    return st == CTW_OK ? ctw_act(s->f->be, &gate, err) : st;
+    return ctw_norm_act(s->f->be, &norm, &gate, err);
 }
 
 /* A product of n, or of other columns, into columns of p->in or p->ba. */
@@ -205,11 +204,9 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     const struct ctw_delta_rule *d = &b->delta_rule;
     (void)m;
     (void)longest;
-    (void)dtype;
     rules[CARRY_CONV].bytes = (size_t)(ctw_delta_qkv(d) * (d->taps - 1)) * sizeof(float);
     rules[CARRY_CONV].life = CTW_STATE;
-    rules[CARRY_DELTA].bytes =
-        (size_t)ctw_delta_floats(d->n_value, d->key, d->value) * sizeof(float);
+    rules[CARRY_DELTA].bytes = ctw_delta_bytes(d->n_key, d->n_value, d->key, d->value, dtype);
     rules[CARRY_DELTA].life = CTW_STATE;
 }
 

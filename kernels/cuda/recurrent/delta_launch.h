@@ -1,0 +1,35 @@
+/* Shared by the kernels of the gated delta rule: token by token (delta.cu), and by chunks
+ * (delta_chunks.cu). */
+#ifndef CTW_KERNELS_CUDA_DELTA_LAUNCH_H
+#define CTW_KERNELS_CUDA_DELTA_LAUNCH_H
+
+#include "kernels/cuda/elements.h"
+#include "kernels/delta.h"
+
+enum { CTW_CUDA_DELTA_SEQS = 128 }; /* of a launch, which has them as arguments */
+
+struct ctw_cuda_delta {
+    struct ctw_op_delta op;
+    int n_seqs;
+    int64_t row[CTW_CUDA_DELTA_SEQS + 1]; /* of each sequence's first token; the end */
+    int64_t pos0;                         /* of the first sequence of the launch */
+    bool leaves;                          /* the launch's last sequence is the operation's */
+};
+
+/* Is the operation computed by chunks? That depends on its shape alone. */
+bool ctw_cuda_delta_has_chunks(const struct ctw_cuda *cu, const struct ctw_op_delta *op);
+enum ctw_status ctw_cuda_delta_chunks(struct ctw_cuda *cu, const struct ctw_cuda_delta *a,
+                                      struct ctw_err *err);
+
+#ifdef __CUDACC__
+
+/* -exp(a_log) softplus(x), or least sigmoid(exp(a_log) x) */
+static __device__ __forceinline__ float delta_log_decay(float a_log, float x, float least)
+{
+    if (least < 0)
+        return least / (1.0f + expf(-expf(a_log) * x));
+    return -expf(a_log) * ((x > 0 ? x : 0.0f) + log1pf(expf(-fabsf(x))));
+}
+
+#endif
+#endif
