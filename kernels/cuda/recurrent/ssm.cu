@@ -177,6 +177,8 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
 
 enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, struct ctw_err *err)
 {
+    if (cu->hopper && ctw_ssm_has_chunks(op))
+        return ctw_cuda_ssm_chunks(cu, op, err);
     struct ssm a = {};
     a.op = *op;
     a.lanes = 2;
