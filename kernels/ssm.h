@@ -7,7 +7,11 @@
 
 #include "kernels/operations.h"
 
-enum { CTW_MAX_STATE = 256 };
+enum {
+    CTW_MAX_STATE = 256,
+    CTW_SSM_CHUNK = 64,       /* tokens that a backend may compute together */
+    CTW_SSM_CHUNK_STATE = 128 /* the largest n_state with which it may */
+};
 
 /* A vector of a layer. */
 struct ctw_ssm_vector {
@@ -25,8 +29,13 @@ struct ctw_ssm_vector {
  * and S[i, n] has the decay of a_log[h, n]: Mamba 1's channels are such heads of one element.
  *
  * The operation's sequences follow one another, from row 0 on; the first may have begun before, and
- * `before` has its state. `after` receives the state of the last sequence. So results do not depend
+ * `before` has its carry. `after` receives the carry of the last sequence. So results do not depend
  * on how a sequence is cut into calls.
+ *
+ * A backend goes token by token, and the carry is the state; or, if ctw_ssm_has_chunks(), by chunks
+ * of CTW_SSM_CHUNK tokens, whose borders are counted from the sequence's start, and the carry is
+ * the state at the last border with the rows of x, b and dt since then, from which the unfinished
+ * chunk is computed again.
  */
 struct ctw_op_ssm {
     enum ctw_dtype dtype; /* of x, b, c, dt, z and y */
@@ -46,10 +55,48 @@ struct ctw_op_ssm {
     float dt_min, dt_max;                    /* dt_max may be infinity */
     const struct ctw_attn_seq *seqs;         /* q_row, n_q and pos0 */
     int64_t n_seqs;
-    const float *before; /* device [n_head, head, n_state]; NULL: the first sequence begins here */
-    float *after;        /* likewise; must not overlap `before` */
-    void *y;             /* device [n_tok, n_head * head], ldy apart; may be x if ldy is ldx */
+    const void *before; /* device, ctw_ssm_bytes(); NULL: the first sequence begins here */
+    void *after;        /* likewise; must not overlap `before` */
+    void *y;            /* device [n_tok, n_head * head], ldy apart; may be x if ldy is ldx */
     int64_t ldy;
 };
+
+/* May a backend go by chunks? A property of the dtype and the shape. */
+static inline bool ctw_ssm_has_chunks(const struct ctw_op_ssm *op)
+{
+    return op->dtype == CTW_BF16 && !op->own_decays && op->n_state <= CTW_SSM_CHUNK_STATE;
+}
+
+/* Where the parts of a carry are. */
+struct ctw_ssm_carry {
+    float *state; /* [n_head, head, n_state] */
+    char *x;      /* [CTW_SSM_CHUNK - 1, n_head * head] of the operation's dtype */
+    char *b;      /* [CTW_SSM_CHUNK - 1, n_groups * n_state] */
+    char *dt;     /* [CTW_SSM_CHUNK - 1, n_head] */
+    char *end;
+};
+
+static inline struct ctw_ssm_carry ctw_ssm_carry(const struct ctw_op_ssm *shape, const void *p)
+{
+    const int64_t inner = shape->n_head * shape->head, n = shape->n_groups * shape->n_state;
+    const int64_t rows = ctw_ssm_has_chunks(shape) ? CTW_SSM_CHUNK - 1 : 0, unit = 16; /* bytes */
+    const int64_t row = rows * (int64_t)ctw_dtype_bytes(shape->dtype);
+    struct ctw_ssm_carry c;
+    c.state = (float *)(uintptr_t)p;
+    c.x = (char *)(uintptr_t)p +
+          (inner * shape->n_state * (int64_t)sizeof(float) + unit - 1) / unit * unit;
+    c.b = c.x + (row * inner + unit - 1) / unit * unit;
+    c.dt = c.b + (row * n + unit - 1) / unit * unit;
+    c.end = c.dt + (row * shape->n_head + unit - 1) / unit * unit;
+    return c;
+}
+
+/* The bytes of a carry, at most; of `shape`, n_head, head, n_groups, n_state, dtype and own_decays
+ * are read. */
+static inline size_t ctw_ssm_bytes(const struct ctw_op_ssm *shape)
+{
+    const struct ctw_ssm_carry c = ctw_ssm_carry(shape, NULL);
+    return (size_t)((uintptr_t)c.end - (uintptr_t)c.state);
+}
 
 #endif

@@ -68,7 +68,7 @@ static void one_head(void *arg, int64_t h, int thread)
     int64_t size = op->head * op->n_state;
     float *state = t->states + h * size;
     if (t->seq->pos0 > 0)
-        memcpy(state, op->before + h * size, (size_t)size * sizeof(float));
+        memcpy(state, (const float *)op->before + h * size, (size_t)size * sizeof(float));
     else
         memset(state, 0, (size_t)size * sizeof(float));
     for (int64_t row = t->seq->q_row; row < t->seq->q_row + t->seq->n_q; row++)

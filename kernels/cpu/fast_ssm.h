@@ -63,18 +63,20 @@ static void ssm_begin(struct ssm_rows *r)
 static void ssm_load_states(struct ssm_rows *r, const struct ctw_attn_seq *seq)
 {
     int64_t n_state = r->op->n_state;
+    const float *before = r->op->before;
     memset(r->state, 0, (size_t)n_state * sizeof(r->state[0]));
     for (int i = 0; seq->pos0 > 0 && i < r->n; i++)
         for (int64_t n = 0; n < n_state; n++)
-            r->state[n][i] = r->op->before[(r->row0 + i) * n_state + n];
+            r->state[n][i] = before[(r->row0 + i) * n_state + n];
 }
 
 static void ssm_leave_states(const struct ssm_rows *r)
 {
     int64_t n_state = r->op->n_state;
+    float *after = r->op->after;
     for (int i = 0; i < r->n; i++)
         for (int64_t n = 0; n < n_state; n++)
-            r->op->after[(r->row0 + i) * n_state + n] = r->state[n][i];
+            after[(r->row0 + i) * n_state + n] = r->state[n][i];
 }
 
 static void ssm_load_token(struct ssm_rows *r, int64_t t)

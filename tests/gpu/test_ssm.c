@@ -10,6 +10,8 @@ static void results_agree_however_sequences_are_cut(void **state)
         if (be == NULL)
             continue;
         ssm_agrees(be);
+        ssm_spoils_what_follows(be);
+        ssm_y_may_take_the_place_of_x(be);
         ctw_backend_close(be);
     }
 }

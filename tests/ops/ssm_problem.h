@@ -203,6 +203,9 @@ static void ssm_agrees(struct ctw_backend *be)
         {300, 1, 1, 16, 5, 20, true, true, 0, INFINITY},
         {70, 1, 1, 8, 9, 9, true, false, 0, INFINITY},
         {3, 2, 1, 256, 2, 9, true, true, 0, INFINITY},
+        {4, 64, 1, 128, 4, 200, false, true, 0, INFINITY},
+        {8, 64, 2, 64, 3, 150, false, false, 0, INFINITY},
+        {3, 100, 3, 72, 3, 150, false, true, 0.001f, 2},
     };
     for (size_t i = 0; i < CTW_COUNT(shapes) * CTW_COUNT(dtypes); i++) {
         struct ssm_problem p =
@@ -211,14 +214,68 @@ static void ssm_agrees(struct ctw_backend *be)
         for (int64_t k = 0; k < p.op.n_seqs; k++)
             for (int64_t channel = 0; channel < p.op.n_head * p.op.head; channel++)
                 ssm_check_row(&p, &whole, &p.seqs[k], channel);
-        for (int64_t most = 1; most < 40; most = 3 * most + 1) {
-            struct buf cut = ssm_run(&p, most);
+        static const int64_t cuts[] = {1, 4, 13, 40, 63, 64, 65, 129};
+        for (size_t c = 0; c < CTW_COUNT(cuts) && (c < 3 || cuts[c] < p.op.n_tok); c++) {
+            struct buf cut = ssm_run(&p, cuts[c]);
             ssm_same(&p, &whole, &cut);
             buf_close(&cut);
         }
         buf_close(&whole);
         ssm_close(&p);
     }
+}
+
+/*
+ * An x that is not finite: the tokens before keep their bits, as does the next sequence; from there
+ * on, none of the channel's y is finite.
+ */
+static void ssm_spoils_what_follows(struct ctw_backend *be)
+{
+    for (int64_t bad = 0; bad < 100; bad += 9) {
+        struct ssm_problem p = ssm_open(
+            be, CTW_BF16, &(struct ssm_shape){2, 64, 1, 64, 2, 150, false, true, 0, INFINITY});
+        struct buf good = ssm_run(&p, p.op.n_tok);
+        const int64_t n = p.seqs[0].n_q, row = bad % n, channel = bad;
+        ctw_store_float(p.in.p, CTW_BF16, row * p.ld + p.at[0] + channel, INFINITY);
+        OK(ctw_device_upload(be, p.device[0], p.in.p, (size_t)(p.op.n_tok * p.ld) * 2, &last_err));
+        struct buf y = ssm_run(&p, p.op.n_tok);
+        for (int64_t r = 0; r < p.op.n_tok; r++) {
+            const int64_t at = r * p.ldy + channel;
+            if (r < row || r >= n)
+                assert_memory_equal((uint16_t *)good.p + r * p.ldy, (uint16_t *)y.p + r * p.ldy,
+                                    256);
+            else
+                assert_false(isfinite(ctw_load_float(y.p, CTW_BF16, at)));
+        }
+        buf_close(&good);
+        buf_close(&y);
+        ssm_close(&p);
+    }
+}
+
+/* y in the place of x, as a layer has it. */
+static void ssm_y_may_take_the_place_of_x(struct ctw_backend *be)
+{
+    struct ssm_problem p =
+        ssm_open(be, CTW_BF16, &(struct ssm_shape){4, 20, 2, 24, 3, 150, false, true, 0, INFINITY});
+    const size_t es = ctw_dtype_bytes(CTW_BF16), width = (size_t)(p.op.n_head * p.op.head) * es;
+    struct buf apart = ssm_run(&p, p.op.n_tok);
+    struct ctw_op_ssm op = p.op;
+    op.seqs = p.seqs;
+    ssm_place(&p, &op, 0);
+    op.y = (void *)(uintptr_t)op.x;
+    op.ldy = op.ldx;
+    OK(ctw_ssm(be, &op, &last_err));
+    struct buf in = buf_open((size_t)(op.n_tok * p.ld) * es, 0);
+    OK(ctw_device_download(be, in.p, p.device[0], (size_t)(op.n_tok * p.ld) * es, &last_err));
+    for (int64_t row = 0; row < op.n_tok; row++)
+        assert_memory_equal((char *)apart.p + (size_t)(row * p.ldy) * es,
+                            (char *)in.p + (size_t)(row * p.ld + p.at[0]) * es, width);
+    op.ldy++;
+    assert_int_equal(ctw_ssm(be, &op, &last_err), CTW_EINTERNAL);
+    buf_close(&in);
+    buf_close(&apart);
+    ssm_close(&p);
 }
 
 #endif

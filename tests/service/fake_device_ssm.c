@@ -4,7 +4,7 @@
 void fake_check_ssm(struct gpu *gpu, const struct ctw_op_ssm *op)
 {
     int64_t inner = op->n_head * op->head, selection = op->n_groups * op->n_state;
-    size_t state = (size_t)(inner * op->n_state) * sizeof(float);
+    size_t carry = ctw_ssm_bytes(op);
     gpu_check(gpu, op->x, area(op->n_tok, op->ldx, inner, op->dtype), "ssm: x");
     gpu_check(gpu, op->b, area(op->n_tok, op->ldbc, selection, op->dtype), "ssm: b");
     gpu_check(gpu, op->c, area(op->n_tok, op->ldbc, selection, op->dtype), "ssm: c");
@@ -12,7 +12,7 @@ void fake_check_ssm(struct gpu *gpu, const struct ctw_op_ssm *op)
     if (op->z != NULL)
         gpu_check(gpu, op->z, area(op->n_tok, op->ldz, inner, op->dtype), "ssm: z");
     gpu_check(gpu, op->y, area(op->n_tok, op->ldy, inner, op->dtype), "ssm: y");
-    gpu_check(gpu, op->after, state, "ssm: after");
+    gpu_check(gpu, op->after, carry, "ssm: after");
     if (op->before != NULL)
-        gpu_check(gpu, op->before, state, "ssm: before");
+        gpu_check(gpu, op->before, carry, "ssm: before");
 }

@@ -5,8 +5,7 @@
  * a sequence is cut, and what is carried is the state. Against the definition, the sum over n has
  * another order: it is that of a thread's elements, then of the threads in pairs.
  */
-#include "kernels/cuda/elements.h"
-#include "kernels/ssm.h"
+#include "kernels/cuda/recurrent/ssm.cuh"
 
 enum {
     THREADS = 128,
@@ -25,23 +24,6 @@ struct ssm {
     int64_t row[SEQUENCES + 1]; /* of each sequence's first token; the end */
     int64_t pos0;               /* of the first sequence of the launch */
 };
-
-static __device__ __forceinline__ float vector_at(const struct ctw_ssm_vector &v, int64_t i)
-{
-    if (v.data == NULL)
-        return 0.0f;
-    return v.dtype == CTW_F32    ? ((const float *)v.data)[i]
-           : v.dtype == CTW_BF16 ? ctw_cuda_widen(((const __nv_bfloat16 *)v.data)[i])
-                                 : ctw_cuda_widen(((const __half *)v.data)[i]);
-}
-
-template <typename T>
-static __device__ __forceinline__ float step_of(const struct ctw_op_ssm &op, int64_t t, int64_t h)
-{
-    float dt = ctw_cuda_widen(((const T *)op.dt)[t * op.lddt + h]) + vector_at(op.dt_bias, h);
-    float step = dt > 20.0f ? dt : log1pf(expf(dt));
-    return step < op.dt_min ? op.dt_min : step > op.dt_max ? op.dt_max : step; /* NaN stays */
-}
 
 /* Shared memory: b and c [TOKENS, lanes * STATES]; steps times x, decays (own_decays: steps) and
  * sums [TOKENS, rows]. */
@@ -65,9 +47,11 @@ static __device__ void load_tokens(const struct ssm &a, const struct shared &m, 
         int64_t in_group = row0 + i % a.rows, t = t0 + i / a.rows;
         bool here = in_group < a.group_rows;
         int64_t channel = group * a.group_rows + in_group, h = channel / op.head;
-        float step = here ? step_of<T>(op, t, h) : 0.0f;
+        float dt = here ? ctw_cuda_widen(((const T *)op.dt)[t * op.lddt + h]) : 0.0f;
+        float step = here ? ctw_ssm_step(op, dt, h) : 0.0f;
         m.u[i] = here ? step * ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]) : 0.0f;
-        m.decay[i] = op.own_decays || !here ? step : expf(-expf(vector_at(op.a_log, h)) * step);
+        m.decay[i] =
+            op.own_decays || !here ? step : expf(-expf(ctw_ssm_number(op.a_log, h)) * step);
     }
 }
 
@@ -81,7 +65,7 @@ static __device__ void store_tokens(const struct ssm &a, const struct shared &m,
         if (in_group >= a.group_rows)
             continue;
         int64_t channel = group * a.group_rows + in_group;
-        float y = m.sum[i] + vector_at(op.d, channel / op.head) *
+        float y = m.sum[i] + ctw_ssm_number(op.d, channel / op.head) *
                                  ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]);
         if (op.z != NULL) {
             float z = ctw_cuda_widen(((const T *)op.z)[t * op.ldz + channel]);
@@ -140,10 +124,12 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
             bool here = n < op.n_state && in_group < a.group_rows;
             int64_t channel = group * a.group_rows + in_group;
-            state[r][j] = here && goes_on ? op.before[channel * op.n_state + n] : 0.0f;
+            state[r][j] =
+                here && goes_on ? ((const float *)op.before)[channel * op.n_state + n] : 0.0f;
             if (OWN)
                 rate[r][j] =
-                    here ? -expf(vector_at(op.a_log, channel / op.head * op.n_state + n)) : 0.0f;
+                    here ? -expf(ctw_ssm_number(op.a_log, channel / op.head * op.n_state + n))
+                         : 0.0f;
         }
     for (int64_t t0 = begin; t0 < end; t0 += TOKENS) {
         int n_tok = end - t0 < TOKENS ? (int)(end - t0) : (int)TOKENS;
@@ -184,12 +170,15 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
         for (int j = 0; j < STATES; j++) {
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
             if (n < op.n_state && in_group < a.group_rows)
-                op.after[(group * a.group_rows + in_group) * op.n_state + n] = state[r][j];
+                ((float *)op.after)[(group * a.group_rows + in_group) * op.n_state + n] =
+                    state[r][j];
         }
 }
 
 enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, struct ctw_err *err)
 {
+    if (cu->hopper && ctw_ssm_has_chunks(op))
+        return ctw_cuda_ssm_chunks(cu, op, err);
     struct ssm a = {};
     a.op = *op;
     a.lanes = 2;

@@ -134,6 +134,16 @@ static struct ctw_ssm_vector vector(const struct ctw_step *s, int role)
     return (struct ctw_ssm_vector){ctw_step_vector_data(s, role), ctw_step_vector(s, role)->dtype};
 }
 
+static struct ctw_op_ssm shape_of(const struct ctw_state_space *x, enum ctw_dtype dtype)
+{
+    return (struct ctw_op_ssm){.dtype = dtype,
+                               .n_head = x->n_head,
+                               .head = x->head,
+                               .n_groups = x->n_groups,
+                               .n_state = x->n_state,
+                               .own_decays = x->selects};
+}
+
 static enum ctw_status recur(const struct ctw_step *s, const struct parts *p,
                              const struct ctw_stretch *t, struct ctw_err *err)
 {
@@ -143,36 +153,29 @@ static enum ctw_status recur(const struct ctw_step *s, const struct parts *p,
     char *in = ctw_step_rows(s, t, p->in, p->ld_in), *u = ctw_step_rows(s, t, p->u, p->ld_u);
     char *b = x->selects ? at(s, ctw_step_rows(s, t, p->selected, p->ld_selected), x->dt_rank)
                          : at(s, u, inner);
-    char *z = at(s, in, x->selects ? inner : 0);
-    return ctw_ssm(s->f->be,
-                   &(struct ctw_op_ssm){.dtype = s->f->dtype,
-                                        .n_tok = t->n_tok,
-                                        .n_head = x->n_head,
-                                        .head = x->head,
-                                        .n_groups = x->n_groups,
-                                        .n_state = x->n_state,
-                                        .own_decays = x->selects,
-                                        .x = u,
-                                        .ldx = p->ld_u,
-                                        .b = b,
-                                        .c = at(s, b, bc),
-                                        .ldbc = x->selects ? p->ld_selected : p->ld_u,
-                                        .dt = at(s, in, x->selects ? 0 : inner + p->ld_u),
-                                        .lddt = p->ld_in,
-                                        .z = x->norm_first ? NULL : z,
-                                        .ldz = p->ld_in,
-                                        .a_log = vector(s, CTW_V_SSM_A_LOG),
-                                        .dt_bias = vector(s, CTW_V_SSM_DT_BIAS),
-                                        .d = vector(s, CTW_V_SSM_D),
-                                        .dt_min = x->dt_min,
-                                        .dt_max = x->dt_max,
-                                        .seqs = t->seqs,
-                                        .n_seqs = t->n_seqs,
-                                        .before = state.before,
-                                        .after = state.after,
-                                        .y = u,
-                                        .ldy = p->ld_u},
-                   err);
+    struct ctw_op_ssm op = shape_of(x, s->f->dtype);
+    op.n_tok = t->n_tok;
+    op.x = u;
+    op.ldx = p->ld_u;
+    op.b = b;
+    op.c = at(s, b, bc);
+    op.ldbc = x->selects ? p->ld_selected : p->ld_u;
+    op.dt = at(s, in, x->selects ? 0 : inner + p->ld_u);
+    op.lddt = p->ld_in;
+    op.z = x->norm_first ? NULL : at(s, in, x->selects ? inner : 0);
+    op.ldz = p->ld_in;
+    op.a_log = vector(s, CTW_V_SSM_A_LOG);
+    op.dt_bias = vector(s, CTW_V_SSM_DT_BIAS);
+    op.d = vector(s, CTW_V_SSM_D);
+    op.dt_min = x->dt_min;
+    op.dt_max = x->dt_max;
+    op.seqs = t->seqs;
+    op.n_seqs = t->n_seqs;
+    op.before = state.before;
+    op.after = state.after;
+    op.y = u;
+    op.ldy = p->ld_u;
+    return ctw_ssm(s->f->be, &op, err);
 }
 
 /* z = silu(z) * y, for a norm that came before the gate. */
@@ -233,11 +236,11 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
                   enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES])
 {
     const struct ctw_state_space *x = &b->state_space;
+    const struct ctw_op_ssm shape = shape_of(x, dtype);
     (void)m;
     (void)longest;
-    (void)dtype;
     rules[CARRY_CONV].bytes = (size_t)(ctw_ssm_channels(x) * (x->taps - 1)) * sizeof(float);
-    rules[CARRY_STATE].bytes = (size_t)(ctw_ssm_inner(x) * x->n_state) * sizeof(float);
+    rules[CARRY_STATE].bytes = ctw_ssm_bytes(&shape);
     rules[CARRY_CONV].life = rules[CARRY_STATE].life = CTW_STATE;
 }
 
