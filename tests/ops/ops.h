@@ -183,6 +183,8 @@ UNUSED_OK static bool weight_possible(enum weight_kind kind, int64_t k)
 {
     if (kind == W_INT3) /* old and new files that cannot be told apart are refused */
         return k <= 10 || (3 * k + 31) / 32 != (k + 9) / 10;
+    if (kind == W_FP8_E8M0 && (k + 39) / 40 == k / 32) /* the scales of one row are MXFP8's */
+        return false;
     bool by_32 = kind == W_INT4 || kind >= W_MXFP4;
     return by_32 ? k % 32 == 0 : kind == W_NVFP4 ? k % 16 == 0 : true;
 }

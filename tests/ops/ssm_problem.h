@@ -39,7 +39,7 @@ static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
     struct ssm_problem p = {.be = be};
     const int64_t inner = s->n_head * s->head, selection = s->n_groups * s->n_state;
     const int64_t n_decays = s->n_head * (s->own_decays ? s->n_state : 1);
-    const size_t es = ctw_dtype_bytes(dtype), state = (size_t)(inner * s->n_state) * sizeof(float);
+    const size_t es = ctw_dtype_bytes(dtype);
     int64_t n_tok = 0;
     for (int64_t i = 0; i < s->n_seqs; i++) {
         p.seqs[i] = (struct ctw_attn_seq){.q_row = n_tok, .n_q = 1 + rng_below(s->longest)};
@@ -61,8 +61,6 @@ static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
     p.device[2] = ssm_upload(be, p.dt_bias.p, (size_t)s->n_head * sizeof(float));
     p.device[3] = ssm_upload(be, p.d.p, (size_t)s->n_head * es);
     p.device[4] = ssm_upload(be, NULL, (size_t)(n_tok * p.ldy) * es);
-    p.device[5] = ssm_upload(be, NULL, state);
-    p.device[6] = ssm_upload(be, NULL, state);
     p.op = (struct ctw_op_ssm){.dtype = dtype,
                                .n_tok = n_tok,
                                .n_head = s->n_head,
@@ -81,9 +79,11 @@ static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
                                .dt_min = s->dt_min,
                                .dt_max = s->dt_max,
                                .n_seqs = s->n_seqs,
-                               .after = p.device[5],
                                .y = p.device[4],
                                .ldy = p.ldy};
+    for (int i = 5; i < 7; i++) /* carries */
+        p.device[i] = ssm_upload(be, NULL, ctw_ssm_bytes(&p.op));
+    p.op.after = p.device[5];
     return p;
 }
 

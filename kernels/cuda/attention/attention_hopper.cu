@@ -390,10 +390,10 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_fewer<WGS == 2 ? 24 : 32>();
+        registers_fewer<WGS == 2 ? (SPANS ? 40 : 24) : 32>();
         producer<T, HD, HV, N, WGS, SPANS>(a, s, &q_map, k_maps, v_maps, again);
     } else {
-        registers_more<WGS == 2 ? 240 : 160>();
+        registers_more<WGS == 2 ? (SPANS ? 232 : 240) : 160>();
         consumer<T, HD, HV, N, WGS, SINKS>(a, s, again);
     }
 #endif
