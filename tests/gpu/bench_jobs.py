@@ -23,8 +23,16 @@ def question_pairs(b, n=40, choices=4):
     return pairs
 
 
+def more_windows(pairs, n):
+    """n windows that all differ, of the windows' tokens: equal sequences of a job are computed once."""
+    turns = [(*pairs[i % len(pairs)], i // len(pairs)) for i in range(n)]
+    return [(context, tokens[turn:] + tokens[:turn]) for context, tokens, turn in turns]
+
+
 def time_served(worker, pairs, limit_s, reps=7, warm=2):
     """Median seconds from submit to the last result, after `warm` jobs that do not count; the last job's sums."""
+    if len({(*c, *k) for c, k in pairs}) < len(pairs):
+        raise ValueError("a job's sequences must differ: equal ones are computed once, see more_windows()")
     times = []
     for i in range(reps + warm):
         start = time.perf_counter()

@@ -2,7 +2,7 @@
 
 import re
 
-from bench_jobs import time_served
+from bench_jobs import more_windows, time_served
 from bench_plan import GEMM_FLOPS, WINDOW, matrices, token_flops
 from bench_streaming import PART, note_of
 from bench_tools import say
@@ -28,7 +28,7 @@ def measured(b, fmt, place, pairs, long):
         job = time_served(worker, pairs, b.clock.left(), reps=1, warm=0)
         found = {"job": job["seconds"], "sums": job["sums"]}
         if long > len(pairs):
-            many = [pairs[i % len(pairs)] for i in range(long)]
+            many = more_windows(pairs, long)
             found["long"] = time_served(worker, many, b.clock.left(), reps=1, warm=0)["seconds"]
         found["single"] = time_served(worker, pairs[:1], b.clock.left())["seconds"]
         found["memory"], found["note"] = worker.client.info()["models"][0]["weights_memory"], note_of(worker)

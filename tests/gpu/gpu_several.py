@@ -6,6 +6,7 @@ import re
 import time
 from contextlib import nullcontext
 
+from bench_jobs import more_windows
 from gpu_faults import EXIT_DEVICE, FALLING, SHIM, fault_env
 from gpu_programs import Refused, Served, bits, call, has_module, n_gpus, weight_bytes, wide_items
 from gpu_streaming import random_options, written
@@ -56,13 +57,13 @@ def served(c, model, variant, placement, disturb):
     last = ["--device", c.n_gpus - 1, "--placement", "resident"]
     busy = Served(c.p, model, *options, *last, limit_s=c.left(60)) if disturb else nullcontext()
     with busy, Served(c.p, model, *options, *ALL, "--placement", placement, limit_s=c.left(60)) as worker:
-        hog = busy.submit(pairs * 200) if disturb else None
+        hog = busy.submit(more_windows(pairs, 200 * len(pairs))) if disturb else None
         jobs, doomed = [], []
         for _ in range(12):
             some = rng.choices(range(len(pairs)), k=rng.randint(1, 2 * len(pairs)))
             jobs.append((some, worker.submit([pairs[i] for i in some])))
             if rng.random() < 0.4:
-                doomed.append(worker.submit(pairs * 5))
+                doomed.append(worker.submit(more_windows(pairs, 5 * len(pairs))))
             time.sleep(rng.uniform(0, 0.1))
             if doomed and rng.random() < 0.7:
                 worker.client.cancel(doomed.pop())

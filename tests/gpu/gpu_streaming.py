@@ -3,6 +3,7 @@
 import random
 import time
 
+from bench_jobs import more_windows
 from gpu_programs import Late, Refused, Served, bits, has_module, make_checkpoint, wide_items, weight_bytes
 
 # Real widths, more layers than the other parts need: shape, format, layers, vocabulary. llama-1b has a tied head.
@@ -48,7 +49,7 @@ def cancelled(c, model, variant):
         want = worker.result(worker.submit(pairs), len(pairs), c.left(60))
     with Served(c.p, model, *c.options(variant), "--placement", "streamed", limit_s=c.left(60)) as worker:
         for n in range(8):
-            doomed = worker.submit(pairs * 20)
+            doomed = worker.submit(more_windows(pairs, 20 * len(pairs)))
             time.sleep(rng.uniform(0, 0.3))
             worker.client.cancel(doomed)
             if worker.result(worker.submit(pairs), len(pairs), c.left(60)) != want:
