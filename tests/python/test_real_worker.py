@@ -161,6 +161,22 @@ def test_a_store_resumes(checkpoint: Path, tmp_path: Path) -> None:
     assert len(found.findall(log.read_text())) == 2
 
 
+def test_shared_beginnings_are_noted(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Choices of one question are computed once up to where they part, which the log says; other texts get no note."""
+    caplog.set_level("INFO")
+    model = CTWorkerLM(str(checkpoint))
+    for contexts, noted in (("the quick brown fox " * 12,), True), (("abcdefgh", "ijklmnop", "qrstuvwx", "yzabcdef"), False):
+        caplog.clear()
+        asked = [(contexts[i % len(contexts)], f" {i}") for i in range(4)]
+        model.loglikelihood(requests("loglikelihood", *asked), disable_tqdm=True)
+        found = re.search(r"(\d+) of (\d+) tokens were computed, ([\d.]+) times fewer", caplog.text)
+        assert (found is not None) == noted
+        if found is not None:
+            computed, n_tokens, fewer = int(found[1]), int(found[2]), float(found[3])
+            assert computed < n_tokens / 3 and abs(fewer - n_tokens / computed) < 0.06
+    model.close()
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_the_worker_ends_with_its_owner(checkpoint: Path, sign: signal.Signals) -> None:
     text = (

@@ -31,6 +31,7 @@ _HOLD_S = 30.0
 _HOLD_PAUSE_S = 5.0  # at most, before such a job is submitted again
 #: The worker cancels the jobs of a client that is silent for this long.
 _ORPHAN = {"policy": "cancel", "ttl_s": 120}
+_GAIN_NOTE = 1.05  # fewer tokens computed than asked, at least, for a note
 _FINAL = ("done", "failed", "canceled")
 
 
@@ -73,6 +74,7 @@ class Scorer:
         self._crashes: list[int] = []  # number of results at each crash
         self._busy_noted = 0.0
         self._cost_done = 0.0
+        self._asked = self._computed = 0  # tokens of finished jobs
         self._moved, self._last = time.monotonic(), (0.0, 0)  # time and value of the last progress
         self._cost_total = sum(len(item.tokens) for item in items) or 1
 
@@ -93,6 +95,11 @@ class Scorer:
         except BaseException:
             self._abandon(self._open_jobs())
             raise
+        if self._asked > _GAIN_NOTE * self._computed > 0:
+            log.info(
+                "%d of %d tokens were computed, %.1f times fewer: shared beginnings are computed once",
+                self._computed, self._asked, self._asked / self._computed,
+            )  # fmt: skip
 
     def _open_jobs(self) -> list[Job]:
         return [*([self._opening] if self._opening else []), *self._active]
@@ -118,6 +125,9 @@ class Scorer:
             elif job.state == "done" and not job.left:
                 self._active.remove(job)
                 self._cost_done += job.cost
+                progress = job.reply.get("progress") or {}
+                self._asked += progress.get("tokens", 0)
+                self._computed += progress.get("tokens_computed", 0)
                 self.client.release(job.id)
         if self._active or self._opening is None:
             self._report(self._active)
