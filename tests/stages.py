@@ -84,8 +84,8 @@ def sanitizer_stage(name, about, ctest_options, left_out, environment, targets=(
         *build_steps(name, targets),
         Step(["ctest", "--preset", name, "-j", JOBS, *ctest_options], "ctest", env),
         Step([*E2E, *(f"--ignore=tests/e2e/{x}.py" for x in left_out)], "pytest", env),
-        Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", "qwen3", "--one-config",
-              "--worker", worker], "lines", env),
+        *(Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", family, "--one-config",
+                "--worker", worker], "lines", env) for family in ("qwen3-", "qwen3_moe", "qwen3_next")),
         Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
               "1"], env=env),
     ], needs=("tiny",), quick=False, limit_s=1800)

@@ -269,6 +269,8 @@ static void delta_agrees(struct ctw_backend *be, bool chunks)
         struct buf whole = delta_run(&p, p.op.n_tok);
         delta_check(&p, &whole);
         for (size_t c = 0; c < CTW_COUNT(cuts); c++) {
+            if (SPARSE > 1 && (c + i) % 3 != 0)
+                continue;
             struct buf cut = delta_run(&p, cuts[c]);
             delta_same(&p, &whole, &cut);
             buf_close(&cut);

@@ -212,10 +212,12 @@ static void ssm_agrees(struct ctw_backend *be)
             ssm_open(be, dtypes[i % CTW_COUNT(dtypes)], &shapes[i / CTW_COUNT(dtypes)]);
         struct buf whole = ssm_run(&p, p.op.n_tok);
         for (int64_t k = 0; k < p.op.n_seqs; k++)
-            for (int64_t channel = 0; channel < p.op.n_head * p.op.head; channel++)
+            for (int64_t channel = 0; channel < p.op.n_head * p.op.head; channel += SPARSE)
                 ssm_check_row(&p, &whole, &p.seqs[k], channel);
         static const int64_t cuts[] = {1, 4, 13, 40, 63, 64, 65, 129};
         for (size_t c = 0; c < CTW_COUNT(cuts) && (c < 3 || cuts[c] < p.op.n_tok); c++) {
+            if (SPARSE > 1 && (c + i) % 4 != 0)
+                continue;
             struct buf cut = ssm_run(&p, cuts[c]);
             ssm_same(&p, &whole, &cut);
             buf_close(&cut);
