@@ -68,7 +68,7 @@ static bool key_is(const msgpack_object *key, const char *text)
            memcmp(key->via.str.ptr, text, key->via.str.size) == 0;
 }
 
-/* The value of the first such key; NULL: there is none. */
+/* The value of the first such key; NULL if no key matches. */
 static const msgpack_object *find_in(const msgpack_object_map *map, const char *key)
 {
     for (uint32_t i = 0; i < map->size; i++) {

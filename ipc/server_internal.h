@@ -224,7 +224,7 @@ void ctw_holder_take(struct ctw_server *s, struct ctw_holder *h, int room, size_
 void ctw_holder_give_back(struct ctw_server *s, struct ctw_holder *h, int room, size_t bytes);
 /* The most connections that one holder may have. */
 int ctw_holder_most_connections(const struct ctw_server *s);
-/* The holder of the most connections; NULL: there is none. */
+/* The holder of the most connections; NULL if nobody has a connection. */
 const struct ctw_holder *ctw_holder_of_most(const struct ctw_server *s);
 /* ---- calls.c ---- */
 

@@ -13,4 +13,23 @@ static inline const struct ctw_want *find(const struct ctw_config *c, const char
     return NULL;
 }
 
+/* A tensor that a config.json describes. k 0: a vector; n 0: no tensor has this name. */
+struct tensor_row {
+    const char *text, *name;
+    int64_t n, k;
+};
+
+static inline void expect_tensors(const struct tensor_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_want *w = find(&c, rows[i].name);
+        if ((w != NULL) != (rows[i].n != 0) ||
+            (w != NULL && (w->n != rows[i].n || w->k != rows[i].k)))
+            fail_msg("%s: %s is not as expected", rows[i].text, rows[i].name);
+        ctw_config_close(&c);
+    }
+}
+
 #endif

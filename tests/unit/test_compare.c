@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "compared_watch.h"
+#include "pass_watch.h"
 #include "tiny_model.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/open/devices.h"

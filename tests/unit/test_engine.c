@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "pass_watch.h"
 #include "tiny_model.h"
 #include "worker/engine/engine.h"
 
@@ -189,32 +190,6 @@ static void a_changed_file_is_noticed(void **state)
     }
     ctw_engine_close(e);
     tiny_write(dir, 1, -1);
-}
-
-struct watch {
-    int64_t calls, cancel_at, n_done;
-    int64_t last_done;
-};
-
-static bool cancel_late(void *arg)
-{
-    struct watch *w = arg;
-    return ++w->calls == w->cancel_at;
-}
-
-static void count_done(void *arg, int64_t first, int64_t n)
-{
-    struct watch *w = arg;
-    assert_int_equal(first, w->n_done);
-    w->n_done += n;
-}
-
-static void grows(void *arg, const struct ctw_progress *p)
-{
-    struct watch *w = arg;
-    assert_true(p->tok_done >= w->last_done);
-    assert_true(p->tok_done <= p->tok_total);
-    w->last_done = p->tok_done;
 }
 
 /* Cancelled at every moment in turn, the next run gives the bits of the first. */

@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 #include "compared_set.h"
-#include "compared_watch.h"
+#include "pass_watch.h"
 
 enum { DECODERS = 3, N_MATRICES = 5 };
 

@@ -27,10 +27,7 @@
 static void tensors(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *name;
-        int64_t n, k; /* k 0: a vector; n 0: there is no such tensor */
-    } rows[] = {
+    static const struct tensor_row rows[] = {
         {EXAONE4_5 ", \"text_config\": {\"model_type\": \"exaone4_5_text\"}}",
          "model.layers.31.post_feedforward_layernorm.weight", 4096, 0},
         {EXAONE4_5 ", \"text_config\": {\"model_type\": \"exaone4\"}}",
@@ -60,15 +57,7 @@ static void tensors(void **state)
          "model.layers.0.mlp.down_proj", 8192, 64},
         {COHERE ", \"first_k_dense_replace\": 1}", "model.layers.1.mlp.gate", 8, 8192},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        parse_ok(&c, rows[i].text);
-        const struct ctw_want *w = find(&c, rows[i].name);
-        if ((w != NULL) != (rows[i].n != 0) ||
-            (w != NULL && (w->n != rows[i].n || w->k != rows[i].k)))
-            fail_msg("%s: %s is not as expected", rows[i].text, rows[i].name);
-        ctw_config_close(&c);
-    }
+    expect_tensors(rows, CTW_COUNT(rows));
 }
 
 /* A layer's window, and whether it has RoPE. */

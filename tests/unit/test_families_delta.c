@@ -29,24 +29,6 @@
     ", \"num_hidden_layers\": 2, \"linear_attn_config\": {\"full_attn_layers\": [1], "             \
     "\"kda_layers\": [2], \"head_dim\": 64, \"num_heads\": 8, \"short_conv_kernel_size\": 3}"
 
-struct tensor_row {
-    const char *text, *name;
-    int64_t n, k; /* n 0: there is none */
-};
-
-static void check_tensors(const struct tensor_row *rows, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        struct ctw_config c;
-        parse_ok(&c, rows[i].text);
-        const struct ctw_want *w = find(&c, rows[i].name);
-        if ((w != NULL) != (rows[i].n != 0) ||
-            (w != NULL && (w->n != rows[i].n || w->k != rows[i].k)))
-            fail_msg("%s: %s is not as expected", rows[i].text, rows[i].name);
-        ctw_config_close(&c);
-    }
-}
-
 static void tensors(void **state)
 {
     (void)state;
@@ -74,7 +56,7 @@ static void tensors(void **state)
         {NEXT "}", "model.layers.0.mlp.experts.511.down_proj", 2048, 512},
         {NEXT ", \"mlp_only_layers\": [1]}", "model.layers.1.mlp.down_proj", 2048, 5632},
     };
-    check_tensors(rows, CTW_COUNT(rows));
+    expect_tensors(rows, CTW_COUNT(rows));
 }
 
 /* Of files that have q, k and v apart. */
@@ -118,7 +100,7 @@ static void tensors_apart(void **state)
         {OLMO ", \"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"]}",
          "model.layers.0.linear_attn.v_conv1d.weight", 5760, 4},
     };
-    check_tensors(rows, CTW_COUNT(rows));
+    expect_tensors(rows, CTW_COUNT(rows));
 }
 
 static void gates_and_heads(void **state)

@@ -98,10 +98,7 @@ static void families_have_their_defaults(void **state)
 static void tensors(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *name;
-        int64_t n, k; /* k 0: a vector; n 0: there is no such tensor */
-    } rows[] = {
+    static const struct tensor_row rows[] = {
         {BIGCODE "}", "transformer.h.0.attn.c_attn", 768 + 2 * 64, 768},
         {BIGCODE "}", "transformer.h.11.mlp.c_fc.bias", 3072, 0},
         {BIGCODE "}", "transformer.wpe", 1024, 768},
@@ -149,14 +146,7 @@ static void tensors(void **state)
         {LFM2 ", \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"conv\"]}",
          "model.layers.1.conv.out_proj", 2560, 2560},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        parse_ok(&c, rows[i].text);
-        const struct ctw_want *w = find(&c, rows[i].name);
-        assert_true((w != NULL) == (rows[i].n != 0));
-        assert_true(w == NULL || (w->n == rows[i].n && w->k == rows[i].k));
-        ctw_config_close(&c);
-    }
+    expect_tensors(rows, CTW_COUNT(rows));
 }
 
 static void factors(void **state)

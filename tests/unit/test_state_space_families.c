@@ -26,10 +26,7 @@
 static void tensors(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *name;
-        int64_t n, k; /* k 0: a vector; n 0: there is no such tensor */
-    } rows[] = {
+    static const struct tensor_row rows[] = {
         {LFM2_MOE "}", "model.layers.1.feed_forward.w1", 7168, 2048},
         {LFM2_MOE "}", "model.layers.2.feed_forward.experts.31.w2", 2048, 1792},
         {LFM2_MOE "}", "model.layers.2.feed_forward.expert_bias", 32, 0},
@@ -79,14 +76,7 @@ static void tensors(void **state)
          ", \"num_hidden_layers\": 2, \"layers_block_type\": [\"linear_attention\", \"hybrid\"]}",
          "model.layers.1.shared_transformer.feed_forward.down_proj", 2560, 10240},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct ctw_config c;
-        parse_ok(&c, rows[i].text);
-        const struct ctw_want *w = find(&c, rows[i].name);
-        assert_true((w != NULL) == (rows[i].n != 0));
-        assert_true(w == NULL || (w->n == rows[i].n && w->k == rows[i].k));
-        ctw_config_close(&c);
-    }
+    expect_tensors(rows, CTW_COUNT(rows));
 }
 
 static void refusals(void **state)

@@ -26,7 +26,7 @@ static void give_back(struct ctw_stages *s, struct ctw_stage *stage)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Takes a stage that has been used, or one that has not. NULL: there is none. */
+/* Takes a stage that has been used, or one that has not. NULL if no stage is free. */
 static struct ctw_stage *take_any(struct ctw_stages *s, bool is_used)
 {
     struct ctw_stage *found = NULL;

@@ -59,7 +59,7 @@ struct ctw_visit *ctw_visits_newest(const struct ctw_visits *q);
 /* The oldest visit that is in use or ahead. */
 struct ctw_visit *ctw_visits_ahead(const struct ctw_visits *q);
 /* The first unit from `unit` on, in the order of passes, that is not in memory permanently and, if
- * `unread`, is not being read either. -1: there is none. */
+ * `unread`, is not being read either. -1 if every unit is. */
 int ctw_visits_missing(const struct ctw_visits *q, int unit, bool unread);
 /* Adds a visit of the unit. False: the ring has no room yet. */
 bool ctw_visits_add(struct ctw_visits *q, int unit);

@@ -283,7 +283,7 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
 
 /* ---- a file beside config.json ---- */
 
-/* The object in one file; *q NULL: there is none. */
+/* The object in one file; *q is NULL if the file has no such object. */
 static enum ctw_status read_file(struct ctw_json **doc, const struct ctw_json_node **q,
                                  const char *dir, const char *file, const char *key,
                                  struct ctw_err *err)

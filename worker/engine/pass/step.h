@@ -52,7 +52,7 @@ static inline int64_t ctw_step_inputs(const struct ctw_step *s, int product)
     return s->layer->matrix[ctw_step_product_of(s, product)->shard[0].matrix].weight.k;
 }
 
-/* A vector, and its address; NULL: there is none. */
+/* A vector, and its address; NULL if the branch has no such vector. */
 static inline const struct ctw_tensor *ctw_step_vector(const struct ctw_step *s, int role)
 {
     return s->layer->vector[ctw_vector_at(s->index, role)];

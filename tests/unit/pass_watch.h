@@ -1,7 +1,7 @@
-/* Hooks of a comparison that cancel late, count what is done and touch a file. Include it after
+/* Hooks of passes that cancel late, count what is done and touch a file. Include this file after
  * cmocka.h. */
-#ifndef CTW_TESTS_COMPARED_WATCH_H
-#define CTW_TESTS_COMPARED_WATCH_H
+#ifndef CTW_TESTS_PASS_WATCH_H
+#define CTW_TESTS_PASS_WATCH_H
 
 #include <fcntl.h>
 #include <sys/stat.h>
