@@ -173,7 +173,7 @@ def stages(all_architectures=False):
         sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers|store_faults)$"],
                         NOT_OURS + ONE_THREAD, {
             "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"},
-            targets=("ctworker", "fake_worker", "ctw_fake_device", "unit_tests", "service_tests", "invariance")),
+            targets=("ctworker", "client", "fake_worker", "ctw_fake_device", "unit_tests", "service_tests", "invariance")),
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], NOT_OURS, {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),
