@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
+from real_worker import DEEP, PAIRS, REFERENCE, WORKER, Checkpoints, environment, random_pairs, run
 from worker_cases import timed
 
 MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_channel", {}), "deep": DEEP,
@@ -26,8 +26,13 @@ def score(name, *options, pairs=MANY, **gpu):
                text="".join(line + "\n" for line in lines), **gpu)
 
 
+def on_cpu(name, *options, pairs=MANY):
+    """The lines that `score` prints on the CPU."""
+    return score(name, "--backend", "cpu", *options, pairs=pairs, program=REFERENCE).stdout
+
+
 def expected(name, pairs):
-    lines = score(name, "--backend", "cpu", pairs=pairs).stdout.splitlines()
+    lines = on_cpu(name, pairs=pairs).splitlines()
     return {r["id"]: [w.f32(x) for x in r["logprobs"]] for r in map(json.loads, lines)}
 
 
@@ -44,7 +49,7 @@ class SeveralDevices(unittest.TestCase):
         self.assertEqual(got, expected(name, pairs))
 
     def test_score(self):
-        want = score("int4", "--backend", "cpu").stdout
+        want = on_cpu("int4")
         for devices, count in (("0,1", 2), ("all", 3), ("1-3", 8), ("all", 1)):
             done = score("int4", "--devices", devices, "--pass-tokens", 90, count=count, op_us=100)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
@@ -57,7 +62,7 @@ class SeveralDevices(unittest.TestCase):
     def test_states(self):
         """Layers that carry a state, which a sequence's device has to itself."""
         for name in ("delta", "mamba"):
-            want = score(name, "--backend", "cpu").stdout
+            want = on_cpu(name)
             for options in (("--devices", "0,1", "--pass-tokens", 90, "--chunk-tokens", 11),
                             ("--devices", "all", "--placement", "sharded", "--pass-tokens", 90)):
                 done = score(name, *options, count=3, op_us=100)
@@ -65,8 +70,8 @@ class SeveralDevices(unittest.TestCase):
 
     def test_quantised_activations(self):
         for name in ("int8", "mamba"):
-            want = score(name, "--backend", "cpu", "--activations", "checkpoint").stdout
-            self.assertNotEqual(want, score(name, "--backend", "cpu").stdout)
+            want = on_cpu(name, "--activations", "checkpoint")
+            self.assertNotEqual(want, on_cpu(name))
             done = score(name, "--devices", "all", "--activations", "checkpoint", "--chunk-tokens", 50, count=2)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
 
@@ -78,7 +83,7 @@ class SeveralDevices(unittest.TestCase):
             m = json.loads(a.command("info", "--json").stdout)["models"][0]
         self.assertLess(m["weights_memory"], 0.52 * size, note)
         pairs = MANY[:w.repeats(len(MANY))]
-        want = score("many", "--backend", "cpu", pairs=pairs).stdout
+        want = on_cpu("many", pairs=pairs)
         options = ("--devices", "0,1", "--placement", "sharded", "--pass-tokens", 64, "--memory-limit", "2MiB")
         done = score("many", *options, pairs=pairs, memory=int(0.52 * size) + (2 << 20))
         self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
@@ -93,7 +98,7 @@ class SeveralDevices(unittest.TestCase):
             self.assertIn(part, done.stderr)
 
     def test_uuids(self):
-        want = score("int4", "--backend", "cpu").stdout
+        want = on_cpu("int4")
         for devices in ("GPU-00000002,0", "GPU-00000001", "1,GPU-00000000-0000", "GPU-00000003-0000-0000"):
             done = score("int4", "--devices", devices, count=4)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)

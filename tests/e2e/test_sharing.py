@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import DEEP, N_IDS, WORKER, Checkpoints, environment, run
+from real_worker import DEEP, N_IDS, REFERENCE, WORKER, Checkpoints, environment, run
 from worker_cases import timed, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -53,7 +53,7 @@ def gain(done):
 
 
 def expected(name, pairs):
-    lines = score(name, "--backend", "cpu", "--no-share", pairs=pairs).stdout.splitlines()
+    lines = score(name, "--backend", "cpu", "--no-share", pairs=pairs, program=REFERENCE).stdout.splitlines()
     return {r["id"]: [w.f32(x) for x in r["logprobs"]] for r in map(json.loads, lines)}
 
 
@@ -68,7 +68,7 @@ def results(client, job):
 class Scores(unittest.TestCase):
     def test_the_same_bits(self):
         for name in ("int4", "hybrid"):
-            want = score(name, "--backend", "cpu", "--no-share")
+            want = score(name, "--backend", "cpu", "--no-share", program=REFERENCE)
             self.assertEqual((want.returncode, gain(want)), (0, 1), want.stderr)
             for least, *options in ((6, "--backend", "cpu"), (6, "--backend", "cuda"),
                                     (2, "--backend", "cuda", "--pass-tokens", 300, "--chunk-tokens", 40),
@@ -81,8 +81,8 @@ class Scores(unittest.TestCase):
     def test_little_memory(self):
         """Less is shared, or passes are smaller, rather than that a set does not fit which fits without sharing."""
         for name in ("int4", "hybrid"):
-            want, fits = score(name, "--backend", "cpu", "--no-share").stdout, 0
-            for kib in range(400, 6000, 400):
+            want, fits = score(name, "--backend", "cpu", "--no-share", program=REFERENCE).stdout, 0
+            for kib in range(400, 6000, 5600 // w.repeats(14)):
                 options = ("--backend", "cpu", "--memory-limit", f"{kib}KiB", "--max-length", 256)
                 whole = score(name, *options, "--no-share")
                 done = score(name, *options)

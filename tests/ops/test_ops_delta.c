@@ -4,12 +4,11 @@
 static void results_agree_however_sequences_are_cut(void **state)
 {
     (void)state;
-    for (int i = 0; any_variant(i) != NULL; i++)
-        for (int threads = 1; threads <= 2; threads++) {
-            struct ctw_backend *be = backend(any_variant(i), threads);
-            delta_agrees(be, false);
-            ctw_backend_close(be);
-        }
+    for (int i = 0; any_variant(i) != NULL; i++) {
+        struct ctw_backend *be = backend(any_variant(i), 1 + i % 3);
+        delta_agrees(be, false);
+        ctw_backend_close(be);
+    }
 }
 
 static void shapes_out_of_range_are_refused(void **state)
