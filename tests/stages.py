@@ -51,6 +51,7 @@ NO_THREADS = {
     "test_files.py": "sums and bytes of files; unit/test_identity.c, unit/test_map_guard.c and test_streaming.py have the threads",
     "test_layer_scalar.py": "numbers",
     "test_planning.py": "plans, which have one thread",
+    "test_streaming.py::Scores": "bits with every limit; the file's other classes and unit/test_streamed.c have the threads",
     "test_sharing.py::Scores": "bits and amounts of memory, by the same threads as the file's jobs",
 }
 

@@ -7,8 +7,8 @@
  *
  * which leaves out the product that finishes queries, keys and values.
  *
- * test_gemm rates | head | tune: instead of the checks, the rates (a minute); those of the LM head (20 s);
- * those of other tile orders.
+ * test_gemm rates | head | tune: instead of the checks, the rates (a minute); those of the LM head
+ * (20 s); those of other tile orders.
  */
 #include <math.h>
 #include <stdarg.h>
