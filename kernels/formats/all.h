@@ -13,6 +13,7 @@
 #include "kernels/formats/dense/decode.h"
 #include "kernels/formats/dense_transposed/decode.h"
 #include "kernels/formats/float_quantized/decode.h"
+#include "kernels/formats/ggml/decode.h"
 #include "kernels/formats/gptq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
 #include "kernels/formats/modelopt_awq/decode.h"

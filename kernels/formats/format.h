@@ -56,9 +56,13 @@ const struct ctw_part_names *ctw_part_names_find(const char *method);
 /* The method after *last, or the first (last NULL); NULL: no more. */
 const struct ctw_part_names *ctw_part_names_next(const struct ctw_part_names *last);
 
+struct ctw_block_type; /* kernels/formats/ggml/ggml_types.h */
+
 /* One tensor of a weight, as found in the file; n_dims -1: absent. */
 struct ctw_part {
     enum ctw_dtype dtype;
+    const struct ctw_block_type *block; /* NULL: plain values of dtype. Else dtype is U8, and shape
+                                           counts values. */
     const char *name; /* as stored, for messages; NULL: as the method's codes say */
     bool transposed;  /* VALUES: the module (a Conv1D) stores [k, n]. No file says so; the caller
                          sets it. */
@@ -112,6 +116,7 @@ struct ctw_weight {
     bool zero_packed;     /* zero points are packed along rows (int32), else one int8 each */
     bool zero_less_one;   /* zero points are stored less 1: GPTQ, version 1 */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
+    uint32_t block;       /* of format ggml: enum ctw_block_id, the type of its blocks */
     struct ctw_part part[CTW_N_PARTS];
 };
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/formats/format.h"
+#include "kernels/formats/ggml/ggml_types.h"
 
 #define ROW(name) [CTW_FORMAT_##name] = &ctw_format_##name,
 const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] = NULL};
@@ -64,6 +65,8 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_ZERO_POINT] = "qzeros"},
      .values = "weight",
      .needs_config = true},
+    /* A file of GGUF has no other tensors than the values. */
+    {.method = "gguf", .formats = DENSE | FORMAT(ggml), .values = "weight"},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)
@@ -96,7 +99,8 @@ const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes)
         snprintf(buf, bytes, "absent");
         return buf;
     }
-    size_t at = (size_t)snprintf(buf, bytes, "%s [", ctw_dtype_name(part->dtype));
+    const char *type = part->block != NULL ? part->block->name : ctw_dtype_name(part->dtype);
+    size_t at = (size_t)snprintf(buf, bytes, "%s [", type);
     for (int i = 0; i < part->n_dims && at < bytes; i++)
         at +=
             (size_t)snprintf(buf + at, bytes - at, "%s%" PRId64, i > 0 ? ", " : "", part->shape[i]);

@@ -17,7 +17,8 @@ enum { MAX_NAME = 512 };
 
 struct ctw_part ctw_tensor_part(const struct ctw_tensor *t)
 {
-    struct ctw_part part = {.dtype = t->dtype, .n_dims = t->n_dims, .bytes = t->bytes};
+    struct ctw_part part = {
+        .dtype = t->dtype, .block = t->block, .n_dims = t->n_dims, .bytes = t->bytes};
     memcpy(part.shape, t->shape, sizeof(part.shape));
     return part;
 }

@@ -31,7 +31,8 @@ struct ctw_tensor {
      */
     const char *unusable;
     enum ctw_dtype dtype;
-    int n_dims; /* 0..CTW_MAX_DIMS */
+    const struct ctw_block_type *block; /* as in struct ctw_part */
+    int n_dims;                         /* 0..CTW_MAX_DIMS */
     int64_t shape[CTW_MAX_DIMS];
     int file;        /* index for ctw_container_file() */
     uint64_t offset; /* of the first byte in the file; not necessarily aligned */
