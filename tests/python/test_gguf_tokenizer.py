@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ctworker.base import gguf
 from ctworker.base.errors import ArgumentError
-from ctworker.text import gguf, gguf_tokenizer
+from ctworker.text import gguf_tokenizer
 from ctworker.text.tokenizer import TextTokenizer
 
 GOLDEN = json.loads((Path(__file__).parent / "data/gguf_tokens.json").read_text())
@@ -115,7 +116,7 @@ def test_a_file_and_a_folder(tmp_path):
         assert tokenizer.model_max_length == 512
         assert TextTokenizer(place, name="m", add_bos_token=False).encode("Hello")[0] != bos
     (tmp_path / "other.gguf").write_bytes(path.read_bytes())
-    with pytest.raises(ArgumentError, match=r"has 2 GGUF models \(model, other.gguf\): name the file"):
+    with pytest.raises(ArgumentError, match=r"has 3 GGUF files of several models \(model-00001-of-00002.gguf, .*name the file"):
         TextTokenizer(tmp_path, name="m")
 
 
@@ -188,11 +189,13 @@ def test_nesting_ends(tmp_path):
         gguf.read(path)
 
 
-def test_another_tokenizer_must_agree():
+def test_another_tokenizer_must_agree(tmp_path):
     keys = byte_keys()
+    (tmp_path / "m.gguf").write_bytes(file_of(keys))
     tokens = keys["tokenizer.ggml.tokens"]
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    gguf_tokenizer.check(Path("x.gguf"), keys, vocabulary, "ORIGINAL")
+    gguf_tokenizer.check(tmp_path, vocabulary, "ORIGINAL")
     vocabulary[tokens[5]], vocabulary[tokens[6]] = 6, 5
+    gguf_tokenizer.check(tmp_path / "nothing", vocabulary, "ORIGINAL")
     with pytest.raises(ArgumentError, match=r"tokenizer.ggml.tokens has .* as token 5, but the tokenizer of ORIGINAL has"):
-        gguf_tokenizer.check(Path("x.gguf"), keys, vocabulary, "ORIGINAL")
+        gguf_tokenizer.check(tmp_path / "m.gguf", vocabulary, "ORIGINAL")

@@ -11,8 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
+from ..base import gguf
 from ..base.errors import ArgumentError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of tokens
@@ -235,15 +245,19 @@ def build(path: Path, keys: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
     return tokenizer, config
 
 
-def check(path: Path, keys: dict[str, Any], vocabulary: dict[str, int], name: str) -> None:
-    """Raises an ArgumentError if another tokenizer gives tokens other ids than the file does."""
-    stored = keys.get("tokenizer.ggml.tokens")
-    types = keys.get("tokenizer.ggml.token_type")
+def check(place: Path, vocabulary: dict[str, int], name: str) -> None:
+    """Raises an ArgumentError if a tokenizer of that name gives tokens other ids than the GGUF file at a place does; the place
+    may have none."""
+    path = gguf.find(place)
+    if path is None:
+        return
+    keys = gguf.read(path)
+    stored, types = keys.get("tokenizer.ggml.tokens"), keys.get("tokenizer.ggml.token_type")
     if not isinstance(stored, list) or not isinstance(types, list):
         return
     texts = {i: token for token, i in vocabulary.items()}
     for i, (token, kind) in enumerate(zip(stored, types, strict=False)):
-        if kind == _NORMAL and i in texts and texts[i] != token:
+        if kind == _NORMAL and texts.get(i, token) != token:
             raise ArgumentError(
                 f"{path}: tokenizer.ggml.tokens has {token!r} as token {i}, but the tokenizer of {name} has {texts[i]!r}: pass "
                 "the tokenizer of the model that the file was made from, or leave tokenizer= out"

@@ -16,9 +16,10 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, processors
 
+from ..base import gguf
 from ..base.errors import ArgumentError
 from ..base.json_file import read_object
-from . import gguf, gguf_tokenizer, special_tokens, tokenizer_errors, tokenizer_json
+from . import gguf_tokenizer, special_tokens, tokenizer_errors, tokenizer_json
 from . import tokenizer_classes as classes
 from .special_tokens import SpecialTokens
 

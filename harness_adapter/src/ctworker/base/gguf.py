@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import ArgumentError
+from .errors import ArgumentError
 
 _MAGIC = b"GGUF"
 _STRING, _ARRAY = 8, 9
@@ -20,7 +20,7 @@ _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 #: Arrays in arrays; no file has more.
 _DEPTH = 4
 #: A part of a model in several files; the first has the metadata.
-_PART = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf")
+_PART = re.compile(r"(.+)-\d{5}(-of-\d{5}\.gguf)")
 
 
 class _Broken(Exception):
@@ -104,15 +104,32 @@ def read(path: Path) -> dict[str, Any]:
         raise ArgumentError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
+def _model(name: str) -> str:
+    """What the files of one model share: the name without the part's number."""
+    part = _PART.fullmatch(name)
+    return part[1] + part[2] if part else name
+
+
+def is_part(file: Path, name: str) -> bool:
+    """Whether a file of that name, beside `file`, has a part of the same model."""
+    return _model(name) == _model(file.name)
+
+
+def parts_pattern(name: str) -> str:
+    """A glob pattern for the files of the model that a file has, or has a part of."""
+    part = _PART.fullmatch(name)
+    return f"{part[1]}-?????{part[2]}" if part else name
+
+
 def find(place: Path) -> Path | None:
     """The file whose metadata describes the model at a place: the file itself, or the only GGUF model of a folder; None:
     there is none. Raises an ArgumentError for several models."""
     if place.is_file():
         return place if place.suffix == ".gguf" else None
     files = sorted(place.glob("*.gguf")) if place.is_dir() else []
-    models = {found[1] if (found := _PART.fullmatch(file.name)) else file.name for file in files}
-    if len(models) > 1:
+    if len({_model(file.name) for file in files}) > 1:
         raise ArgumentError(
-            f"{place}: has {len(models)} GGUF models ({', '.join(sorted(models)[:4])}): name the file of one of them"
+            f"{place}: has {len(files)} GGUF files of several models ({', '.join(file.name for file in files[:4])}, ...): name the "
+            "file of one of them"
         )
     return files[0] if files else None
