@@ -115,6 +115,11 @@ def is_part(file: Path, name: str) -> bool:
     return _model(name) == _model(file.name)
 
 
+def parts(file: Path) -> list[Path]:
+    """The files of the model that a file has, or has a part of."""
+    return sorted(path for path in file.parent.glob("*.gguf") if is_part(file, path.name))
+
+
 def parts_pattern(name: str) -> str:
     """A glob pattern for the files of the model that a file has, or has a part of."""
     part = _PART.fullmatch(name)
