@@ -11,6 +11,7 @@
 
 #include "kernels/formats/awq/decode.h"
 #include "kernels/formats/dense/decode.h"
+#include "kernels/formats/dense_paired/decode.h"
 #include "kernels/formats/dense_transposed/decode.h"
 #include "kernels/formats/float_quantized/decode.h"
 #include "kernels/formats/ggml/decode.h"

@@ -66,6 +66,8 @@ struct ctw_part {
     const char *name; /* as stored, for messages; NULL: as the method's codes say */
     bool transposed;  /* VALUES: the module (a Conv1D) stores [k, n]. No file says so; the caller
                          sets it. */
+    int64_t paired;   /* VALUES: heads of this many rows are stored in the order of RoPE's pairs
+                         (ctw_stored_row()); 0: rows are in order */
     int n_dims;
     int64_t shape[CTW_MAX_DIMS];
     size_t bytes;
@@ -115,10 +117,21 @@ struct ctw_weight {
     bool indexed;         /* column c's group is GROUP_INDEX[c] (int32), else c / group_size */
     bool zero_packed;     /* zero points are packed along rows (int32), else one int8 each */
     bool zero_less_one;   /* zero points are stored less 1: GPTQ, version 1 */
+    int64_t paired;       /* as in struct ctw_part */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
     uint32_t block;       /* of format ggml: enum ctw_block_id, the type of its blocks */
     struct ctw_part part[CTW_N_PARTS];
 };
+
+/* The stored row that is this row of the matrix. GGUF files of some families store the rows of each
+ * head of queries and keys so that the two halves that RoPE rotates together are adjacent. */
+CTW_HD int64_t ctw_stored_row(const struct ctw_weight *w, int64_t row)
+{
+    if (w->paired == 0)
+        return row;
+    int64_t i = row % w->paired, half = w->paired / 2;
+    return row - i + 2 * (i % half) + i / half;
+}
 
 struct ctw_weight_data {
     const void *part[CTW_N_PARTS]; /* NULL: absent. May be unaligned for its dtype. */
@@ -183,6 +196,8 @@ enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_
 const char *ctw_part_name(const struct ctw_part_names *names,
                           const struct ctw_part part[CTW_N_PARTS], enum ctw_part_kind kind);
 
+/* "BF16", "Q4_K": the type of the stored values. */
+const char *ctw_part_type(const struct ctw_part *part);
 /*
  * Writes "BF16 [64, 128]" (or "absent") to buf and returns buf. For messages.
  */
@@ -198,7 +213,8 @@ void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data 
 /* Are the values themselves stored, and not codes for them? */
 static inline bool ctw_weight_is_dense(const struct ctw_weight *w)
 {
-    return w->format->id == CTW_FORMAT_dense || w->format->id == CTW_FORMAT_dense_transposed;
+    return w->format->id == CTW_FORMAT_dense || w->format->id == CTW_FORMAT_dense_transposed ||
+           w->format->id == CTW_FORMAT_dense_paired;
 }
 
 /* n rows of a dense weight, as a weight; its values begin with the first of them. */

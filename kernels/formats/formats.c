@@ -66,7 +66,7 @@ static const struct ctw_part_names methods[] = {
      .values = "weight",
      .needs_config = true},
     /* A file of GGUF has no other tensors than the values. */
-    {.method = "gguf", .formats = DENSE | FORMAT(ggml), .values = "weight"},
+    {.method = "ggml", .formats = DENSE | FORMAT(dense_paired) | FORMAT(ggml), .values = "weight"},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)
@@ -93,14 +93,18 @@ const char *ctw_part_name(const struct ctw_part_names *names,
     return kind == CTW_PART_VALUES && (!packed || name == NULL) ? names->values : name;
 }
 
+const char *ctw_part_type(const struct ctw_part *part)
+{
+    return part->block != NULL ? part->block->name : ctw_dtype_name(part->dtype);
+}
+
 const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes)
 {
     if (part->n_dims < 0) {
         snprintf(buf, bytes, "absent");
         return buf;
     }
-    const char *type = part->block != NULL ? part->block->name : ctw_dtype_name(part->dtype);
-    size_t at = (size_t)snprintf(buf, bytes, "%s [", type);
+    size_t at = (size_t)snprintf(buf, bytes, "%s [", ctw_part_type(part));
     for (int i = 0; i < part->n_dims && at < bytes; i++)
         at +=
             (size_t)snprintf(buf + at, bytes - at, "%s%" PRId64, i > 0 ? ", " : "", part->shape[i]);

@@ -9,6 +9,7 @@
 #define CTW_FORMATS(X)                                                                             \
     X(dense)                                                                                       \
     X(dense_transposed)                                                                            \
+    X(dense_paired)                                                                                \
     X(pack_quantized)                                                                              \
     X(modelopt_awq)                                                                                \
     X(nvfp4)                                                                                       \

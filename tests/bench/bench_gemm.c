@@ -101,7 +101,7 @@ static void add_blocks(struct weight *t, const struct ctw_block_type *type)
     uint64_t bytes;
     if (!ctw_block_bytes(type, (uint64_t)(t->w.n * t->w.k), &bytes))
         exit(2);
-    t->w.names = ctw_part_names_find("gguf");
+    t->w.names = ctw_part_names_find("ggml");
     add_part(t, CTW_PART_VALUES, CTW_U8, (int64_t)bytes, 0);
     struct ctw_part *part = &t->w.part[CTW_PART_VALUES];
     *part = (struct ctw_part){.dtype = CTW_U8, .block = type, .n_dims = 2, .bytes = part->bytes};

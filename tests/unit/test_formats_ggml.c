@@ -23,7 +23,7 @@ enum { ROWS = 5, COLUMNS = 512 };
 static void start_ggml(struct made *m, uint32_t id, int64_t n, int64_t k)
 {
     start(m, n, k, (struct ctw_quant_args){.present = false});
-    m->w.names = ctw_part_names_find("gguf");
+    m->w.names = ctw_part_names_find("ggml");
     const struct ctw_block_type *type = ctw_block_type_find(id);
     uint64_t bytes;
     assert_non_null(type);

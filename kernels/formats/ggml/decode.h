@@ -14,8 +14,9 @@
 CTW_HD void ctw_ggml_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
                             int64_t row, int64_t col0, int64_t n_col, float *dst)
 {
-    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + row * (int64_t)w->row_bytes;
+    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES];
     float last[CTW_BLOCK_MAX]; /* a block that the span ends in */
+    src += ctw_stored_row(w, row) * (int64_t)w->row_bytes;
     switch (w->block) {
 /* A span begins with a block, as CTW_DECODE_ALIGN is a multiple of every block. */
 #define CASE(name, id, elements, bytes, bits, group)                                               \

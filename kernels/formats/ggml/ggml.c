@@ -38,6 +38,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     w->row_bytes = (size_t)row_bytes;
     w->indexed = w->zero_packed = w->whole_codes = w->zero_less_one = false;
     w->block = block->id;
+    w->paired = values->paired;
     return CTW_OK;
 }
 
