@@ -11,6 +11,10 @@ void ctw_inspect_describe(const struct ctw_weight *w, char *buf, size_t bytes)
         snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
         return;
     }
+    if (w->part[CTW_PART_VALUES].block != NULL) {
+        snprintf(buf, bytes, "%s", ctw_part_type(&w->part[CTW_PART_VALUES]));
+        return;
+    }
     if (w->scale_stride == 0)
         snprintf(group, sizeof(group), ", one scale");
     else if (w->group_rows > 1)

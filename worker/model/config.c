@@ -239,6 +239,8 @@ static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
         return st;
     c->quantised = find_quantised(c);
     st = ctw_quant_config_read(&c->quant, c->quantised, err);
+    if (st == CTW_OK && c->files != NULL && ctw_container_method(c->files) != NULL)
+        c->quant.names = ctw_part_names_find(ctw_container_method(c->files));
     if (st == CTW_OK)
         st = check_base_keys(c, root, err);
     if (st == CTW_OK && c->text != root)

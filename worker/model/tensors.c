@@ -17,8 +17,11 @@ enum { MAX_NAME = 512 };
 
 struct ctw_part ctw_tensor_part(const struct ctw_tensor *t)
 {
-    struct ctw_part part = {
-        .dtype = t->dtype, .block = t->block, .n_dims = t->n_dims, .bytes = t->bytes};
+    struct ctw_part part = {.dtype = t->dtype,
+                            .block = t->block,
+                            .paired = t->paired,
+                            .n_dims = t->n_dims,
+                            .bytes = t->bytes};
     memcpy(part.shape, t->shape, sizeof(part.shape));
     return part;
 }
@@ -341,7 +344,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         return st;
     if (args.actorder_group)
         count_lacking(&finder->index, m, CTW_PART_GROUP_INDEX);
-    if (!args.symmetric)
+    if (args.present && !args.symmetric)
         count_lacking(&finder->zero_points, m, CTW_PART_ZERO_POINT);
     return st;
 }
