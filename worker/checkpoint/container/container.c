@@ -123,7 +123,7 @@ void ctw_container_close(struct ctw_container *c)
 
 const struct ctw_metadata *ctw_container_metadata(const struct ctw_container *c)
 {
-    return c->files[0].records.metadata.n_items > 0 ? &c->files[0].records.metadata : NULL;
+    return c->method != NULL ? &c->files[0].records.metadata : NULL;
 }
 
 const char *ctw_container_method(const struct ctw_container *c)

@@ -43,6 +43,7 @@ struct ctw_gguf_arch {
                                            place; up to NULL */
     const struct ctw_gguf_key *keys;    /* the same of keys */
     const char *fixed;                  /* members that no key holds, as JSON: "\"a\":true" */
+    const char *yarn;  /* the same of a rope_scaling of type yarn */
     void (*more)(struct ctw_gguf_keys *k); /* writes members that depend on more than a key */
     bool norms_plus_one; /* 1 was added to the weights of all norms ("*norm.weight") */
     bool partial_rope;   /* a part of each head may be rotated: partial_rotary_factor */
@@ -50,7 +51,8 @@ struct ctw_gguf_arch {
 };
 
 /* Tables of archs_*.c, each up to a row without a name. */
-extern const struct ctw_gguf_arch ctw_gguf_archs_llama[];
+extern const struct ctw_gguf_arch ctw_gguf_archs_llama[], ctw_gguf_archs_qwen[],
+    ctw_gguf_archs_gemma[], ctw_gguf_archs_more[];
 
 /* Names that all architectures share, in layers and outside them. */
 extern const struct ctw_gguf_name ctw_gguf_layer_names[], ctw_gguf_top_names[];

@@ -57,6 +57,15 @@ static const struct ctw_gguf_key mixtral_keys[] = {
     {NULL, NULL, false},
 };
 
+/* GraniteModel. */
+static const struct ctw_gguf_key granite_keys[] = {
+    {"attention_multiplier", "attention.scale", true},
+    {"embedding_multiplier", "embedding_scale", true},
+    {"residual_multiplier", "residual_scale", true},
+    {"logits_scaling", "logit_scale", true},
+    {NULL, NULL, false},
+};
+
 static void write_biases(struct ctw_gguf_keys *k)
 {
     ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_output.bias"));
@@ -77,5 +86,17 @@ const struct ctw_gguf_arch ctw_gguf_archs_llama[] = {
      .class_name = "LlamaForCausalLM",
      .layers = llama_layers,
      .more = write_biases},
+    {.name = "granite",
+     .model_type = "granite",
+     .class_name = "GraniteForCausalLM",
+     .layers = llama_layers,
+     .keys = granite_keys,
+     .more = write_biases},
+    /* SmolLM3Model: llama.cpp's smollm3.cpp leaves out RoPE in every fourth layer. */
+    {.name = "smollm3",
+     .model_type = "smollm3",
+     .class_name = "SmolLM3ForCausalLM",
+     .layers = llama_layers,
+     .fixed = "\"no_rope_layer_interval\":4"},
     {0},
 };

@@ -6,7 +6,8 @@
 #include "worker/checkpoint/gguf/config_writer.h"
 #include "worker/checkpoint/gguf/tensor_names.h"
 
-static const struct ctw_gguf_arch *const tables[] = {ctw_gguf_archs_llama};
+static const struct ctw_gguf_arch *const tables[] = {ctw_gguf_archs_llama, ctw_gguf_archs_qwen,
+                                                   ctw_gguf_archs_gemma, ctw_gguf_archs_more};
 
 static bool is_for(const struct ctw_gguf_arch *arch, const struct ctw_metadata *m, const char *name)
 {

@@ -72,6 +72,8 @@ static void write_scaled(struct ctw_gguf_keys *k, const char *type)
     ctw_json_write_key_string(&k->writer, "rope_type", type);
     for (size_t i = 0; i < (yarn ? CTW_COUNT(members) : 1); i++)
         ctw_gguf_write(k, members[i].name, members[i].stored, members[i].needed);
+    if (yarn && k->arch->yarn != NULL)
+        ctw_json_write_source(&k->writer, k->arch->yarn, strlen(k->arch->yarn));
     ctw_json_write_close(&k->writer, '}');
     if (ctw_gguf_number(k, "rope.scaling.attn_factor", 1) != 1)
         ctw_gguf_refuse(k, "rope.scaling.attn_factor",
