@@ -34,6 +34,21 @@ class Gguf(unittest.TestCase):
                 self.assertEqual(ours.returncode, 0, ours.stderr)
                 self.assertEqual(ours.stdout, theirs.stdout)
 
+    def test_the_original_configuration(self):
+        """It replaces the metadata's keys, and must agree with them."""
+        file, folder = gguf_writer.write("gemma2", str(self.dir / "m"), blocks=False)
+        config = json.loads((Path(folder) / "config.json").read_text())
+        plain = run("score", "--model", file).stdout
+        self.assertEqual(run("score", "--model", file, "--config", folder).stdout, plain)
+        given = self.dir / "given.json"
+        given.write_text(json.dumps(config | {"query_pre_attn_scalar": 48.0, "layer_types": ["full_attention"] * 2}))
+        other = run("score", "--model", file, "--config", given)
+        self.assertEqual(other.returncode, 0, other.stderr)
+        self.assertNotEqual(other.stdout, plain)
+        given.write_text(json.dumps(config | {"rms_norm_eps": 1e-5}))
+        self.assertIn("given.json: rms_norm_eps: found the number 1e-05, but the metadata of the file say the number 1e-06",
+                      run("score", "--model", file, "--config", given).stderr)
+
     def refused(self, keys, tensors, why):
         gguf_writer.write_gguf(self.dir / "m.gguf", keys, tensors)
         done = run("inspect", self.dir / "m.gguf", text="")

@@ -403,7 +403,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
     struct ctw_finder finder = {.config = &config,
                                 .quantises_activations = opt != NULL && opt->quantises_activations};
     bool kv_scales = false;
-    const char *file = opt != NULL && opt->config_name != NULL ? opt->config_name : "config.json";
+    const char *file = opt != NULL ? opt->config_name : NULL;
     char files_stamp[65];
     struct ctw_model *m = NULL;
     enum ctw_status st = CTW_OK;
@@ -411,7 +411,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
     st = describe_model(&m, &config, dir, file, err);
     if (st != CTW_OK)
         goto done;
-    memcpy(m->files_stamp, files_stamp, sizeof(files_stamp));
+    if (file == NULL || ctw_container_metadata(m->container) == NULL) /* else it may be elsewhere */
+        memcpy(m->files_stamp, files_stamp, sizeof(files_stamp));
     if (finder.quantises_activations) /* its scales are numbers in the files */
         st = ctw_container_check_weights(m->container, err);
     if (st != CTW_OK)

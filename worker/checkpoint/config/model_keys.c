@@ -1,9 +1,11 @@
 #include "worker/checkpoint/config/model_keys.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "worker/checkpoint/config/adapter.h"
+#include "worker/checkpoint/config/agreement.h"
 #include "worker/checkpoint/gguf/gguf_model.h"
 
 /* Is the text "ORG/NAME": two words of letters, digits, '.', '_' and '-', which begin with a letter
@@ -47,12 +49,46 @@ static enum ctw_status explain_missing(const char *dir, const char *file, struct
                     file, file);
 }
 
-/* The keys in the container's own metadata, and their file's name. */
-static enum ctw_status read_metadata(struct ctw_json **out, struct ctw_container *files,
-                                     const char **title, struct ctw_err *err)
+/* Reads the configuration that a user gives for a container with metadata: a folder with
+ * config.json, a file, or the name of a file beside the container. */
+static enum ctw_status read_given(struct ctw_json **out, const char *path, const char *given,
+                                  const char **title, struct ctw_err *err)
 {
+    struct ctw_checkpoint_path place;
+    struct stat info;
+    const char *slash = strrchr(given, '/');
+    enum ctw_status st = ctw_checkpoint_path(&place, path, err);
+    *title = given;
+    if (st != CTW_OK)
+        return st;
+    if (stat(given, &info) == 0 && S_ISDIR(info.st_mode)) {
+        (void)snprintf(place.dir, sizeof(place.dir), "%s", given);
+        *title = "config.json";
+    } else if (slash != NULL) {
+        (void)snprintf(place.dir, sizeof(place.dir), "%.*s", (int)(slash - given + 1), given);
+        *title = slash + 1;
+    }
+    return ctw_json_parse_file(out, place.dir, *title, CTW_MODEL_KEYS_MAX_BYTES, err);
+}
+
+/* The keys in the container's own metadata, or those that a user gives, which must agree with them;
+ * and their file's name. */
+static enum ctw_status read_metadata(struct ctw_json **out, const char *path, const char *given,
+                                     struct ctw_container *files, const char **title,
+                                     struct ctw_err *err)
+{
+    struct ctw_json *config = NULL;
     *title = ctw_container_file(files, 0);
-    return ctw_gguf_describe(out, files, *title, err);
+    enum ctw_status st = ctw_gguf_describe(out, files, *title, err);
+    if (st != CTW_OK || given == NULL)
+        return st;
+    st = read_given(&config, path, given, title, err);
+    if (st == CTW_OK)
+        st = ctw_keys_agree(*out, config, err);
+    ctw_json_close(st == CTW_OK ? *out : config);
+    if (st == CTW_OK)
+        *out = config;
+    return st;
 }
 
 enum ctw_status ctw_model_keys_read(struct ctw_json **out, const char *path, const char *file,
@@ -61,7 +97,8 @@ enum ctw_status ctw_model_keys_read(struct ctw_json **out, const char *path, con
 {
     struct ctw_checkpoint_path place;
     if (files != NULL && ctw_container_metadata(files) != NULL)
-        return read_metadata(out, files, title, err);
+        return read_metadata(out, path, file, files, title, err);
+    file = file != NULL ? file : "config.json";
     *title = file;
     enum ctw_status st = ctw_checkpoint_path(&place, path, err);
     if (st != CTW_OK)

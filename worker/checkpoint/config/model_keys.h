@@ -12,8 +12,10 @@ enum { CTW_MODEL_KEYS_MAX_BYTES = 16 << 20 };
 
 /*
  * Those of the checkpoint at `path`: of its container `files` (NULL: it could not be opened), whose
- * tensors then get the names that the keys' model has, or else `file` of the folder. *title: the
- * file's name for messages, valid as long as `file` and `files`.
+ * tensors then get the names that the keys' model has, or else `file` of the folder (NULL:
+ * config.json). If the container has keys of its own, `file` may also be a path, or a folder with
+ * config.json, whose keys then replace the container's and must agree with them. *title: the file's
+ * name for messages, valid as long as `file` and `files`.
  *
  * CTW_ENOTFOUND: there is no such file; the message says what the folder is, and what to give.
  * CTW_EUNSUP: the container's metadata describe no supported model. Also CTW_EIO, or an error of
