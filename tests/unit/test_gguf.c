@@ -44,7 +44,8 @@ static void put_text(struct bytes *f, const char *text)
     put(f, text, strlen(text));
 }
 
-static void put_key(struct bytes *f, const char *key, enum ctw_meta_type type, uint64_t value, int n)
+static void put_key(struct bytes *f, const char *key, enum ctw_meta_type type, uint64_t value,
+                    int n)
 {
     put_text(f, key);
     put_number(f, type, 4);
@@ -182,9 +183,9 @@ static void truncated_files(void **state)
         struct ctw_records r;
         struct ctw_err err;
         assert_int_equal(ctw_gguf_parse(&r, "f", f.b, n, n, &err), CTW_EFORMAT);
-        assert_non_null(strstr(err.msg, n == 0   ? "the file is empty"
-                                        : n < 4  ? "not a GGUF file"
-                                                 : "a download was interrupted"));
+        assert_non_null(strstr(err.msg, n == 0  ? "the file is empty"
+                                        : n < 4 ? "not a GGUF file"
+                                                : "a download was interrupted"));
     }
 }
 
@@ -198,43 +199,56 @@ static void bad_files(void **state)
         struct made m;
     } rows[] = {
         {"f: not a GGUF file: it does not begin with GGUF", CTW_EFORMAT, {.magic = "GGML"}},
-        {"f: a big-endian GGUF file (version 3), which is not supported", CTW_EUNSUP,
+        {"f: a big-endian GGUF file (version 3), which is not supported",
+         CTW_EUNSUP,
          {.version = 0x03000000}},
         {"f: GGUF version 1 is not supported; supported are 2 and 3", CTW_EUNSUP, {.version = 1}},
         {"f: GGUF version 4 is not supported", CTW_EUNSUP, {.version = 4}},
         {"f: declares 9223372036854775808 keys; at most 4096", CTW_EFORMAT, {.n_keys = huge}},
-        {"f: the name of tensor 2 is a name of 0 bytes; expected 1 to 65535", CTW_EFORMAT,
+        {"f: the name of tensor 2 is a name of 0 bytes; expected 1 to 65535",
+         CTW_EFORMAT,
          {.n_tensors = huge}},
-        {"f: the value of t needs 9223372036854775808 bytes from byte", CTW_EFORMAT,
+        {"f: the value of t needs 9223372036854775808 bytes from byte",
+         CTW_EFORMAT,
          {.text_bytes = huge}},
-        {"f: the value of t: found type 13 of a value; types are 0 to 12", CTW_EFORMAT,
+        {"f: the value of t: found type 13 of a value; types are 0 to 12",
+         CTW_EFORMAT,
          {.value_type = 13}},
-        {"f: the value of array: an array of 9223372036854775808 values does not fit", CTW_EFORMAT,
+        {"f: the value of array: an array of 9223372036854775808 values does not fit",
+         CTW_EFORMAT,
          {.array_n = huge}},
-        {"f: the value of array needs 8000000000 bytes from byte", CTW_EFORMAT,
+        {"f: the value of array needs 8000000000 bytes from byte",
+         CTW_EFORMAT,
          {.array_n = 4000000000}},
-        {"f: the value of array: arrays within arrays, more than 4 deep", CTW_EFORMAT,
+        {"f: the value of array: arrays within arrays, more than 4 deep",
+         CTW_EFORMAT,
          {.nesting = 5}},
         {"f: the key t stands twice in its metadata", CTW_EFORMAT, {.key = "t"}},
         {"f: key 3: a name must not hold control characters", CTW_EFORMAT, {.key = "la\nst"}},
         {"f: key 3 is a name of 0 bytes", CTW_EFORMAT, {.key = ""}},
         {"f: general.alignment is 48; expected a power of two", CTW_EFORMAT, {.alignment = 48}},
-        {"f: general.alignment is 4194304; expected a power of two", CTW_EFORMAT,
+        {"f: general.alignment is 4194304; expected a power of two",
+         CTW_EFORMAT,
          {.alignment = 4 << 20}},
         {"f: tensor a stands twice in the file", CTW_EFORMAT, {.name = "a"}},
         {"f: the name of tensor 1: a name must not hold control", CTW_EFORMAT, {.name = "\x7f"}},
         {"f: tensor b: 5 dimensions; at most 4 are allowed", CTW_EFORMAT, {.n_dims = 5}},
-        {"f: tensor b: rows of 33 values are not whole blocks of 32, which Q4_0 has", CTW_EFORMAT,
+        {"f: tensor b: rows of 33 values are not whole blocks of 32, which Q4_0 has",
+         CTW_EFORMAT,
          {.row = 33}},
         {"f: tensor b: dimension 0 is 9223372036854775808: the tensor's size does not fit",
-         CTW_EFORMAT, {.row = huge}},
-        {"f: tensor b: dimension 1 is 1099511627776: the tensor's size does not fit", CTW_EFORMAT,
+         CTW_EFORMAT,
+         {.row = huge}},
+        {"f: tensor b: dimension 1 is 1099511627776: the tensor's size does not fit",
+         CTW_EFORMAT,
          {.row = 1 << 20, .rows = (uint64_t)1 << 40}},
-        {"f: tensor b: begins at byte 9223372036854775808 of the data", CTW_EFORMAT,
+        {"f: tensor b: begins at byte 9223372036854775808 of the data",
+         CTW_EFORMAT,
          {.offset = huge}},
         {"f: tensor b begins at byte 64 of the data, but tensor a, the tensor before it ends at "
          "32: a gap",
-         CTW_EFORMAT, {.offset = 64}},
+         CTW_EFORMAT,
+         {.offset = 64}},
         {"f: tensor b begins at byte 16 of the data", CTW_EFORMAT, {.offset = 16}},
         {"but tensor b ends at", CTW_EFORMAT, {.rows = 8}},
         {"f: 64 bytes follow the last tensor; the file must end there", CTW_EFORMAT, {.more = 64}},
@@ -372,8 +386,9 @@ static void a_file_or_its_folder(void **state)
     assert_int_equal(ctw_container_metadata(c)->n_items, 4);
     ctw_container_close(c);
     put_file(f, "m-Q8_0.GGUF", &good);
-    refused(f->dir, CTW_EINVAL, "the folder holds several GGUF models (m-Q4_0.gguf, m-Q8_0.GGUF); "
-                                "give the path of one, such as /tmp/ctw-gguf-");
+    refused(f->dir, CTW_EINVAL,
+            "the folder holds several GGUF models (m-Q4_0.gguf, m-Q8_0.GGUF); "
+            "give the path of one, such as /tmp/ctw-gguf-");
     c = opened(path_of(f, "m-Q8_0.GGUF"));
     assert_string_equal(ctw_container_file(c, 0), "m-Q8_0.GGUF");
     ctw_container_close(c);

@@ -99,8 +99,7 @@ static bool is_in(int dir_fd)
 }
 
 /* The one model of the folder. */
-static enum ctw_status choose(const char *dir, int dir_fd, char file[MAX_NAME],
-                              struct ctw_err *err)
+static enum ctw_status choose(const char *dir, int dir_fd, char file[MAX_NAME], struct ctw_err *err)
 {
     struct models models;
     char list[MAX_LISTED * MAX_NAME] = "";

@@ -71,9 +71,9 @@ static enum ctw_status open_slots(struct ctw_container *c, size_t total, struct 
     ctw_free(c->slots);
     c->slots = ctw_calloc(n_slots, sizeof(*c->slots));
     c->slot_mask = (uint32_t)(n_slots - 1);
-    return c->slots != NULL ? CTW_OK
-                            : ctw_fail(err, CTW_ENOMEM,
-                                       "out of memory for the names of %zu tensors", total);
+    return c->slots != NULL
+               ? CTW_OK
+               : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of %zu tensors", total);
 }
 
 /* Joins the files' tensors into one array and one table of names. */

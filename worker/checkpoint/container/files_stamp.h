@@ -14,9 +14,9 @@ enum { CTW_FILES_REST_S = 60 };
 
 /*
  * 64 hex digits over the name, device, inode, size and times of each regular file in the
- * checkpoint's folder that is a .json file or the container's (ctw_checkpoint_has_file()). "" if the
- * metadata cannot vouch for the bytes: a file was not at rest at `now_s` (of the system's clock),
- * or its times do not show every write; or if the folder cannot be read.
+ * checkpoint's folder that is a .json file or the container's (ctw_checkpoint_has_file()). "" if
+ * the metadata cannot vouch for the bytes: a file was not at rest at `now_s` (of the system's
+ * clock), or its times do not show every write; or if the folder cannot be read.
  */
 void ctw_files_stamp(const char *path, int64_t now_s, char out[65]);
 

@@ -292,10 +292,9 @@ static uint64_t alignment_of(struct ctw_gguf_cursor *c, const struct ctw_metadat
     bool ok = !m->is_array && ctw_meta_int(&placed, 0, &value) && value >= 1 &&
               value <= MAX_ALIGNMENT && (value & (value - 1)) == 0;
     if (!ok && c->st == CTW_OK)
-        c->st = ctw_fail(c->err, CTW_EFORMAT,
-                         "%s: general.alignment is %s; expected a power of two, at most %d",
-                         c->what, ctw_meta_describe(&placed, text, sizeof(text)),
-                         (int)MAX_ALIGNMENT);
+        c->st = ctw_fail(
+            c->err, CTW_EFORMAT, "%s: general.alignment is %s; expected a power of two, at most %d",
+            c->what, ctw_meta_describe(&placed, text, sizeof(text)), (int)MAX_ALIGNMENT);
     return ok ? (uint64_t)value : DEFAULT_ALIGNMENT;
 }
 

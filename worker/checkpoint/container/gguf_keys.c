@@ -16,9 +16,8 @@ struct place {
 static void check_type(struct ctw_gguf_cursor *c, uint32_t type, const char *where)
 {
     if (c->st == CTW_OK && type >= CTW_N_META_TYPES)
-        c->st = ctw_fail(c->err, CTW_EFORMAT,
-                         "%s: %s: found type %u of a value; types are 0 to %d", c->what, where,
-                         (unsigned)type, (int)CTW_N_META_TYPES - 1);
+        c->st = ctw_fail(c->err, CTW_EFORMAT, "%s: %s: found type %u of a value; types are 0 to %d",
+                         c->what, where, (unsigned)type, (int)CTW_N_META_TYPES - 1);
 }
 
 static void skip_array(struct ctw_gguf_cursor *c, const char *where, int depth, uint32_t *type,
@@ -53,9 +52,8 @@ static void skip_array(struct ctw_gguf_cursor *c, const char *where, int depth, 
                        uint64_t *n)
 {
     if (depth == CTW_GGUF_MAX_NESTING && c->st == CTW_OK)
-        c->st =
-            ctw_fail(c->err, CTW_EFORMAT, "%s: %s: arrays within arrays, more than %d deep",
-                     c->what, where, (int)CTW_GGUF_MAX_NESTING);
+        c->st = ctw_fail(c->err, CTW_EFORMAT, "%s: %s: arrays within arrays, more than %d deep",
+                         c->what, where, (int)CTW_GGUF_MAX_NESTING);
     *type = ctw_gguf_u32(c, where);
     check_type(c, *type, where);
     *n = ctw_gguf_u64(c, where);

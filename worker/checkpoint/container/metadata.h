@@ -2,8 +2,8 @@
  * The key-value metadata of a container's files: named numbers, texts and arrays of them. GGUF has
  * such metadata; safetensors has none (its configuration is a file of its own).
  *
- * Values stay in the bytes of the file's header. Arrays may nest; readers of values accept arrays of
- * numbers or of texts only.
+ * Values stay in the bytes of the file's header. Arrays may nest; readers of values accept arrays
+ * of numbers or of texts only.
  */
 #ifndef CTW_WORKER_METADATA_H
 #define CTW_WORKER_METADATA_H

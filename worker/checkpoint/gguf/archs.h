@@ -1,7 +1,7 @@
 /*
- * Architectures of GGUF files, as general.architecture names them: how llama.cpp's converter renames
- * and changes the tensors of a Hugging Face checkpoint, and which of its keys are in the metadata.
- * One row an architecture, in archs_*.c; the row's comment names the converter's class.
+ * Architectures of GGUF files, as general.architecture names them: how llama.cpp's converter
+ * renames and changes the tensors of a Hugging Face checkpoint, and which of its keys are in the
+ * metadata. One row an architecture, in archs_*.c; the row's comment names the converter's class.
  *
  * Sources: conversion/NAME.py and gguf-py/gguf/{constants,tensor_mapping}.py of
  * github.com/ggml-org/llama.cpp; for numbers that no key holds, src/models/NAME.cpp there.
@@ -43,7 +43,7 @@ struct ctw_gguf_arch {
                                            place; up to NULL */
     const struct ctw_gguf_key *keys;    /* the same of keys */
     const char *fixed;                  /* members that no key holds, as JSON: "\"a\":true" */
-    const char *yarn;  /* the same of a rope_scaling of type yarn */
+    const char *yarn;                   /* the same of a rope_scaling of type yarn */
     void (*more)(struct ctw_gguf_keys *k); /* writes members that depend on more than a key */
     bool norms_plus_one; /* 1 was added to the weights of all norms ("*norm.weight") */
     bool partial_rope;   /* a part of each head may be rotated: partial_rotary_factor */

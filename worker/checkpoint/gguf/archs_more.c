@@ -21,13 +21,15 @@ static void write_phi3(struct ctw_gguf_keys *k)
 {
     int64_t window = ctw_gguf_int(k, "attention.sliding_window", 0);
     if (ctw_gguf_has(k, "rope_factors_long.weight"))
-        ctw_gguf_refuse(k, "rope.scaling", "RoPE type longrope (rope_factors_long.weight) is not "
-                                           "supported in this kind of file");
+        ctw_gguf_refuse(k, "rope.scaling",
+                        "RoPE type longrope (rope_factors_long.weight) is not "
+                        "supported in this kind of file");
     if (window > 0)
         ctw_json_write_key_int(&k->writer, "sliding_window", window);
 }
 
-/* CommandR2Model: RoPE on adjacent pairs, as the checkpoint; heads' norms in the large model only. */
+/* CommandR2Model: RoPE on adjacent pairs, as the checkpoint; heads' norms in the large model only.
+ */
 static const struct ctw_gguf_key cohere_keys[] = {
     {"layer_norm_eps", "attention.layer_norm_epsilon", true},
     {"logit_scale", "logit_scale", true},
@@ -46,8 +48,8 @@ static const struct ctw_gguf_name olmo2_layers[] = {
     {NULL, NULL, 0},
 };
 
-/* GptOssModel: gate and up of the experts apart; one bias for each expert. llama.cpp's openai-moe.cpp
- * has windows in layers 0, 2, 4, ..., as transformers' default. */
+/* GptOssModel: gate and up of the experts apart; one bias for each expert. llama.cpp's
+ * openai-moe.cpp has windows in layers 0, 2, 4, ..., as transformers' default. */
 static const struct ctw_gguf_name gpt_oss_layers[] = {
     {"post_attention_norm", "post_attention_layernorm", 0},
     {"attn_sinks.weight", "self_attn.sinks", CTW_GGUF_WHOLE},

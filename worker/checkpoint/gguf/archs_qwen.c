@@ -14,7 +14,8 @@ static const struct ctw_gguf_key mixture_keys[] = {
 
 const struct ctw_gguf_arch ctw_gguf_archs_qwen[] = {
     {.name = "qwen2", .model_type = "qwen2", .class_name = "Qwen2ForCausalLM"},
-    /* llama.cpp's qwen2moe.cpp does not normalise the chosen experts' weights, qwen3moe.cpp does. */
+    /* llama.cpp's qwen2moe.cpp does not normalise the chosen experts' weights, qwen3moe.cpp does.
+     */
     {.name = "qwen2moe",
      .model_type = "qwen2_moe",
      .class_name = "Qwen2MoeForCausalLM",

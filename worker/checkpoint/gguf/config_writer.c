@@ -40,8 +40,9 @@ static void refuse_value(struct ctw_gguf_keys *k, const char *key, const struct 
 {
     char found[128];
     if (m->is_array && m->n > 0)
-        ctw_gguf_refuse(k, key, "an array of %" PRIu64 " different values, one for each layer, is "
-                                "not supported here",
+        ctw_gguf_refuse(k, key,
+                        "an array of %" PRIu64 " different values, one for each layer, is "
+                        "not supported here",
                         m->n);
     else
         ctw_gguf_refuse(k, key, "found %s, expected %s", ctw_meta_describe(m, found, sizeof(found)),
@@ -118,8 +119,9 @@ static void write_vocabulary(struct ctw_gguf_keys *k)
 {
     const struct ctw_tensor *t = ctw_container_find(k->files, "token_embd.weight");
     if (k->st == CTW_OK && (t == NULL || t->unusable != NULL || t->n_dims != 2))
-        k->st = ctw_fail(k->err, CTW_EFORMAT, "%s: %s token_embd.weight, a matrix, which every "
-                                              "model has",
+        k->st = ctw_fail(k->err, CTW_EFORMAT,
+                         "%s: %s token_embd.weight, a matrix, which every "
+                         "model has",
                          k->file, t == NULL ? "there is no" : "cannot read");
     if (k->st == CTW_OK)
         ctw_json_write_key_int(&k->writer, "vocab_size", t->shape[0]);

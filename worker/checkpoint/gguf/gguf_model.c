@@ -7,7 +7,7 @@
 #include "worker/checkpoint/gguf/tensor_names.h"
 
 static const struct ctw_gguf_arch *const tables[] = {ctw_gguf_archs_llama, ctw_gguf_archs_qwen,
-                                                   ctw_gguf_archs_gemma, ctw_gguf_archs_more};
+                                                     ctw_gguf_archs_gemma, ctw_gguf_archs_more};
 
 static bool is_for(const struct ctw_gguf_arch *arch, const struct ctw_metadata *m, const char *name)
 {

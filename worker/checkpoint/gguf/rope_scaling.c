@@ -93,8 +93,9 @@ static void write_scaling(struct ctw_gguf_keys *k, double theta, int64_t rotated
     (void)snprintf(type, sizeof(type), "%.*s", (int)(n < 31 ? n : 31), text);
     bool scaled = strcmp(type, "linear") == 0 || strcmp(type, "yarn") == 0;
     if (!scaled && strcmp(type, "none") != 0)
-        ctw_gguf_refuse(k, "rope.scaling.type", "\"%s\" is not supported for %s; supported: none, "
-                                                "linear, yarn",
+        ctw_gguf_refuse(k, "rope.scaling.type",
+                        "\"%s\" is not supported for %s; supported: none, "
+                        "linear, yarn",
                         type, k->arch->name);
     if (scaled)
         write_scaled(k, type);
@@ -117,7 +118,8 @@ void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head)
                                   (double)rotated / (double)head);
     else if (rotated != head)
         ctw_gguf_refuse(k, "rope.dimension_count",
-                        "found %" PRId64 " of the %" PRId64 " elements of a head; this architecture "
+                        "found %" PRId64 " of the %" PRId64
+                        " elements of a head; this architecture "
                         "rotates all",
                         rotated, head);
     if (k->st == CTW_OK)

@@ -157,9 +157,9 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
         int64_t heads = ctw_gguf_int(k, "attention.head_count", 1);
         heads = keys ? ctw_gguf_int(k, "attention.head_count_kv", heads) : heads;
         if (heads < 1 || t->shape[0] % (2 * heads) != 0)
-            ctw_gguf_refuse(k, "attention.head_count", "%" PRId64 " heads do not divide the %" PRId64
-                                                       " rows of %s",
-                            heads, t->shape[0], t->name);
+            ctw_gguf_refuse(k, "attention.head_count",
+                            "%" PRId64 " heads do not divide the %" PRId64 " rows of %s", heads,
+                            t->shape[0], t->name);
         else
             t->paired = t->shape[0] / heads;
     } else if ((queries || keys) && t->unusable == NULL) {
