@@ -81,31 +81,32 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
+/* clang-format off */
 #define N4(n) n "\0\0\0"
 #define N8(n) n "\0\0\0\0\0\0\0"
 #define START(version, tensors, keys) "GGUF" N4(version) N8(tensors) N8(keys)
 
 const struct fuzz_seed fuzz_seeds[] = {
     /* every type of value, and arrays of texts and of arrays */
-    FUZZ_SEED("\0\0\0" START("\3", "\0", "\xd")
-                  N8("\1") "a" N4("\0") "\xff" N8("\1") "b" N4("\1") "\xff" N8("\1") "c" N4("\2") "\1\2" N8("\1") "d" N4("\3") "\1\2" N8("\1") "e" N4("\4") "\1\2\3\4" N8(
-                      "\1") "f" N4("\5") "\1\2\3\4" N8("\1") "g" N4("\6") "\0\0\x80\x3f" N8("\1") "h" N4("\7") "\1" N8("\1") "i" N4("\x8")
-                      N8("\3") "abc" N8("\1") "j" N4("\x9") N4("\x8") N8("\2") N8("\1") "a" N8("\0")
-                          N8("\1") "k" N4("\xa") N8("\7") N8("\1") "l" N4("\xc") N8("\0")
-                              N8("\1") "m" N4("\x9") N4("\x9") N8("\1") N4("\3") N8("\1") "\1\2"),
+    FUZZ_SEED("\0\0\0" START("\3", "\0", "\xd") N8("\1") "a" N4("\0") "\xff" N8("\1") "b" N4(
+        "\1") "\xff" N8("\1") "c" N4("\2") "\1\2" N8("\1") "d" N4("\3") "\1\2" N8("\1") "e"
+              N4("\4") "\1\2\3\4" N8("\1") "f" N4("\5") "\1\2\3\4" N8("\1") "g" N4(
+                  "\6") "\0\0\x80\x3f" N8("\1") "h" N4("\7") "\1" N8("\1") "i" N4("\x8") N8("\3")
+                  "abc" N8("\1") "j" N4("\x9") N4("\x8") N8("\2") N8("\1") "a" N8("\0") N8("\1")
+                  "k" N4("\xa") N8("\7") N8("\1") "l" N4("\xc") N8("\0") N8("\1") "m" N4("\x9")
+                  N4("\x9") N8("\1") N4("\3") N8("\1") "\1\2"),
     /* an F32 vector and Q4_0 rows, with an alignment of 8 */
     FUZZ_SEED("\0\x40\0" START("\2", "\2", "\1") N8("\x11") "general.alignment" N4("\4") N4("\x8")
-                  N8("\1") "a" N4("\1") N8("\3") N4("\0") N8("\0") N8("\1") "b" N4("\2") N8("\x20")
-                      N8("\2") N4("\2") N8("\x10")),
+              N8("\1") "a" N4("\1") N8("\3") N4("\0") N8("\0") N8("\1") "b" N4("\2") N8("\x20")
+              N8("\2") N4("\2") N8("\x10")),
     /* a type of a fork */
     FUZZ_SEED("\0\x20\0" START("\3", "\1", "\0") N8("\1") "a" N4("\1") N8("\x20") N4("\x8b")
-                  N8("\0")),
+              N8("\0")),
     FUZZ_SEED("\0\0\0" START("\3", "\0", "\0")),
     FUZZ_SEED("\1GGUF\0\0\0\3"),
     FUZZ_SEED("\1version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 269060552\n"),
     {NULL, 0},
 };
 
-const char *const fuzz_words[] = {
-    "GGUF", "general.alignment", "\xff\xff\xff\xff\xff\xff\xff\xff", "\x7f", "\x09", "\x08", "\x20",
-    NULL};
+const char *const fuzz_words[] = {"GGUF", "general.alignment", "\xff\xff\xff\xff\xff\xff\xff\xff",
+                                  "\x7f", "\x09", "\x08", "\x20", NULL};

@@ -189,72 +189,73 @@ static void truncated_files(void **state)
     }
 }
 
+#define HUGE_NUMBER ((uint64_t)1 << 63)
+static const struct {
+    /* the message has this piece; fields of `m` that are not 0 differ from the good file's */
+    const char *piece;
+    enum ctw_status status;
+    struct made m;
+} bad_ones[] = {
+    {"f: not a GGUF file: it does not begin with GGUF", CTW_EFORMAT, {.magic = "GGML"}},
+    {"f: a big-endian GGUF file (version 3), which is not supported",
+     CTW_EUNSUP,
+     {.version = 0x03000000}},
+    {"f: GGUF version 1 is not supported; supported are 2 and 3", CTW_EUNSUP, {.version = 1}},
+    {"f: GGUF version 4 is not supported", CTW_EUNSUP, {.version = 4}},
+    {"f: declares 9223372036854775808 keys; at most 4096", CTW_EFORMAT, {.n_keys = HUGE_NUMBER}},
+    {"f: the name of tensor 2 is a name of 0 bytes; expected 1 to 65535",
+     CTW_EFORMAT,
+     {.n_tensors = HUGE_NUMBER}},
+    {"f: the value of t needs 9223372036854775808 bytes from byte",
+     CTW_EFORMAT,
+     {.text_bytes = HUGE_NUMBER}},
+    {"f: the value of t: found type 13 of a value; types are 0 to 12",
+     CTW_EFORMAT,
+     {.value_type = 13}},
+    {"f: the value of array: an array of 9223372036854775808 values does not fit",
+     CTW_EFORMAT,
+     {.array_n = HUGE_NUMBER}},
+    {"f: the value of array needs 8000000000 bytes from byte",
+     CTW_EFORMAT,
+     {.array_n = 4000000000}},
+    {"f: the value of array: arrays within arrays, more than 4 deep", CTW_EFORMAT, {.nesting = 5}},
+    {"f: the key t stands twice in its metadata", CTW_EFORMAT, {.key = "t"}},
+    {"f: key 3: a name must not hold control characters", CTW_EFORMAT, {.key = "la\nst"}},
+    {"f: key 3 is a name of 0 bytes", CTW_EFORMAT, {.key = ""}},
+    {"f: general.alignment is 48; expected a power of two", CTW_EFORMAT, {.alignment = 48}},
+    {"f: general.alignment is 4194304; expected a power of two",
+     CTW_EFORMAT,
+     {.alignment = 4 << 20}},
+    {"f: tensor a stands twice in the file", CTW_EFORMAT, {.name = "a"}},
+    {"f: the name of tensor 1: a name must not hold control", CTW_EFORMAT, {.name = "\x7f"}},
+    {"f: tensor b: 5 dimensions; at most 4 are allowed", CTW_EFORMAT, {.n_dims = 5}},
+    {"f: tensor b: rows of 33 values are not whole blocks of 32, which Q4_0 has",
+     CTW_EFORMAT,
+     {.row = 33}},
+    {"f: tensor b: dimension 0 is 9223372036854775808: the tensor's size does not fit",
+     CTW_EFORMAT,
+     {.row = HUGE_NUMBER}},
+    {"f: tensor b: dimension 1 is 1099511627776: the tensor's size does not fit",
+     CTW_EFORMAT,
+     {.row = 1 << 20, .rows = (uint64_t)1 << 40}},
+    {"f: tensor b: begins at byte 9223372036854775808 of the data",
+     CTW_EFORMAT,
+     {.offset = HUGE_NUMBER}},
+    {"f: tensor b begins at byte 64 of the data, but tensor a, the tensor before it ends at "
+     "32: a gap",
+     CTW_EFORMAT,
+     {.offset = 64}},
+    {"f: tensor b begins at byte 16 of the data", CTW_EFORMAT, {.offset = 16}},
+    {"but tensor b ends at", CTW_EFORMAT, {.rows = 8}},
+    {"f: 64 bytes follow the last tensor; the file must end there", CTW_EFORMAT, {.more = 64}},
+};
+
 static void bad_files(void **state)
 {
     (void)state;
-    const uint64_t huge = (uint64_t)1 << 63;
-    struct {
-        const char *piece;
-        enum ctw_status status;
-        struct made m;
-    } rows[] = {
-        {"f: not a GGUF file: it does not begin with GGUF", CTW_EFORMAT, {.magic = "GGML"}},
-        {"f: a big-endian GGUF file (version 3), which is not supported",
-         CTW_EUNSUP,
-         {.version = 0x03000000}},
-        {"f: GGUF version 1 is not supported; supported are 2 and 3", CTW_EUNSUP, {.version = 1}},
-        {"f: GGUF version 4 is not supported", CTW_EUNSUP, {.version = 4}},
-        {"f: declares 9223372036854775808 keys; at most 4096", CTW_EFORMAT, {.n_keys = huge}},
-        {"f: the name of tensor 2 is a name of 0 bytes; expected 1 to 65535",
-         CTW_EFORMAT,
-         {.n_tensors = huge}},
-        {"f: the value of t needs 9223372036854775808 bytes from byte",
-         CTW_EFORMAT,
-         {.text_bytes = huge}},
-        {"f: the value of t: found type 13 of a value; types are 0 to 12",
-         CTW_EFORMAT,
-         {.value_type = 13}},
-        {"f: the value of array: an array of 9223372036854775808 values does not fit",
-         CTW_EFORMAT,
-         {.array_n = huge}},
-        {"f: the value of array needs 8000000000 bytes from byte",
-         CTW_EFORMAT,
-         {.array_n = 4000000000}},
-        {"f: the value of array: arrays within arrays, more than 4 deep",
-         CTW_EFORMAT,
-         {.nesting = 5}},
-        {"f: the key t stands twice in its metadata", CTW_EFORMAT, {.key = "t"}},
-        {"f: key 3: a name must not hold control characters", CTW_EFORMAT, {.key = "la\nst"}},
-        {"f: key 3 is a name of 0 bytes", CTW_EFORMAT, {.key = ""}},
-        {"f: general.alignment is 48; expected a power of two", CTW_EFORMAT, {.alignment = 48}},
-        {"f: general.alignment is 4194304; expected a power of two",
-         CTW_EFORMAT,
-         {.alignment = 4 << 20}},
-        {"f: tensor a stands twice in the file", CTW_EFORMAT, {.name = "a"}},
-        {"f: the name of tensor 1: a name must not hold control", CTW_EFORMAT, {.name = "\x7f"}},
-        {"f: tensor b: 5 dimensions; at most 4 are allowed", CTW_EFORMAT, {.n_dims = 5}},
-        {"f: tensor b: rows of 33 values are not whole blocks of 32, which Q4_0 has",
-         CTW_EFORMAT,
-         {.row = 33}},
-        {"f: tensor b: dimension 0 is 9223372036854775808: the tensor's size does not fit",
-         CTW_EFORMAT,
-         {.row = huge}},
-        {"f: tensor b: dimension 1 is 1099511627776: the tensor's size does not fit",
-         CTW_EFORMAT,
-         {.row = 1 << 20, .rows = (uint64_t)1 << 40}},
-        {"f: tensor b: begins at byte 9223372036854775808 of the data",
-         CTW_EFORMAT,
-         {.offset = huge}},
-        {"f: tensor b begins at byte 64 of the data, but tensor a, the tensor before it ends at "
-         "32: a gap",
-         CTW_EFORMAT,
-         {.offset = 64}},
-        {"f: tensor b begins at byte 16 of the data", CTW_EFORMAT, {.offset = 16}},
-        {"but tensor b ends at", CTW_EFORMAT, {.rows = 8}},
-        {"f: 64 bytes follow the last tensor; the file must end there", CTW_EFORMAT, {.more = 64}},
-    };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct made m = good, *bad = &rows[i].m;
+    for (size_t i = 0; i < CTW_COUNT(bad_ones); i++) {
+        const struct made *bad = &bad_ones[i].m;
+        struct made m = good;
 #define TAKE(field) m.field = bad->field != 0 ? bad->field : m.field
         TAKE(magic), TAKE(version), TAKE(n_tensors), TAKE(n_keys), TAKE(alignment);
         TAKE(text_bytes), TAKE(value_type), TAKE(key), TAKE(name), TAKE(n_dims), TAKE(type);
@@ -265,8 +266,8 @@ static void bad_files(void **state)
         struct ctw_err err = {0};
         make(&f, &m);
         enum ctw_status st = ctw_gguf_parse(&r, "f", f.b, f.n, f.n, &err);
-        if (st != rows[i].status || strstr(err.msg, rows[i].piece) == NULL)
-            fail_msg("%zu: status %d, \"%s\", expected \"%s\"", i, st, err.msg, rows[i].piece);
+        if (st != bad_ones[i].status || strstr(err.msg, bad_ones[i].piece) == NULL)
+            fail_msg("%zu: status %d, \"%s\", expected \"%s\"", i, st, err.msg, bad_ones[i].piece);
         assert_null(r.tensors);
         assert_null(r.metadata.items);
     }
