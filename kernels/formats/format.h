@@ -29,6 +29,7 @@ enum ctw_part_kind {
     CTW_PART_GROUP_INDEX,
     CTW_PART_GLOBAL_SCALE,
     CTW_PART_COLUMN_SCALE, /* a factor of each column */
+    CTW_PART_CODEBOOK,     /* its presence counts, and its name; never read */
     CTW_PART_SHAPE,        /* read on opening, never by a decoder */
     CTW_N_PARTS
 };
@@ -112,6 +113,7 @@ struct ctw_weight {
     bool zero_packed;     /* zero points are packed along rows (int32), else one int8 each */
     bool zero_less_one;   /* zero points are stored less 1: GPTQ, version 1 */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
+    int codebook;         /* of exl3: the function from codes to values */
     struct ctw_part part[CTW_N_PARTS];
 };
 
@@ -128,6 +130,16 @@ enum { CTW_DECODE_ALIGN = 256 };
  */
 typedef void ctw_decode_fn(const struct ctw_weight *w, const struct ctw_weight_data *data,
                            int64_t row, int64_t col0, int64_t n_col, float *dst);
+
+/*
+ * Rows whose values depend on each other are decoded in bands: rows that start at a multiple of
+ * CTW_DECODE_BAND. Decodes rows row0 .. row0+n_rows-1, any rows, into dst [n_rows, ld] in the same
+ * way; whole bands cost least.
+ */
+enum { CTW_DECODE_BAND = 128 };
+typedef void ctw_decode_rows_fn(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                int64_t row0, int64_t n_rows, int64_t col0, int64_t n_col,
+                                float *dst, int64_t ld);
 
 struct ctw_format {
     enum ctw_format_id id; /* index in ctw_formats[] and in the backends' decoder tables */
@@ -155,6 +167,8 @@ struct ctw_format {
     enum ctw_status (*check_data)(struct ctw_weight *w, const struct ctw_weight_data *data,
                                   struct ctw_err *err);
     ctw_decode_fn *decode; /* the reference decoder */
+    /* The same for bands. NULL: every row is decoded by itself. */
+    ctw_decode_rows_fn *decode_rows;
 };
 
 #define CTW_FORMAT_DECLARE(name) extern const struct ctw_format ctw_format_##name;
@@ -189,6 +203,21 @@ const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes);
  */
 void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,
                        int64_t n_rows, enum ctw_dtype dtype, void *dst, int64_t ld);
+
+/* Decodes columns col0 .. col0+n_col-1 of rows row0 .. row0+n_rows-1 into dst [n_rows, ld], in bands
+ * if the format has bands. */
+static inline void ctw_weight_decode_rows(const struct ctw_weight *w,
+                                          const struct ctw_weight_data *data, int64_t row0,
+                                          int64_t n_rows, int64_t col0, int64_t n_col, float *dst,
+                                          int64_t ld)
+{
+    if (w->format->decode_rows != NULL) {
+        w->format->decode_rows(w, data, row0, n_rows, col0, n_col, dst, ld);
+        return;
+    }
+    for (int64_t r = 0; r < n_rows; r++)
+        w->format->decode(w, data, row0 + r, col0, n_col, dst + r * ld);
+}
 
 /* Are the values themselves stored, and not codes for them? */
 static inline bool ctw_weight_is_dense(const struct ctw_weight *w)

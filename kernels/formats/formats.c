@@ -57,6 +57,14 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_GROUP_INDEX] = "g_idx"},
      .values = "weight",
      .needs_config = true},
+    {.method = "exl3",
+     .formats = DENSE | FORMAT(exl3),
+     .codes = {[CTW_PART_VALUES] = "trellis",
+               [CTW_PART_SCALE] = "svh",
+               [CTW_PART_COLUMN_SCALE] = "suh",
+               [CTW_PART_CODEBOOK] = "mul1"},
+     .also = {[CTW_PART_SCALE] = "sv", [CTW_PART_COLUMN_SCALE] = "su", [CTW_PART_CODEBOOK] = "mcg"},
+     .values = "weight"},
     {.method = "awq",
      .formats = DENSE | FORMAT(awq),
      .codes = {[CTW_PART_VALUES] = "qweight",
@@ -159,19 +167,24 @@ enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_
                     known);
 }
 
-/* The reference decodes one span at a time through a buffer of this many columns. */
-enum { SPAN = 2 * CTW_DECODE_ALIGN };
+/* The reference decodes spans of rows through a buffer. */
+enum { BAND_SPAN = CTW_DECODE_ALIGN, ROW_SPAN = 2 * CTW_DECODE_ALIGN };
 
 void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,
                        int64_t n_rows, enum ctw_dtype dtype, void *dst, int64_t ld)
 {
-    float span[SPAN];
-    for (int64_t r = 0; r < n_rows; r++) {
-        for (int64_t c = 0; c < w->k; c += SPAN) {
-            int64_t n = w->k - c < SPAN ? w->k - c : SPAN;
-            w->format->decode(w, data, row0 + r, c, n, span);
-            for (int64_t i = 0; i < n; i++)
-                ctw_store_float(dst, dtype, r * ld + c + i, span[i]);
+    float span[CTW_DECODE_BAND * BAND_SPAN];
+    const bool bands = w->format->decode_rows != NULL;
+    const int64_t rows = bands ? CTW_DECODE_BAND : 1, columns = bands ? BAND_SPAN : ROW_SPAN;
+    for (int64_t row = row0, end = row0 + n_rows, n; row < end; row += n) {
+        n = rows - row % rows < end - row ? rows - row % rows : end - row;
+        for (int64_t c = 0; c < w->k; c += columns) {
+            int64_t n_col = w->k - c < columns ? w->k - c : columns;
+            ctw_weight_decode_rows(w, data, row, n, c, n_col, span, columns);
+            for (int64_t r = 0; r < n; r++)
+                for (int64_t i = 0; i < n_col; i++)
+                    ctw_store_float(dst, dtype, (row - row0 + r) * ld + c + i,
+                                    span[r * columns + i]);
         }
     }
 }

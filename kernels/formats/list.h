@@ -19,6 +19,7 @@
     X(mxfp6)                                                                                       \
     X(mxfp4)                                                                                       \
     X(gptq)                                                                                        \
-    X(awq)
+    X(awq)                                                                                         \
+    X(exl3)
 
 #endif

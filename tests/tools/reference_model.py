@@ -160,11 +160,17 @@ class Model:
 
     def weight(self, name):
         if name not in self.cache:
-            dtype, w = decode(self.tensors, name, self.config)
+            dtype, w = self.decoded(name)
             if self.weights and self.tensors.get(name, (None,))[0] != dtype:  # decoded, not stored as it is
                 w = round_to(w, self.weights)
             self.cache[name] = w.astype(np.float64)
         return self.cache[name]
+
+    def decoded(self, name):
+        """(dtype, fp32 values) without the padding of EXL3's blocks."""
+        dtype, w = decode(self.tensors, name, self.config)
+        shape = next((shape for n, shape, _ in recipe.tensors(self.family) if n == name), w.shape)
+        return dtype, w[tuple(slice(size) for size in shape)]
 
     def input(self, x, module):
         """x as the module reads it."""
@@ -469,7 +475,7 @@ class Model:
         if m.head is None:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
-            yield name, *self.hash_of(*decode(self.tensors, stored, self.config))
+            yield name, *self.hash_of(*self.decoded(stored))
         for stored in sorted(n for n, _, kind in recipe.tensors(m) if kind in ("stack", "column stack")):
             dtype, experts = decode(self.tensors, stored, self.config)
             for i, w in enumerate(experts):

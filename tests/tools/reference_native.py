@@ -3,6 +3,7 @@ the format. Part of reference_model.py; shares no code with the worker."""
 
 import numpy as np
 
+import reference_exl3
 import reference_formats
 from reference_formats import e2m1_values, e4m3_values, round_to, widen
 
@@ -78,6 +79,8 @@ def decode(t, name, config):
 
 def decode_plain(t, name, stem, config, quantization):
     """Without what ModelOpt multiplies the inputs by."""
+    if stem + "trellis" in t:
+        return "F16", reference_exl3.decode(t, stem)
     if stem + "qweight" in t:
         n = t[stem + "scales"][1].shape[1]
         return decode_awq(t, stem, n) if quantization["quant_method"] == "awq" else decode_gptq(t, stem, n, quantization)

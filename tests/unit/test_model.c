@@ -384,7 +384,8 @@ static void tensors_of_other_formats_are_named(void **state)
                       "self_attn.q_proj.qweight is a tensor of format \"GPTQ or AWQ\", but the "
                       "configuration does not say quant_method \"gptq\"");
     find(c, LAYER "self_attn.q_proj.qweight")->name = LAYER "self_attn.q_proj.trellis";
-    expect_refusal(c, "format \"EXL3\" is not supported");
+    expect_refusal(c, "self_attn.q_proj.trellis is a tensor of format \"EXL3\", but the "
+                      "configuration does not say quant_method \"exl3\"");
     find(c, LAYER "self_attn.q_proj.trellis")->name = LAYER "self_attn.q_proj.weight_scale_2";
     add(c, LAYER "self_attn.q_proj.weight", "U8", "32, 16", 512, NULL);
     expect_refusal(c,

@@ -436,7 +436,7 @@ static void other_formats_are_named(void **state)
     } rows[] = {
         {QC "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}}", "quant_method",
          "bitsandbytes", "call its dequantize()"},
-        {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "W4A16"},
+        {QC "{\"quant_method\": \"exl2\", \"bits\": 4.0}}", "quant_method", "EXL2", "W4A16"},
         {QC "{\"quant_method\": \"quark\"}}", "quant_method", "Quark", "custom_mode"},
         {QC "{\"quant_method\": \"TorchAO\"}}", "quant_method", "torchao", "FP8_DYNAMIC"},
         {QC "{\"quant_method\": \"gguf\"}}", "quant_method", "GGUF", "safetensors checkpoint"},

@@ -191,9 +191,9 @@ __global__ void __launch_bounds__(SPANS)
         int64_t col0 = (int64_t)(mine - (uint64_t)r * per_row) * CTW_DECODE_ALIGN;
         int64_t n = p.k - col0 < CTW_DECODE_ALIGN ? p.k - col0 : CTW_DECODE_ALIGN;
         int64_t row = plane_row(p, r);
-/* pack_any supports every pack-quantized weight. */
+/* pack_any supports every pack-quantized weight, and exl3's rows are not decoded one by one. */
 #define CASE(name)                                                                                       \
-    if constexpr (ID == CTW_FORMAT_##name && ID != CTW_FORMAT_pack_quantized)                            \
+    if constexpr (ID == CTW_FORMAT_##name && ID != CTW_FORMAT_pack_quantized && ID != CTW_FORMAT_exl3)   \
         ctw_##name##_decode(&s.w, &s.data, row, col0, n, span[lane]);
         CTW_FORMATS(CASE)
 #undef CASE
@@ -231,6 +231,8 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
     bool dst_aligned = ctw_cuda_aligned16(p->dst);
     if (p->n_rows == 0)
         return CTW_OK;
+    if (id == CTW_FORMAT_exl3)
+        return ctw_fail(err, CTW_EUNSUP, "cuda: exl3 is not supported yet; use --backend cpu");
     if (id == CTW_FORMAT_pack_quantized) {
         ctw_cuda_decode_pack(stream, p, &s, dtype);
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {

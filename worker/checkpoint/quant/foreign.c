@@ -16,7 +16,6 @@ static const struct foreign {
     {"bitsandbytes", "bitsandbytes",
      "load the model with transformers, call its dequantize() and save it, or " QUANTISE},
     {"exl2", "EXL2", WITH_SCHEME("W4A16")},
-    {"exl3", "EXL3", WITH_SCHEME("W4A16")},
     {"gguf", "GGUF", "give the safetensors checkpoint that it was made from"},
     {"quark", "Quark", "export it from Quark with custom_mode \"fp8\" or \"awq\", or " QUANTISE},
     {"torchao", "torchao", QUANTISE " (its schemes FP8_DYNAMIC, W8A8 and W4A16 are the nearest)"},
@@ -123,7 +122,7 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
         const char *name;   /* of a supported format; NULL: it is another tool's */
         const char *method; /* that declares it */
     } parts[] = {
-        {"trellis", NULL, "exl3"},
+        {"trellis", "EXL3", "exl3"},
         {"q_weight", NULL, "exl2"},
         {"qweight", "GPTQ or AWQ", "gptq"},
         {"weight_scale_inv", "FP8 in blocks", "fp8"},

@@ -134,6 +134,17 @@ static enum ctw_status read_mxfp4(struct ctw_quant_config *out, const struct ctw
     return st == CTW_OK ? ctw_quant_add_group(out, "mxfp4", NULL, &args, "", err) : st;
 }
 
+/* ---- EXL3 ---- */
+
+/* The tensors say everything: bits differ from matrix to matrix, and "bits" is their average. */
+static enum ctw_status read_exl3(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                 struct ctw_err *err)
+{
+    (void)q;
+    const struct ctw_quant_args args = {.present = true, .symmetric = true};
+    return ctw_quant_add_group(out, "exl3", NULL, &args, "", err);
+}
+
 /* ---- choosing ---- */
 
 struct ctw_quant_method {
@@ -188,6 +199,12 @@ static const struct ctw_quant_method methods[] = {
      ctw_quant_read_awq,
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
       "checkpoint_format", "modules_to_not_convert", "ignored_layers"},
+     false},
+    {"exl3",
+     "exl3",
+     read_exl3,
+     {"version", "bits", "head_bits", "mtp_bits", "vision_bits", "codebook", "out_scales",
+      "calibration", "tensor_storage", "original_quantization_config"},
      false},
     {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
     {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
