@@ -1,6 +1,6 @@
 /*
- * EXL3 (exllamav3): blocks of 128 inputs and 128 outputs, rotated on both sides, of tiles of 16 x 16
- * that a trellis codes. The values are those of the library's get_weight_tensor(), in F16. With
+ * EXL3 (exllamav3): blocks of 128 inputs and 128 outputs, rotated on both sides, of tiles of 16 x
+ * 16 that a trellis codes. The values are those of the library's get_weight_tensor(), in F16. With
  * x[k][j] the codes' values of a block (k: input, j: output), c = RN32(1 / sqrt(128)), and
  * h[i][j] = -c if popcount(i & j) is odd, else c:
  *
@@ -87,7 +87,8 @@ CTW_HD_FORCE float ctw_exl3_value(uint32_t state, int codebook)
     }
     uint32_t x = codebook == CTW_EXL3_MCG ? state * 0xcbac1fedu : state * 89226354u + 64248484u;
     x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
-    uint32_t low = ((x & 0x7fffu) << 13) + (112u << 23), high = (x >> 3 & 0x0fffe000u) + (112u << 23);
+    uint32_t low = ((x & 0x7fffu) << 13) + (112u << 23),
+             high = (x >> 3 & 0x0fffe000u) + (112u << 23);
     return ctw_exl3_round_normal(ctw_bits_to_f32(low | (x & 0x8000u) << 16) +
                                  ctw_bits_to_f32(high | (x & 0x80000000u)));
 }
