@@ -2,7 +2,7 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu, decode_bytes.cu and decode_transposed.cu; nvfp4_units;
+ * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu and decode_bands.cu; nvfp4_units;
  * mx_units; dense_units (only moves and converts); and any_format, which calls a format's own
  * decode function for everything the others do not support: odd alignments, and future formats.
  */
@@ -231,10 +231,10 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
     bool dst_aligned = ctw_cuda_aligned16(p->dst);
     if (p->n_rows == 0)
         return CTW_OK;
-    if (id == CTW_FORMAT_exl3)
-        return ctw_fail(err, CTW_EUNSUP, "cuda: exl3 is not supported yet; use --backend cpu");
     if (id == CTW_FORMAT_pack_quantized) {
         ctw_cuda_decode_pack(stream, p, &s, dtype);
+    } else if (id == CTW_FORMAT_exl3) {
+        ctw_cuda_decode_bands(stream, p, &s, dtype);
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
 #define TO(T) nvfp4_units<T, false><<<blocks, THREADS, 0, stream>>>(*p, s)
