@@ -18,12 +18,12 @@ INLINE void exl3_values8(const int codebook, const uint32_t *v, int shift, float
     memcpy(&x, v, sizeof(x));
     x = x >> shift & 0xffffu;
     if (codebook == CTW_EXL3_MUL1) {
-        x *= 0x83dcd12du;
+        x *= CTW_EXL3_MUL1_FACTOR;
         x = (x & 0xff00ffu) + (x >> 8 & 0xff00ffu);
         x = (x & 0xffffu) + (x >> 16) + 1024u;
         sum = __builtin_convertvector((ctw_i32x8)x, ctw_f32x8) * 0x1.bb8p-8f - 10.3828125f;
     } else {
-        x = codebook == CTW_EXL3_MCG ? x * 0xcbac1fedu : x * 89226354u + 64248484u;
+        x = codebook == CTW_EXL3_MCG ? x * CTW_EXL3_MCG_FACTOR : x * 89226354u + 64248484u;
         x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
         ctw_u32x8 low = ((x & 0x7fffu) << 13) + (112u << 23);
         ctw_u32x8 high = (x >> 3 & 0x0fffe000u) + (112u << 23);

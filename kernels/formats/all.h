@@ -13,6 +13,7 @@
 #include "kernels/formats/dense/decode.h"
 #include "kernels/formats/dense_transposed/decode.h"
 #include "kernels/formats/exl3/decode.h"
+#include "kernels/formats/exl3_table/decode.h"
 #include "kernels/formats/float_quantized/decode.h"
 #include "kernels/formats/gptq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"

@@ -29,7 +29,8 @@ enum ctw_part_kind {
     CTW_PART_GROUP_INDEX,
     CTW_PART_GLOBAL_SCALE,
     CTW_PART_COLUMN_SCALE, /* a factor of each column */
-    CTW_PART_CODEBOOK,     /* its presence counts, and its name; never read */
+    CTW_PART_CODEBOOK,     /* its name counts; read on opening, never by a decoder */
+    CTW_PART_SIGNS,        /* of each column: rotated embeddings */
     CTW_PART_SHAPE,        /* read on opening, never by a decoder */
     CTW_N_PARTS
 };
@@ -50,6 +51,9 @@ struct ctw_part_names {
     const char *stacks[CTW_N_PARTS];
     const char *values; /* VALUES, if the values themselves are stored */
     bool needs_config;  /* the tensors alone do not show the meaning of their codes */
+    bool unfused;       /* stores fused projections as modules of their own, and a head of its own
+                           beside a tied embedding */
+    int64_t padding;    /* biases may be padded to a multiple of this; 0: they are not */
 };
 
 /* NULL: the method is not supported. */

@@ -20,6 +20,7 @@
     X(mxfp4)                                                                                       \
     X(gptq)                                                                                        \
     X(awq)                                                                                         \
+    X(exl3_table)                                                                                  \
     X(exl3)
 
 #endif

@@ -31,6 +31,8 @@ enum {
 enum { CTW_EXL3_3INST, CTW_EXL3_MCG, CTW_EXL3_MUL1 };
 
 #define CTW_EXL3_C 0x1.6a09e6p-4f
+#define CTW_EXL3_MCG_FACTOR 0xcbac1fedu
+#define CTW_EXL3_MUL1_FACTOR 0x83dcd12du
 
 /* The sign of h[i][j]. */
 CTW_HD_FORCE bool ctw_exl3_is_minus(int i, int j)
@@ -81,11 +83,12 @@ CTW_HD_FORCE float ctw_exl3_round_normal(float f)
 CTW_HD_FORCE float ctw_exl3_value(uint32_t state, int codebook)
 {
     if (codebook == CTW_EXL3_MUL1) {
-        uint32_t x = state * 0x83dcd12du;
+        uint32_t x = state * CTW_EXL3_MUL1_FACTOR;
         uint32_t c = (x & 0xffu) + (x >> 8 & 0xffu) + (x >> 16 & 0xffu) + (x >> 24);
         return ctw_exl3_round_normal((float)(int32_t)(1024u + c) * 0x1.bb8p-8f - 10.3828125f);
     }
-    uint32_t x = codebook == CTW_EXL3_MCG ? state * 0xcbac1fedu : state * 89226354u + 64248484u;
+    uint32_t x =
+        codebook == CTW_EXL3_MCG ? state * CTW_EXL3_MCG_FACTOR : state * 89226354u + 64248484u;
     x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
     uint32_t low = ((x & 0x7fffu) << 13) + (112u << 23),
              high = (x >> 3 & 0x0fffe000u) + (112u << 23);
@@ -212,7 +215,7 @@ static inline void ctw_exl3_decode(const struct ctw_weight *w, const struct ctw_
 }
 
 #else
-/* decode_blocks.cu has its own. */
+/* kernels/cuda/decode/decode_bands.cu decodes whole blocks. */
 static void ctw_exl3_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
                             int64_t row, int64_t col0, int64_t n_col, float *dst);
 #endif

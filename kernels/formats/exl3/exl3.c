@@ -56,11 +56,19 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
                              const int64_t *shape_part, struct ctw_err *err)
 {
     (void)shape_part;
+    const unsigned parts = 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE |
+                           1u << CTW_PART_COLUMN_SCALE | 1u << CTW_PART_CODEBOOK;
     const char *codebook = ctw_part_name(w->names, w->part, CTW_PART_CODEBOOK);
     enum ctw_status st = ctw_check_targeted(w, args, err);
     w->codebook = !ctw_part_present(&w->part[CTW_PART_CODEBOOK]) ? CTW_EXL3_3INST
                   : strcmp(codebook, "mcg") == 0                 ? CTW_EXL3_MCG
                                                                  : CTW_EXL3_MUL1;
+    if (st == CTW_OK)
+        st = ctw_parts_only(w, parts, err);
+    if (st == CTW_OK && ctw_part_present(&w->part[CTW_PART_CODEBOOK]) &&
+        (w->part[CTW_PART_CODEBOOK].dtype != CTW_I32 ||
+         !ctw_part_is_scalar(&w->part[CTW_PART_CODEBOOK])))
+        st = ctw_part_fail(w, CTW_PART_CODEBOOK, err, "I32 []");
     if (st == CTW_OK)
         st = check_trellis(w, err);
     if (st == CTW_OK)
@@ -80,11 +88,29 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     return CTW_OK;
 }
 
+/* The multiplier that the codebook's tensor holds, and the library computes with. */
+static enum ctw_status check_data(struct ctw_weight *w, const struct ctw_weight_data *data,
+                                  struct ctw_err *err)
+{
+    const struct ctw_part *codebook = &w->part[CTW_PART_CODEBOOK];
+    const uint32_t want = w->codebook == CTW_EXL3_MUL1 ? CTW_EXL3_MUL1_FACTOR : CTW_EXL3_MCG_FACTOR;
+    if (!ctw_part_present(codebook))
+        return CTW_OK;
+    uint32_t found = ctw_load_u32(data->part[CTW_PART_CODEBOOK]);
+    return found == want
+               ? CTW_OK
+               : ctw_fail(err, CTW_EUNSUP,
+                          "%s: found the multiplier 0x%08X, expected 0x%08X: no other "
+                          "codebook of this name is known",
+                          ctw_part_name(w->names, w->part, CTW_PART_CODEBOOK), found, want);
+}
+
 const struct ctw_format ctw_format_exl3 = {
     .id = CTW_FORMAT_exl3,
     .name = "exl3",
     .owns = owns,
     .check = check,
+    .check_data = check_data,
     .decode = ctw_exl3_decode,
     .decode_rows = ctw_exl3_decode_rows,
 };
