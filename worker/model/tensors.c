@@ -426,10 +426,15 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
 
 /* ---- vectors ---- */
 
-/* [n], and [] for one number, or as Kimi Linear's decays are stored, [1, 1, n, 1]; or [n, k], or as
- * a convolution has it, [n, 1, k]. */
-static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
+/* [n], a bias also padded, and [] for one number, or as Kimi Linear's decays are stored, [1, 1, n,
+ * 1]; or [n, k], or as a convolution has it, [n, 1, k]. */
+static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want, int64_t padding)
 {
+    const size_t length = strlen(want->name);
+    bool bias = length > 5 && strcmp(want->name + length - 5, ".bias") == 0;
+    if (padding > 0 && bias && want->k == 0 && t->n_dims == 1 &&
+        t->shape[0] == (want->n + padding - 1) / padding * padding)
+        return true;
     if (want->k == 0 && t->n_dims == 4)
         return t->shape[0] == 1 && t->shape[1] == 1 && t->shape[2] == want->n && t->shape[3] == 1;
     if (want->k != 0 && t->n_dims == 3)
@@ -457,7 +462,7 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
                         name, finder->config->file, needed,
                         ctw_missing_remedy(finder->container, want));
     bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
-    if (!is_float || !has_shape(t, want)) {
+    if (!is_float || !has_shape(t, want, finder->config->quant.names->padding)) {
         struct ctw_part part = ctw_tensor_part(t);
         return ctw_fail(err, CTW_EFORMAT, "%s: %s: found %s, expected BF16, F16 or F32 %s by %s",
                         ctw_container_file(finder->container, t->file), name,

@@ -328,10 +328,14 @@ enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_j
         {"hf_quant_config.json", "quantization", "modelopt"},
         {"quantize_config.json", NULL, "gptq"},
         {"quant_config.json", NULL, "awq"},
+        {"quantization_config.json", NULL, "exl3"},
     };
     for (size_t i = 0; i < CTW_COUNT(files); i++) {
         const struct ctw_json_node *q;
         enum ctw_status st = read_file(doc, &q, dir, files[i].file, files[i].key, err);
+        const char *said = q != NULL ? string_of(q, "quant_method") : NULL;
+        if (strcmp(files[i].method, "exl3") == 0 && (said == NULL || strcmp(said, "exl3") != 0))
+            q = NULL; /* other tools' files have this name, too */
         for (size_t j = 0; st == CTW_OK && q != NULL && j < CTW_COUNT(methods); j++)
             if (strcmp(methods[j].name, files[i].method) == 0)
                 return ctw_quant_method_read(&methods[j], out, q, err);

@@ -400,6 +400,12 @@ struct ctw_experts {
     const char *shared_gate;      /* the module of its factor [1, hidden]; NULL: none */
 };
 
+/* Does the checkpoint's quantisation tool store the parts of a fused projection as modules? */
+static inline bool ctw_is_unfused(const struct ctw_config *c)
+{
+    return c->quant.names->unfused;
+}
+
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a);
 void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
                                    const struct ctw_latent_attention *a);
