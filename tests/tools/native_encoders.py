@@ -255,29 +255,39 @@ class Exl3Scheme(Native):
     """EXL3. Any words are a trellis, so these are random: a matrix has the size of the weights, and no other likeness."""
     bits: float = 4
     codebook: str = "mul1"  # or mcg, 3inst
-    signs: bool = False  # as in the first files
 
     name = "exl3"
 
     def specs(self, n, k, scale_dtype):
         n, k = (-(-size // 128) * 128 for size in (n, k))
-        scales = {"su": ("I16", (k // 16,)), "sv": ("I16", (n // 16,))} if self.signs else {"suh": ("F16", (k,)), "svh": ("F16", (n,))}
         flag = {} if self.codebook == "3inst" else {self.codebook: ("I32", ())}
-        return {"trellis": ("I16", (k // 16, n // 16, int(16 * self.bits)))} | scales | flag
+        return {"trellis": ("I16", (k // 16, n // 16, int(16 * self.bits))), "suh": ("F16", (k,)), "svh": ("F16", (n,))} | flag
 
     def encode(self, w, scale_dtype, amax_shared=None):
         rng = np.random.default_rng(np.abs(w * 2.0**20).astype(np.uint64).sum())
         specs = self.specs(*w.shape, scale_dtype)
-        out = {name: rng.integers(-32768, 32768, shape, np.int16) for name, (dtype, shape) in specs.items() if dtype == "I16"}
+        out = {"trellis": rng.integers(-32768, 32768, specs["trellis"][1], np.int16)}
         for name, size in (("suh", 1.0), ("svh", w.std() / 1.24)):
-            if name in specs:
-                signed = rng.uniform(0.5, 1.5, specs[name][1]) * rng.choice([-1, 1], specs[name][1]) * size
-                out[name] = signed.astype(np.float16)
+            signed = rng.uniform(0.5, 1.5, specs[name][1]) * rng.choice([-1, 1], specs[name][1]) * size
+            out[name] = signed.astype(np.float16)
         return out | {name: np.int32({"mcg": -0x3453E013, "mul1": -0x7C232ED3}[name]) for name in specs.keys() & {"mcg", "mul1"}}
 
+
+@dataclass(frozen=True)
+class Exl3MixedScheme(Native):
+    """Bits and codebook by module, and a quantised head, as in recompiled mixes."""
+
+    name = "exl3"
+    head = Exl3Scheme(6)
+
+    def of(self, module):
+        parts = {"q_proj": (2, "mcg"), "k_proj": (3, "3inst"), "v_proj": (1.5, "mul1"), "o_proj": (4, "mul1"),
+                 "gate_proj": (2.5, "mul1"), "up_proj": (5, "mcg"), "down_proj": (8, "3inst")}
+        return Exl3Scheme(*parts[module.rsplit(".", 1)[-1]])
+
     def native_config(self, ignore):
-        return {"quant_method": "exl3", "version": "1.6.5", "bits": self.bits, "head_bits": 6,
-                "calibration": {"rows": 250, "cols": 2048}, "out_scales": "auto", "codebook": self.codebook}
+        return {"quant_method": "exl3", "version": "1.6.5", "bits": 3.71, "head_bits": 6,
+                "calibration": {"rows": 250, "cols": 2048}, "out_scales": "auto", "codebook": "mul1"}
 
 
 FP8_TENSOR = Fp8Scheme(rows=0, columns=0, scale_name="weight_scale")
@@ -312,6 +322,6 @@ NATIVE = {
     "auto_round_fp8_static": ("bfloat16", AutoRoundScheme("auto_round:fp8_static", ByteScheme())),
     "awq_g64": ("float16", AwqScheme()),
     "awq_channel_bf16": ("bfloat16", AwqScheme(0)),
-    "exl3_4": ("float16", Exl3Scheme()),
+    "exl3": ("bfloat16", Exl3MixedScheme()),
     "modelopt_nvfp4_fp16": ("float16", ModelOptScheme("W4A16_NVFP4", own_file=True)),
 }

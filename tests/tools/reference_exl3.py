@@ -24,7 +24,7 @@ def values(state, codebook):
         k, m = np.array([0x1EEE, 0xC931], np.uint16).view(np.float16).astype(np.float64)
         return ((1024 + c) * k + m).astype(np.float16)
     x = state * np.uint32(0xCBAC1FED) if codebook == "mcg" else state * np.uint32(89226354) + np.uint32(64248484)
-    x = x & np.uint32(0x8FFF8FFF) ^ np.uint32(0x3B603B60)
+    x = np.ascontiguousarray(x & np.uint32(0x8FFF8FFF) ^ np.uint32(0x3B603B60))
     halves = x.view(np.uint16).reshape(*x.shape, 2).view(np.float16)
     return halves[..., 0] + halves[..., 1]
 

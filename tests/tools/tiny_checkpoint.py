@@ -445,6 +445,8 @@ def batches(model, dtype, scheme, seed):
             return values(n, s, k, seed, tied)
         stem = name.removesuffix("weight")
         encoder = encoders.part_of(scheme, stem[:-1]) if kind in ("linear", "stack") else None
+        if kind == "head":
+            encoder = getattr(scheme, "head", None)
         if encoder is None:
             own = "F32" if kind.startswith("wide ") else st_dtype
             yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [cio.encode(p(), d)])

@@ -120,4 +120,4 @@ QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mi
              ("mixtral_apart", "fp8_channel"), ("mixtral_modules", "nvfp4"), ("gpt_oss_apart", "w4a16_g32"), ("granitemoe_apart", "nvfp4"),
              ("qwen3_moe_stacked", "w4a16_g32"), ("mixtral_stacked", "w4a16_g32_asym"), ("granitemoe", "fp8_channel"),
              ("granitemoe_stacked", "nvfp4"), ("laguna_stacked", "mxfp4"), ("step3p5", "w8a16_channel"), ("hy_v3_stacked", "fp8_channel"),
-             ("hy_v3_modules", "gptq4_g64"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"))
+             ("hy_v3_modules", "gptq4_g64"), ("qwen3_moe", "exl3"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"))
