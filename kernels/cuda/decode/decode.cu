@@ -2,9 +2,10 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu and decode_bands.cu; nvfp4_units;
- * mx_units; dense_units (only moves and converts); and any_format, which calls a format's own
- * decode function for everything the others do not support: odd alignments, and future formats.
+ * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu and decode_bands.cu;
+ * nvfp4_units; mx_units; dense_units (only moves and converts); and any_format, which calls a
+ * format's own decode function for everything the others do not support: odd alignments, and future
+ * formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"

@@ -18,8 +18,8 @@
 #ifndef CTW_KERNELS_FORMATS_EXL3_DECODE_H
 #define CTW_KERNELS_FORMATS_EXL3_DECODE_H
 
-#include "kernels/formats/convert.h"
 #include "kernels/formats/format.h"
+#include "kernels/formats/trellis.h"
 
 enum {
     CTW_EXL3_TILE = 16,
@@ -27,12 +27,7 @@ enum {
     CTW_EXL3_BLOCK = CTW_DECODE_BAND
 };
 
-/* The functions from a state to its value: struct ctw_weight's codebook. */
-enum { CTW_EXL3_3INST, CTW_EXL3_MCG, CTW_EXL3_MUL1 };
-
 #define CTW_EXL3_C 0x1.6a09e6p-4f
-#define CTW_EXL3_MCG_FACTOR 0xcbac1fedu
-#define CTW_EXL3_MUL1_FACTOR 0x83dcd12du
 
 /* The sign of h[i][j]. */
 CTW_HD_FORCE bool ctw_exl3_is_minus(int i, int j)
@@ -69,31 +64,6 @@ CTW_HD_FORCE uint32_t ctw_exl3_state(const uint8_t *tile, int rate, int t)
     const uint64_t both = (uint64_t)ctw_load_u32(tile + 4 * (first % words)) << 32 |
                           ctw_load_u32(tile + 4 * (last % words));
     return (uint32_t)(both >> (32 * (last + 1) - end)) & 0xffffu;
-}
-
-/* A float in fp16's normal range, or 0, rounded to fp16. */
-CTW_HD_FORCE float ctw_exl3_round_normal(float f)
-{
-    uint32_t u = ctw_f32_to_bits(f);
-    return ctw_bits_to_f32((u + 0xfffu + (u >> 13 & 1u)) & ~0x1fffu);
-}
-
-/* Exact until the last rounding: 3INST and MCG add two fp16 numbers of exponents -3 to 0, MUL1
- * computes (1024 + c) 0x1EEE + 0xC931 (fp16) with c the sum of a product's bytes. */
-CTW_HD_FORCE float ctw_exl3_value(uint32_t state, int codebook)
-{
-    if (codebook == CTW_EXL3_MUL1) {
-        uint32_t x = state * CTW_EXL3_MUL1_FACTOR;
-        uint32_t c = (x & 0xffu) + (x >> 8 & 0xffu) + (x >> 16 & 0xffu) + (x >> 24);
-        return ctw_exl3_round_normal((float)(int32_t)(1024u + c) * 0x1.bb8p-8f - 10.3828125f);
-    }
-    uint32_t x =
-        codebook == CTW_EXL3_MCG ? state * CTW_EXL3_MCG_FACTOR : state * 89226354u + 64248484u;
-    x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
-    uint32_t low = ((x & 0x7fffu) << 13) + (112u << 23),
-             high = (x >> 3 & 0x0fffe000u) + (112u << 23);
-    return ctw_exl3_round_normal(ctw_bits_to_f32(low | (x & 0x8000u) << 16) +
-                                 ctw_bits_to_f32(high | (x & 0x80000000u)));
 }
 
 /* Where tensor cores have code t: the input and the output within its tile. */
@@ -215,9 +185,9 @@ static inline void ctw_exl3_decode(const struct ctw_weight *w, const struct ctw_
 }
 
 #else
-/* kernels/cuda/decode/decode_bands.cu decodes whole blocks. */
-static void ctw_exl3_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
-                            int64_t row, int64_t col0, int64_t n_col, float *dst);
+/* Not defined: kernels/cuda/decode/decode_bands.cu decodes whole blocks. */
+__device__ void ctw_exl3_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                int64_t row, int64_t col0, int64_t n_col, float *dst);
 #endif
 
 #endif

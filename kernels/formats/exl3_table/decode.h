@@ -10,7 +10,8 @@
 #ifndef CTW_KERNELS_FORMATS_EXL3_TABLE_DECODE_H
 #define CTW_KERNELS_FORMATS_EXL3_TABLE_DECODE_H
 
-#include "kernels/formats/exl3/decode.h"
+#include "kernels/formats/format.h"
+#include "kernels/formats/trellis.h"
 
 enum { CTW_EXL3_GROUP = CTW_DECODE_ALIGN };
 
