@@ -15,11 +15,13 @@
 #include "kernels/formats/float_quantized/decode.h"
 #include "kernels/formats/gptq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
+#include "kernels/formats/mlx_affine/decode.h"
 #include "kernels/formats/modelopt_awq/decode.h"
 #include "kernels/formats/mxfp4/decode.h"
 #include "kernels/formats/mxfp6/decode.h"
 #include "kernels/formats/mxfp8/decode.h"
 #include "kernels/formats/nvfp4/decode.h"
+#include "kernels/formats/nvfp4_mlx/decode.h"
 #include "kernels/formats/nvfp4_modelopt/decode.h"
 #include "kernels/formats/pack_quantized/decode.h"
 

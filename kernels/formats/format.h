@@ -29,6 +29,7 @@ enum ctw_part_kind {
     CTW_PART_GROUP_INDEX,
     CTW_PART_GLOBAL_SCALE,
     CTW_PART_COLUMN_SCALE, /* a factor of each column */
+    CTW_PART_GROUP_BIAS,   /* a number for each scale, added to the product */
     CTW_PART_SHAPE,        /* read on opening, never by a decoder */
     CTW_N_PARTS
 };
@@ -49,6 +50,7 @@ struct ctw_part_names {
     const char *stacks[CTW_N_PARTS];
     const char *values; /* VALUES, if the values themselves are stored */
     bool needs_config;  /* the tensors alone do not show the meaning of their codes */
+    bool mlx;           /* see ctw_parts_as_mlx() */
 };
 
 /* NULL: the method is not supported. */
@@ -66,6 +68,13 @@ struct ctw_part {
     int64_t shape[CTW_MAX_DIMS];
     size_t bytes;
 };
+
+/*
+ * MLX stores the codes of its float modes in words (U32), and every scale of these as a byte (U8).
+ * Describes such parts as the bytes of mxfp4, mxfp8 or nvfp4 that they are; the number of bytes
+ * that share a scale tells which. The file's bytes are the same in either description.
+ */
+void ctw_parts_as_mlx(struct ctw_part part[CTW_N_PARTS]);
 
 enum ctw_strategy {
     CTW_STRATEGY_TENSOR,
@@ -86,6 +95,7 @@ struct ctw_quant_args {
     int64_t block_rows, block_cols; /* of strategy block, else 0 */
     bool actorder_group;
     bool zero_less_one; /* zero points are stored less 1 */
+    bool by_shape;      /* if the shapes of the tensors show other bits or groups, these count */
     const char *format; /* "pack-quantized", ...; NULL: not specified */
 };
 

@@ -64,6 +64,15 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_ZERO_POINT] = "qzeros"},
      .values = "weight",
      .needs_config = true},
+    {.method = "mlx",
+     .formats = DENSE | FORMAT(mlx_affine) | FORMAT(nvfp4_mlx) | FORMAT(nvfp4) | FORMAT(mxfp8) |
+                FORMAT(mxfp4),
+     .codes = {[CTW_PART_SCALE] = "scales",
+               [CTW_PART_GROUP_BIAS] = "biases",
+               [CTW_PART_GLOBAL_SCALE] = "global_scale"},
+     .values = "weight",
+     .needs_config = true,
+     .mlx = true},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)
@@ -124,6 +133,8 @@ static const char *look(const struct ctw_part *part)
         return "packed codes without the scales of NVFP4, MXFP4 or MXFP6";
     if (dtype == CTW_I32)
         return "packed integers without scales";
+    if (dtype == CTW_U32)
+        return "MLX's words without the scales of any mode";
     return "an unknown format";
 }
 

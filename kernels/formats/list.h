@@ -11,6 +11,7 @@
     X(dense_transposed)                                                                            \
     X(pack_quantized)                                                                              \
     X(modelopt_awq)                                                                                \
+    X(nvfp4_mlx)                                                                                   \
     X(nvfp4)                                                                                       \
     X(nvfp4_modelopt)                                                                              \
     X(float_quantized)                                                                             \
@@ -19,6 +20,7 @@
     X(mxfp6)                                                                                       \
     X(mxfp4)                                                                                       \
     X(gptq)                                                                                        \
-    X(awq)
+    X(awq)                                                                                         \
+    X(mlx_affine)
 
 #endif

@@ -459,10 +459,6 @@ static void other_formats_are_named(void **state)
             "\"INT4_AWQ\"}}}}",
          "quantized_layers.a.quant_algo", "ModelOpt INT4_AWQ", "quantise"},
         {QC "{\"load_in_8bit\": true}}", "quantization_config", "bitsandbytes", "quantise"},
-        {QC "{\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\"}}", "quantization_config",
-         "MLX", "--dequantize"},
-        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4}}", "quantization", "MLX",
-         "quantise"},
         {"{\"quantize\": \"w8a8_dynamic\"}", "quantize", "msModelSlim", "quantise"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {

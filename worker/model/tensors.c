@@ -112,6 +112,8 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
             st = unstack(part, kind, m->part[kind], m->n_stacked, err);
     }
+    if (names->mlx)
+        ctw_parts_as_mlx(m->weight.part);
     return st;
 }
 
@@ -427,13 +429,14 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
 /* ---- vectors ---- */
 
 /* [n], and [] for one number, or as Kimi Linear's decays are stored, [1, 1, n, 1]; or [n, k], or as
- * a convolution has it, [n, 1, k]. */
+ * a convolution has it, [n, 1, k], of MLX [n, k, 1]. */
 static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
 {
     if (want->k == 0 && t->n_dims == 4)
         return t->shape[0] == 1 && t->shape[1] == 1 && t->shape[2] == want->n && t->shape[3] == 1;
     if (want->k != 0 && t->n_dims == 3)
-        return t->shape[0] == want->n && t->shape[1] == 1 && t->shape[2] == want->k;
+        return t->shape[0] == want->n && t->shape[1] * t->shape[2] == want->k &&
+               (t->shape[1] == 1 || t->shape[2] == 1);
     if (want->k != 0)
         return t->n_dims == 2 && t->shape[0] == want->n && t->shape[1] == want->k;
     return t->n_dims == 1 ? t->shape[0] == want->n : t->n_dims == 0 && want->n == 1;

@@ -189,6 +189,7 @@ static const struct ctw_quant_method methods[] = {
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
       "checkpoint_format", "modules_to_not_convert", "ignored_layers"},
      false},
+    {"mlx", "mlx", ctw_quant_read_mlx, {"bits", "group_size", "mode"}, false},
     {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
     {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
 };
@@ -241,7 +242,7 @@ const char *ctw_quant_method_name(const struct ctw_json_node *quantization)
     for (size_t i = 0; i < CTW_COUNT(signs); i++)
         if (ctw_json_get(quantization, signs[i].key) != NULL)
             return signs[i].method;
-    return NULL;
+    return ctw_quant_is_mlx(quantization) ? "mlx" : NULL;
 }
 
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization)
@@ -275,6 +276,7 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
         bool read = strcmp(ctw_json_key(m), "quant_method") == 0;
         for (int i = 0; i < MAX_KEYS && method->keys[i] != NULL && !read; i++)
             read = strcmp(ctw_json_key(m), method->keys[i]) == 0;
+        read |= method->read == ctw_quant_read_mlx && ctw_quant_mlx_is_module(m);
         if (!read)
             st = ctw_unread_add(unread, m, err);
     }

@@ -458,6 +458,9 @@ void ctw_describe_table(struct ctw_config *c, int role, const char *module, int6
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
 /* The first tensor of the files that has this in its name; NULL: none. */
 const struct ctw_tensor *ctw_files_find(const struct ctw_config *c, const char *part);
+/* Did mlx-lm convert the files of a model with Mamba's or Qwen's convolutions? Their shape tells,
+ * [n, taps, 1] instead of [n, 1, taps]. */
+bool ctw_files_by_mlx(const struct ctw_config *c);
 /* Layers for drafts (multi-token prediction) that files may have behind the decoders; not read. */
 void ctw_describe_drafts(struct ctw_config *c, int64_t n);
 /* Tensors whose names end so are buffers, not weights. NULL-terminated, static. */

@@ -286,6 +286,12 @@ const struct ctw_tensor *ctw_files_find(const struct ctw_config *c, const char *
     return NULL;
 }
 
+bool ctw_files_by_mlx(const struct ctw_config *c)
+{
+    const struct ctw_tensor *conv = ctw_files_find(c, ".conv1d.weight");
+    return conv != NULL && conv->n_dims == 3 && conv->shape[1] > 1 && conv->shape[2] == 1;
+}
+
 /* ---- other models in the checkpoint ---- */
 
 /* Is this a tensor of a layer for drafts, behind the decoders? */
