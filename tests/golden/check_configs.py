@@ -28,6 +28,7 @@ import encoders  # pylint: disable=wrong-import-position
 import families  # pylint: disable=wrong-import-position
 import native_encoders  # pylint: disable=wrong-import-position
 import recipe  # pylint: disable=wrong-import-position
+import tool_encoders  # pylint: disable=wrong-import-position
 import tiny_checkpoint  # pylint: disable=wrong-import-position
 
 # model_types that open, and wrappers whose text model does
@@ -37,7 +38,7 @@ OPEN |= {"kimi_k2"}  # deepseek_v3 by another name
 OPEN |= {"qwen3_vl_moe", "step3p7"}  # whose text models are in no file alone
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
-SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U32": 4, "I64": 8}
 
 # Each size, the names of its key, and the small model's value
 VOCAB, INNER, HEADS = 32, 64, 4
@@ -117,6 +118,8 @@ def the_scheme(quantization):
         return native_encoders.Fp8Scheme(rows, columns), (*(quantization.get("modules_to_not_convert") or ()), "lm_head")
     if method == "awq":
         return native_encoders.AwqScheme(quantization["group_size"]), (*(quantization["modules_to_not_convert"] or ()), "lm_head")
+    if method is None and quantization.keys() >= {"bits", "group_size"}:
+        return tool_encoders.MlxScheme(quantization["bits"], quantization["group_size"]), ()
     if algo == "MIXED_PRECISION":
         return Listed(quantization["quantized_layers"]), ()
     if algo in ("FP8", "NVFP4"):

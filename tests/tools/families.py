@@ -431,6 +431,8 @@ def describe(config, names=()):
     if any(".experts.0.down_proj." in name for name in names):
         m = mixture_families.apart(m)
     m = mixture_families.as_class(m, kind, names)
+    if any(".switch_mlp." in name for name in names):
+        m = mixture_families.by_mlx(m)
     if kind in ("gpt2", "bloom") and f"transformer.{m.embed}.weight" in names:
         return renamed(m, "", "transformer.", m.head)
     return m

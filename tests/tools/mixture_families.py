@@ -36,6 +36,20 @@ def apart(m):
     return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
 
 
+def by_mlx(m):
+    """The Model as mlx-lm converts Qwen's: stacks of experts, convolutions [channels, taps, 1], norms with the 1 added."""
+    def one(a):
+        e, mixer = a.experts, a.mixer
+        stem = e and e.down.split("experts")[0] + "switch_mlp."
+        return replace(
+            a, norm=replace(a.norm, offset=0.0), qk_norm=a.qk_norm and replace(a.qk_norm, offset=0.0),
+            mixer=mixer and replace(mixer, by_mlx=True),
+            experts=e and replace(e, gate_up=(stem + "gate_proj.weight", stem + "up_proj.weight"), down=stem + "down_proj.weight",
+                                  columns=False, mixed_rows=False))
+
+    return replace(m, norm=replace(m.norm, offset=0.0), layers=tuple(map(one, m.layers)))
+
+
 # What transformers 5's classes call tensors and modules of a layer in memory.
 IN_MEMORY = {
     "mixtral": {"block_sparse_moe": "mlp"},
@@ -58,6 +72,8 @@ IN_MEMORY = {
 def names_of(kind, how):
     """Some names of the tensors in a file that has experts apart, as modules or stacked, the latter two as in memory."""
     parts = {"apart": ["experts.0.down_proj"], "modules": ["experts.0.down_proj"], "stacked": ["experts.gate_up_proj"]}
+    if how == "mlx":
+        return ["model.layers.1.mlp.switch_mlp.gate_proj.weight"]
     if how not in parts:
         return []
     renamed = [] if how == "apart" else IN_MEMORY.get(kind, {}).values()

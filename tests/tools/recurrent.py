@@ -25,6 +25,7 @@ class DeltaRule:
     gate: str = "silu"
     wide: bool = False  # A_log and the norm's weight are stored as F32
     module: str = "linear_attn"
+    by_mlx: bool = False  # mlx-lm's shape of the convolution
 
     @property
     def channels(self):
@@ -102,7 +103,7 @@ def delta_rule(m, hidden):
         yield "in_proj_z.weight", (values, hidden), "linear"
         yield "in_proj_b.weight", (m.value_heads, hidden), "gates"
         yield "in_proj_a.weight", (m.value_heads, hidden), "gates"
-    yield "conv1d.weight", (m.channels, 1, m.taps), "taps"
+    yield "conv1d.weight", (m.channels, m.taps, 1) if m.by_mlx else (m.channels, 1, m.taps), "taps"
     yield "A_log", (m.value_heads,), wide + "decay"
     yield "dt_bias", (m.value_heads,), "step"
     yield "norm.weight", (m.value,), wide + "norm"

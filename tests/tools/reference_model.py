@@ -465,7 +465,8 @@ class Model:
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
         m = self.family
         matrices = ("linear", "gates", "columns", "head", "long head", "router", "wide router")
-        names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices}
+        names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices or n.removesuffix("weight") + "scales" in self.tensors}
+        names = {n: s for n, s in names.items() if self.tensors.get(n, (None, np.empty(0)))[1].ndim < 3}
         if m.head is None:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):

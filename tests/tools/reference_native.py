@@ -4,6 +4,7 @@ the format. Part of reference_model.py; shares no code with the worker."""
 import numpy as np
 
 import reference_formats
+import reference_tools
 from reference_formats import e2m1_values, e4m3_values, round_to, widen
 
 
@@ -69,6 +70,9 @@ def decode_awq(t, stem, n):
 def decode(t, name, config):
     """(dtype, fp32 values) of one weight matrix in any format."""
     stem = name.removesuffix("weight")
+    found = reference_tools.decode(t, name, config)
+    if found:
+        return found
     quantization = config.get("quantization_config") or {}
     if stem + "pre_quant_scale" in t:  # ModelOpt's, of the inputs
         dtype, w = decode_plain(t, name, stem, config, quantization)

@@ -9,7 +9,8 @@ from recurrent import DeltaRule, Mamba1, Mamba2, ShortConv
 
 def conv(model, x, stem, bias, act=None):
     """Causal convolution of each column of x [n_tok, channels]; the last tap is of the token itself."""
-    w = model.weight(stem + ".weight")[:, 0]  # [channels, taps]
+    w = model.weight(stem + ".weight")
+    w = w.reshape(len(w), -1)  # [channels, taps]
     taps = w.shape[1]
     padded = np.concatenate([np.zeros((taps - 1, x.shape[1])), x])
     y = sum(padded[i:i + len(x)] * w[:, i] for i in range(taps))

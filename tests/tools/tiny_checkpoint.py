@@ -20,6 +20,7 @@ import encoders
 import families
 import mixture_families
 import native_encoders
+import tool_encoders
 import recipe
 import recurrent
 import tiny_mixtures
@@ -284,7 +285,7 @@ def _formats():
         (r".*(v_proj|in_proj_z)$", MxScheme(4)), (r".*o(ut)?_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
         (r".*gate_proj$", Nvfp4Scheme()), (r".*up_proj$", IntScheme(4, 32, False)),
         (r".*down_proj$", ByteScheme(rows=0, activations="token")))))
-    return out | native_encoders.NATIVE
+    return out | native_encoders.NATIVE | tool_encoders.TOOLS
 
 
 FORMATS = _formats()
@@ -342,12 +343,12 @@ def common_keys(family, sizes, scheme):
     keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
         head = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out"}.get(kind, "lm_head")
-        keys["quantization_config"] = encoders.quantization_config(scheme, [head])
+        keys[getattr(scheme, "key", "quantization_config")] = encoders.quantization_config(scheme, [head])
     return keys, ours
 
 
 OUTER = ("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "tie_word_embeddings",
-         "quantization_config", "vocab_size")
+         "quantization_config", "quantization", "vocab_size")
 
 
 def wrapped(config):
@@ -430,11 +431,13 @@ def values(name, shape, kind, seed, tied):
 def stack_batch(name, shape, encoder, dtype, plain):
     """A quantised stack of experts: a part of all its matrices in one tensor. NAME may end in ".weight" or not."""
     specs = encoder.specs(*shape[1:], dtype)
+    if hasattr(encoder, "kinds"):  # a module of its own
+        name = name.removesuffix("weight")
 
     def encode():
         experts = [dict(encoder.encode(w, dtype)) for w in plain()]
         return [np.stack([e[part] for e in experts]) for part in specs]
-    return cio.Batch([(name + part.removeprefix("weight"), kind, (shape[0], *size))
+    return cio.Batch([(name + (part if name.endswith(".") else part.removeprefix("weight")), kind, (shape[0], *size))
                       for part, (kind, size) in specs.items()], encode)
 
 
@@ -444,7 +447,7 @@ def batches(model, dtype, scheme, seed):
         def plain(n=name, s=shape, k=kind):
             return values(n, s, k, seed, tied)
         stem = name.removesuffix("weight")
-        encoder = encoders.part_of(scheme, stem[:-1]) if kind in ("linear", "stack") else None
+        encoder = encoders.part_of(scheme, stem[:-1]) if kind in getattr(scheme, "kinds", ("linear", "stack")) else None
         if encoder is None:
             own = "F32" if kind.startswith("wide ") else st_dtype
             yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [cio.encode(p(), d)])

@@ -70,13 +70,14 @@ FAMILIES = {
     "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),
     "nemotron_h_types": ("nemotron_h", {"hybrid_override_pattern": LACKS, "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
                                         "num_hidden_layers": LACKS}),
+    "qwen3_next_mlx": ("qwen3_next", {}),
     "lfm2_bias": ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
 }
 
 # In formats, beside bf16.
 QUANTISED = (("qwen3_5_text", "w4a16_g32"), ("qwen3_5_text", "fp8_block"), ("qwen3_5", "nvfp4"), ("qwen3_5_moe_text", "fp8_block"),
              ("qwen3_5_moe", "fp8_channel"), ("qwen3_5_moe_text", "modelopt_nvfp4"), ("qwen3_next", "w4a16_g32_asym"),
-             ("qwen3_next", "fp8_block"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
+             ("qwen3_next", "fp8_block"), ("qwen3_next_mlx", "mlx4"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
              ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),
              ("granitemoehybrid_mamba", "w4a16_g32"), ("granitemoehybrid_moe", "fp8_block"), ("falcon_h1", "w4a16_g32_asym"),
              ("mamba2", "fp8_block"), ("falcon_mamba", "w8a16_channel"), ("jamba", "w4a16_g32"), ("jamba", "fp8_block"),
