@@ -10,6 +10,8 @@
 #define CTW_KERNELS_FORMATS_ALL_H
 
 #include "kernels/formats/awq/decode.h"
+#include "kernels/formats/bnb_4bit/decode.h"
+#include "kernels/formats/bnb_int8/decode.h"
 #include "kernels/formats/dense/decode.h"
 #include "kernels/formats/dense_transposed/decode.h"
 #include "kernels/formats/float_quantized/decode.h"

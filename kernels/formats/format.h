@@ -30,7 +30,12 @@ enum ctw_part_kind {
     CTW_PART_GLOBAL_SCALE,
     CTW_PART_COLUMN_SCALE, /* a factor of each column */
     CTW_PART_GROUP_BIAS,   /* a number for each scale, added to the product */
-    CTW_PART_SHAPE,        /* read on opening, never by a decoder */
+    CTW_PART_CODE_BOOK,    /* the values of codes */
+    CTW_PART_SCALE_BOOK,   /* the values of scales that are codes */
+    CTW_PART_SCALE_SCALE,  /* factors of those */
+    CTW_PART_SHAPE,        /* from here on: read on opening, never by a decoder */
+    CTW_PART_STATE,        /* JSON */
+    CTW_PART_LAYOUT,       /* a number */
     CTW_N_PARTS
 };
 
@@ -57,6 +62,12 @@ struct ctw_part_names {
 const struct ctw_part_names *ctw_part_names_find(const char *method);
 /* The method after *last, or the first (last NULL); NULL: no more. */
 const struct ctw_part_names *ctw_part_names_next(const struct ctw_part_names *last);
+
+/* Does a decoder need the part? */
+static inline bool ctw_part_is_decoded(int kind)
+{
+    return kind < CTW_PART_SHAPE;
+}
 
 /* One tensor of a weight, as found in the file; n_dims -1: absent. */
 struct ctw_part {
@@ -94,9 +105,12 @@ struct ctw_quant_args {
     int64_t group_size;             /* 0 if the strategy has none */
     int64_t block_rows, block_cols; /* of strategy block, else 0 */
     bool actorder_group;
-    bool zero_less_one; /* zero points are stored less 1 */
-    bool by_shape;      /* if the shapes of the tensors show other bits or groups, these count */
-    const char *format; /* "pack-quantized", ...; NULL: not specified */
+    bool zero_less_one;   /* zero points are stored less 1 */
+    enum ctw_dtype dtype; /* of the values, if the method states one */
+    float scale_offset;   /* added to scales that are codes */
+    bool fp4;             /* bitsandbytes: codes are FP4, not NF4 */
+    bool by_shape;        /* if the shapes of the tensors show other bits or groups, these count */
+    const char *format;   /* "pack-quantized", ...; NULL: not specified */
 };
 
 struct ctw_format;
@@ -121,6 +135,8 @@ struct ctw_weight {
     bool indexed;         /* column c's group is GROUP_INDEX[c] (int32), else c / group_size */
     bool zero_packed;     /* zero points are packed along rows (int32), else one int8 each */
     bool zero_less_one;   /* zero points are stored less 1: GPTQ, version 1 */
+    float scale_offset;   /* added to scales that are codes */
+    bool fp4;             /* bitsandbytes: codes are FP4, not NF4 */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
     struct ctw_part part[CTW_N_PARTS];
 };

@@ -7,6 +7,7 @@
 #define CTW_KERNELS_FORMATS_LIST_H
 
 #define CTW_FORMATS(X)                                                                             \
+    X(bnb_4bit)                                                                                    \
     X(dense)                                                                                       \
     X(dense_transposed)                                                                            \
     X(pack_quantized)                                                                              \
@@ -21,6 +22,7 @@
     X(mxfp4)                                                                                       \
     X(gptq)                                                                                        \
     X(awq)                                                                                         \
-    X(mlx_affine)
+    X(mlx_affine)                                                                                  \
+    X(bnb_int8)
 
 #endif

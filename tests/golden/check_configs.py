@@ -118,6 +118,8 @@ def the_scheme(quantization):
         return native_encoders.Fp8Scheme(rows, columns), (*(quantization.get("modules_to_not_convert") or ()), "lm_head")
     if method == "awq":
         return native_encoders.AwqScheme(quantization["group_size"]), (*(quantization["modules_to_not_convert"] or ()), "lm_head")
+    if method == "bitsandbytes":
+        return tool_encoders.Bnb4Scheme(), quantization["llm_int8_skip_modules"] or ()
     if method is None and quantization.keys() >= {"bits", "group_size"}:
         return tool_encoders.MlxScheme(quantization["bits"], quantization["group_size"]), ()
     if algo == "MIXED_PRECISION":
@@ -167,8 +169,19 @@ def stored(tensors, quantization):
     return out
 
 
-def write_checkpoint(folder, config, shapes):
-    """With a sparse file of zeros, but for layers' factors: 1."""
+def contents(name, sizes):
+    """What is not 0: layers' factors, and bitsandbytes' code books and states. sizes: of the matrices."""
+    if name.endswith("layer_scalar"):
+        return b"\x80\x3f"
+    if name.endswith(".weight.quant_map"):
+        return tool_encoders.NF4.tobytes()
+    if ".weight.quant_state." in name:
+        return tool_encoders.Bnb4Scheme().state(*sizes[name.split(".quant_state.")[0]], "BF16")
+    return None
+
+
+def write_checkpoint(folder, config, shapes, sizes):
+    """With a sparse file of zeros, but for contents()."""
     header, at = {}, 0
     for name, dtype, shape in shapes:
         size = SIZES.get(dtype, 1) * math.prod(shape)
@@ -179,9 +192,10 @@ def write_checkpoint(folder, config, shapes):
         f.write(struct.pack("<Q", len(text)) + text)
         f.truncate(8 + len(text) + at)
         for name, entry in header.items():
-            if name.endswith("layer_scalar"):
+            data = contents(name, sizes)
+            if data:
                 f.seek(8 + len(text) + entry["data_offsets"][0])
-                f.write(b"\x80\x3f")
+                f.write(data)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
 
@@ -200,20 +214,21 @@ def check(ctworker, path):
     ours = kind in OPEN
     quantization = quantization or text.get("quantization_config")
     formatted = bool(quantization) or any(config.get(key) for key in FORMAT_KEYS)
-    small, shapes = config, []
+    small, shapes, sizes = config, [], {}
     for n_layers in LAYERS if ours else ():
         small = shrink(text, n_layers)
         small = config | {inside: small} if inside else small
         # quantised files have a module for each expert, but for gpt-oss'
         names = [".experts.0.down_proj."] if formatted and kind != "gpt_oss" else []
         tensors = list(recipe.tensors(families.describe(small, names)))
+        sizes = {name: shape for name, shape, _ in tensors}
         quantised = stored(tensors, quantization)
         shapes = quantised or stored(tensors, None)
         if not quantization or quantised is None or any(dtype != "BF16" for _, dtype, _ in shapes):
             break
     formatted &= not ours or quantised is None
     with tempfile.TemporaryDirectory() as folder:
-        write_checkpoint(folder, small, shapes)
+        write_checkpoint(folder, small, shapes, sizes)
         if os.path.exists(modelopt):
             shutil.copy(modelopt, folder)
         env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}

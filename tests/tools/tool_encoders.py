@@ -1,5 +1,6 @@
-"""As native_encoders.py: MLX."""
+"""As native_encoders.py: MLX and bitsandbytes."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,10 +49,80 @@ class MlxScheme(Native):
 
     def native_config(self, ignore):
         mode = {} if self.mode == "affine" else {"mode": self.mode}
-        return {"group_size": self.group_size, "bits": self.bits, **mode, "lm_head": {"group_size": self.group_size, "bits": self.bits, **mode}}
+        own = {"group_size": self.group_size, "bits": self.bits, **mode}
+        return own | {"lm_head": own}
+
+
+NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+                -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+                0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)
+FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3], np.float32) / np.float32(12)
+
+
+@dataclass(frozen=True)
+class Bnb4Scheme(Native):
+    """bitsandbytes' 4 bits: blocks of the whole matrix's stream, with scales as numbers or nested."""
+    kind: str = "nf4"
+    nested: bool = True
+    block: int = 64
+
+    name = "bnb-4bit"
+    offset = 0.25
+
+    def state(self, n, k, dtype):
+        names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+        nested = {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": self.offset} if self.nested else {}
+        return json.dumps({"quant_type": self.kind, "blocksize": self.block, "dtype": names[dtype], "shape": [n, k]} | nested).encode()
+
+    def specs(self, n, k, scale_dtype):
+        blocks = -(-n * k // self.block)
+        nested = {"weight.nested_absmax": ("F32", (-(-blocks // 256),)), "weight.nested_quant_map": ("F32", (256,))}
+        return {"weight": ("U8", (n * k // 2, 1)), "weight.absmax": ("U8" if self.nested else "F32", (blocks,)),
+                "weight.quant_map": ("F32", (16,)), **(nested if self.nested else {}),
+                f"weight.quant_state.bitsandbytes__{self.kind}": ("U8", (len(self.state(n, k, scale_dtype)),))}
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        n, k = w.shape
+        table = NF4 if self.kind == "nf4" else FP4
+        flat = np.pad(w.reshape(-1), (0, -n * k % self.block)).reshape(-1, self.block)
+        scale = np.abs(flat).max(axis=1).astype(np.float32)
+        parts = {"weight.absmax": scale}
+        if self.nested:
+            book = np.linspace(-1, 1, 256, dtype=np.float32)
+            outer = np.array([np.abs(scale[i:i + 256] - np.float32(self.offset)).max() for i in range(0, len(scale), 256)], np.float32)
+            share = (scale - np.float32(self.offset)) / np.repeat(outer, 256)[:len(scale)]
+            code = np.abs(share[:, None] - book).argmin(axis=1).astype(np.uint8)
+            scale = book[code] * np.repeat(outer, 256)[:len(scale)] + np.float32(self.offset)
+            parts = {"weight.absmax": code, "weight.nested_absmax": outer, "weight.nested_quant_map": book}
+        codes = np.abs((flat / scale[:, None])[:, :, None] - table).argmin(axis=2).astype(np.uint8).reshape(-1)[:n * k]
+        return parts | {"weight": (codes[0::2] << 4 | codes[1::2]).reshape(-1, 1), "weight.quant_map": table,
+                        f"weight.quant_state.bitsandbytes__{self.kind}": np.frombuffer(self.state(n, k, scale_dtype), np.uint8)}
+
+    def native_config(self, ignore):
+        return {"quant_method": "bitsandbytes", "_load_in_4bit": True, "_load_in_8bit": False, "load_in_4bit": True, "load_in_8bit": False,
+                "bnb_4bit_quant_type": self.kind, "bnb_4bit_use_double_quant": self.nested, "llm_int8_skip_modules": list(ignore)}
+
+
+@dataclass(frozen=True)
+class BnbInt8Scheme(Native):
+    """LLM.int8()'s rows."""
+    name = "bnb-int8"
+
+    def specs(self, n, k, scale_dtype):
+        return {"weight": ("I8", (n, k)), "SCB": ("F32", (n,)), "weight_format": ("U8", ())}
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        scale = np.abs(w).max(axis=1).astype(np.float32)
+        return {"weight": np.rint(w / scale[:, None] * 127).astype(np.int8), "SCB": scale, "weight_format": np.uint8(0)}
+
+    def native_config(self, ignore):
+        return {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0, "llm_int8_skip_modules": list(ignore)}
 
 
 TOOLS = {
+    "bnb_nf4": ("bfloat16", Bnb4Scheme()),
+    "bnb_fp4_fp16": ("float16", Bnb4Scheme("fp4", False, 128)),
+    "bnb_int8": ("bfloat16", BnbInt8Scheme()),
     "mlx4": ("bfloat16", MlxScheme(4, 32)),
     "mlx6_fp16": ("float16", MlxScheme(6)),
     "mlx_nvfp4": ("bfloat16", MlxScheme(4, NVFP4_GROUP, "nvfp4")),

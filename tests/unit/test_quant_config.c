@@ -434,8 +434,6 @@ static void other_formats_are_named(void **state)
     static const struct {
         const char *text, *where, *name, *remedy;
     } rows[] = {
-        {QC "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}}", "quant_method",
-         "bitsandbytes", "call its dequantize()"},
         {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "W4A16"},
         {QC "{\"quant_method\": \"quark\"}}", "quant_method", "Quark", "custom_mode"},
         {QC "{\"quant_method\": \"TorchAO\"}}", "quant_method", "torchao", "FP8_DYNAMIC"},
@@ -458,7 +456,6 @@ static void other_formats_are_named(void **state)
         {QC "{\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"a\": {\"quant_algo\": "
             "\"INT4_AWQ\"}}}}",
          "quantized_layers.a.quant_algo", "ModelOpt INT4_AWQ", "quantise"},
-        {QC "{\"load_in_8bit\": true}}", "quantization_config", "bitsandbytes", "quantise"},
         {"{\"quantize\": \"w8a8_dynamic\"}", "quantize", "msModelSlim", "quantise"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "worker/checkpoint/quant/foreign.h"
+#include "worker/checkpoint/quant/quant_native.h"
 #include "worker/model/inputs.h"
 #include "worker/model/names/missing.h"
 #include "worker/model/names/names.h"
@@ -230,6 +231,14 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
         !ctw_container_is_headers_alone(finder->container)) {
         st = read_shape(finder, m, shape, err);
         stored_shape = shape;
+    }
+    const struct ctw_tensor *state = m->part[CTW_PART_STATE];
+    struct ctw_quant_args stated = *args;
+    if (st == CTW_OK && args->present && state != NULL &&
+        !ctw_container_is_headers_alone(finder->container)) {
+        st = ctw_quant_read_bnb_state(&stated, ctw_container_data(finder->container, state),
+                                      state->bytes, m->weight.n, m->weight.k, err);
+        args = &stated;
     }
     if (st == CTW_OK)
         st = m->weight.format->check(&m->weight, args, stored_shape, err);

@@ -13,8 +13,6 @@
 static const struct foreign {
     const char *method, *name, *remedy;
 } methods[] = {
-    {"bitsandbytes", "bitsandbytes",
-     "load the model with transformers, call its dequantize() and save it, or " QUANTISE},
     {"exl2", "EXL2", WITH_SCHEME("W4A16")},
     {"exl3", "EXL3", WITH_SCHEME("W4A16")},
     {"gguf", "GGUF", "give the safetensors checkpoint that it was made from"},
@@ -117,8 +115,8 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
         {"qweight", "GPTQ or AWQ", "gptq"},
         {"weight_scale_inv", "FP8 in blocks", "fp8"},
         {"weight_scale_2", "ModelOpt NVFP4", "modelopt"},
-        {"weight.absmax", NULL, "bitsandbytes"},
-        {"SCB", NULL, "bitsandbytes"},
+        {"weight.absmax", "bitsandbytes", "bitsandbytes"},
+        {"SCB", "bitsandbytes", "bitsandbytes"},
         {"weight_offset", NULL, "ascend"},
         {"biases", "MLX", "mlx"},
     };

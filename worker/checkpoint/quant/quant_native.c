@@ -165,6 +165,15 @@ struct ctw_quant_method {
             "spinquant_config"                                                                     \
     }
 
+/* Those of run time, too: they change no weight. */
+#define BNB_KEYS                                                                                   \
+    {                                                                                              \
+        "load_in_4bit", "load_in_8bit", "_load_in_4bit", "_load_in_8bit", "bnb_4bit_quant_type",   \
+            "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",       \
+            "llm_int8_skip_modules", "modules_to_not_convert", "llm_int8_threshold",               \
+            "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight"                         \
+    }
+
 #define FP8_KEYS                                                                                   \
     {                                                                                              \
         "fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert", \
@@ -189,6 +198,7 @@ static const struct ctw_quant_method methods[] = {
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
       "checkpoint_format", "modules_to_not_convert", "ignored_layers"},
      false},
+    {"bitsandbytes", "bitsandbytes", ctw_quant_read_bnb, BNB_KEYS, false},
     {"mlx", "mlx", ctw_quant_read_mlx, {"bits", "group_size", "mode"}, false},
     {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
     {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},

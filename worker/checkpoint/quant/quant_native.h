@@ -46,6 +46,11 @@ bool ctw_quant_is_mlx(const struct ctw_json_node *object);
 /* Is the member's key the name of a module? */
 bool ctw_quant_mlx_is_module(const struct ctw_json_node *member);
 
+/* What bitsandbytes' quant_state says of a [n, k] matrix replaces members of *args. */
+enum ctw_status ctw_quant_read_bnb_state(struct ctw_quant_args *args, const char *text,
+                                         size_t bytes, int64_t n, int64_t k,
+                                         struct ctw_err *err) CTW_MUST_CHECK;
+
 /* ---- of quant_native.c, quant_packed.c, quant_modelopt.c and other quant_METHOD.c ---- */
 
 /* The members bits, group_size and sym (or AWQ's zero_point) that are present replace those of
@@ -63,6 +68,8 @@ enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ct
                                    struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_modelopt(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                         struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_bnb(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_mlx(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
