@@ -313,7 +313,7 @@ static void refusals(void **state)
         {"{\"quantization_config\": {\"config_groups\": {}}}",
          "\"quant_method\" is missing, and no other key identifies the format; expected one of "
          "compressed-tensors, fp8, mxfp8, fbgemm_fp8, mxfp4, modelopt, modelopt_fp4, gptq, awq, "
-         "auto-round, intel/auto-round"},
+         "bitsandbytes, mlx, auto-round, intel/auto-round"},
         {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
          "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
