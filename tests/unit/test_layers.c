@@ -164,8 +164,8 @@ static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_pro
         struct ctw_progress progress = {0};
         struct ctw_pass *p;
         bool done = false;
-        assert_int_equal(ctw_pass_begin(&p, f, provider, &seq, 1, true, NULL, &progress, &err),
-                         CTW_OK);
+        assert_int_equal(
+            ctw_pass_begin(&p, f, provider, &seq, 1, true, NULL, NULL, &progress, &err), CTW_OK);
         while (!done)
             assert_int_equal(ctw_pass_step(p, &done, &err), CTW_OK);
         ctw_pass_close(p);

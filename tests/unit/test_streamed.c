@@ -221,8 +221,8 @@ static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_pro
         struct ctw_pass *p;
         bool done = false;
         enum ctw_status st = CTW_OK;
-        assert_int_equal(ctw_pass_begin(&p, f, provider, &seq, 1, true, &hooks, &progress, &err),
-                         CTW_OK);
+        assert_int_equal(
+            ctw_pass_begin(&p, f, provider, &seq, 1, true, NULL, &hooks, &progress, &err), CTW_OK);
         while (st == CTW_OK && !done)
             st = ctw_pass_step(p, &done, &err);
         assert_int_equal(st, pass == 0 ? CTW_ECANCELED : CTW_OK);

@@ -105,10 +105,11 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
     size.bytes += ctw_exchange_bytes(reference->model, size.n_rows);
     if (!share_already(e, reference))
         st = divide(e, reference, &size, err);
+    const struct ctw_need need = {.longest = longest, .total = most};
     if (st == CTW_OK)
-        st = ctw_engine_prepare(e, longest, most, false, err);
+        st = ctw_engine_prepare(e, &need, err);
     if (st == CTW_OK)
-        st = ctw_engine_prepare(reference, longest, most, false, err);
+        st = ctw_engine_prepare(reference, &need, err);
     if (st == CTW_OK)
         st = ctw_compare_open(compare, e->be, &size, err);
     if (st != CTW_OK) {

@@ -391,8 +391,10 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     enum ctw_carry_life life = kept >= 0 ? CTW_FOR_PASS : CTW_FOR_LAYER;
     (void)m;
     (void)longest;
-    rules[CTW_CARRY_K] = (struct ctw_carry_rule){heads * (size_t)a->head, life, kept};
-    rules[CTW_CARRY_V] = (struct ctw_carry_rule){heads * (size_t)a->head_v, life, kept};
+    rules[CTW_CARRY_K] =
+        (struct ctw_carry_rule){.bytes = heads * (size_t)a->head, .life = life, .kept = kept};
+    rules[CTW_CARRY_V] =
+        (struct ctw_carry_rule){.bytes = heads * (size_t)a->head_v, .life = life, .kept = kept};
 }
 
 static double key_flops(const struct ctw_branch *b, int64_t n_keys)

@@ -311,10 +311,12 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     rules[CTW_CARRY_K].life = rules[CTW_CARRY_V].life = CTW_FOR_LAYER;
     if (!is_sparse(x, longest))
         return;
-    rules[CTW_CARRY_INDEX] = (struct ctw_carry_rule){(size_t)x->index.head * es, CTW_FOR_LAYER, 0};
+    rules[CTW_CARRY_INDEX] =
+        (struct ctw_carry_rule){.bytes = (size_t)x->index.head * es, .life = CTW_FOR_LAYER};
     rules[CTW_CARRY_CHOICE] =
-        (struct ctw_carry_rule){(size_t)choice_words(longest) * sizeof(uint32_t),
-                                m->shares_choices ? CTW_FOR_PASS : CTW_FOR_CHUNK, 0};
+        (struct ctw_carry_rule){.bytes = (size_t)choice_words(longest) * sizeof(uint32_t),
+                                .life = m->shares_choices ? CTW_FOR_PASS : CTW_FOR_CHUNK,
+                                .alone = true};
 }
 
 static double key_flops(const struct ctw_branch *b, int64_t n_keys)

@@ -163,6 +163,8 @@ static enum ctw_status run_engines(struct ctw_scorer *s, struct ctw_pass_models 
     struct ctw_hooks hooks = {
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
     bool in_reference = false;
+    if (s->next.n_tok > 0)
+        hooks.next = &s->next;
     *failed = m.model;
     if (m.reference == NULL && !s->options.no_share)
         ctw_scorer_order_pass(s);
