@@ -70,9 +70,11 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
                                  const struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_forward_close(struct ctw_forward *f); /* NULL is fine */
 
-/* trunk.c: what f->trunk holds is nothing, or the first n_tok tokens of a sequence. */
-void ctw_trunk_forget(struct ctw_forward *f);
-void ctw_trunk_remember(struct ctw_forward *f, const struct ctw_seq *seq, int64_t n_tok);
+/* What f->trunk holds is in doubt, or about to be overwritten. */
+static inline void ctw_forward_forget_trunk(struct ctw_forward *f)
+{
+    f->has.n_tok = 0;
+}
 
 /* Lets the backend decode the weights of decoder layer `layer` once for all chunks. Call it after
  * each acquire of the layer's part, before the first chunk. `data`, here and below, is valid until

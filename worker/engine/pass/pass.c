@@ -37,7 +37,7 @@ static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs, bool shares,
     if (st != CTW_OK)
         return st;
     if (l->n_left > 0) /* its memory is about to be overwritten */
-        ctw_trunk_forget(p->f);
+        ctw_forward_forget_trunk(p->f);
     p->bad = ctw_calloc((size_t)l->n_tok, sizeof(*p->bad));
     p->results = ctw_calloc((size_t)l->n_rows, sizeof(*p->results));
     if (p->bad == NULL || p->results == NULL)
@@ -258,13 +258,20 @@ static int first_bad_layer(const struct ctw_pass *p, int64_t seq)
 /* Numbers that are not finite make no trunk: who shares them shall know their layer. */
 static void keep_trunk(struct ctw_pass *p)
 {
+    struct ctw_forward *f = p->f;
     const struct ctw_layout *l = &p->layout;
+    const struct ctw_seq *seq = &p->seqs[l->left_seq];
+    const int64_t long_from = ctw_plan_long_from(f->model);
     for (int i = 0; i < l->n_left_spans; i++)
         for (int64_t t = l->left[i].tok0; t < l->left[i].tok0 + l->left[i].n_tok; t++)
             if (p->bad[t] >= 0)
                 return;
-    if (l->n_left > 0)
-        ctw_trunk_remember(p->f, &p->seqs[l->left_seq], l->n_left);
+    if (l->n_left == 0)
+        return;
+    memcpy(f->trunk_tokens, seq->tokens, (size_t)l->n_left * sizeof(*f->trunk_tokens));
+    f->has = (struct ctw_trunk){.tokens = f->trunk_tokens,
+                                .n_tok = l->n_left,
+                                .is_long = long_from > 0 && ctw_seq_inputs(seq) > long_from};
 }
 
 enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)

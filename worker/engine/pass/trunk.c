@@ -1,6 +1,4 @@
 /* The memory of a trunk: its size, and the copies between it and the carry. See carry.h. */
-#include <string.h>
-
 #include "worker/engine/pass/step.h"
 
 /* Sees to it that the array of a carry for the pass has one block, its first layer's. */
@@ -130,20 +128,4 @@ enum ctw_status ctw_trunk_read(const struct ctw_step *s, struct ctw_err *err)
 enum ctw_status ctw_trunk_leave(const struct ctw_step *s, struct ctw_err *err)
 {
     return s->chunk->n_leaves > 0 ? each(s, leave_one, err) : CTW_OK;
-}
-
-/* ---- its tokens --------------------------------------------------------------------------- */
-
-void ctw_trunk_forget(struct ctw_forward *f)
-{
-    f->has.n_tok = 0;
-}
-
-void ctw_trunk_remember(struct ctw_forward *f, const struct ctw_seq *seq, int64_t n_tok)
-{
-    int64_t long_from = ctw_plan_long_from(f->model);
-    memcpy(f->trunk_tokens, seq->tokens, (size_t)n_tok * sizeof(*f->trunk_tokens));
-    f->has = (struct ctw_trunk){.tokens = f->trunk_tokens,
-                                .n_tok = n_tok,
-                                .is_long = long_from > 0 && ctw_seq_inputs(seq) > long_from};
 }

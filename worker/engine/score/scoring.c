@@ -56,6 +56,8 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
     bool touched;
     enum ctw_status st = is_mapped(e) ? check_files(e, false, &touched, err) : CTW_OK;
     s->n = ctw_scoring_take_pass(s, s->first, &s->side[0].e->forward->has);
+    if (side->progress.n_passes <= side->progress.pass) /* trunks were not what was expected */
+        side->progress.n_passes = side->progress.pass + 1;
     side->before = side->progress;
     if (st == CTW_OK)
         st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
@@ -98,7 +100,7 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
     if (again) {
         for (int i = 0; i < s->n_sides; i++) {
             s->side[i].progress = s->side[i].before;
-            ctw_trunk_forget(s->side[i].e->forward);
+            ctw_forward_forget_trunk(s->side[i].e->forward);
         }
         if (++s->n_tries < MAX_TRIES)
             return CTW_OK;
