@@ -295,18 +295,25 @@ static void check_pass(const struct sequences *all, int64_t first, int64_t end,
                        struct ctw_trunk *trunk, struct counted *n)
 {
     struct sequences s = {.n = end - first};
+    int64_t n_targets = 0;
     struct ctw_layout l;
     struct ctw_err err;
-    const struct ctw_sharing sharing = {shares, trunk, end < all->n ? &all->seq[end] : NULL};
+    const struct ctw_sharing sharing = {.shares = shares,
+                                        .own_rows = below(4) == 0,
+                                        .trunk = trunk,
+                                        .next = end < all->n ? &all->seq[end] : NULL};
     memcpy(s.seq, all->seq + first, (size_t)s.n * sizeof(*s.seq));
     for (int64_t i = 0; i < s.n; i++) {
         s.n_tok += s.seq[i].n_tok - 1;
+        n_targets += s.seq[i].n_tok - s.seq[i].first;
         s.longest = s.seq[i].n_tok - 1 > s.longest ? s.seq[i].n_tok - 1 : s.longest;
     }
     assert_int_equal(ctw_layout_make(&l, s.seq, s.n, plan, long_from, &sharing, &err), CTW_OK);
     check_tokens(&l, &s, plan, long_from, trunk);
     check_chunks(&l, &s, plan);
     check_stretches(&l, &s, plan);
+    if (!shares || sharing.own_rows)
+        assert_int_equal(l.n_rows, n_targets);
     if (!shares)
         assert_int_equal(l.n_tok + l.n_left + l.n_of_trunk, s.n_tok);
     else if (plan->states == 0 && plan->carry_rows == plan->pass_tokens && l.n_of_trunk == 0)

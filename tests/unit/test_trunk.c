@@ -10,6 +10,7 @@
 #include "pass_watch.h"
 #include "small_checkpoint.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/open/devices.h"
 
 enum { N_SEQS = 12, TRUNK = 60, LEN = TRUNK + 20, NAN_TOKEN = 15, MOST_BYTES = 4096 };
 
@@ -58,12 +59,15 @@ static void fill(struct set *s, const int *kind)
 
 static const int alike[N_SEQS];
 
-static struct ctw_engine *engine(const struct checkpoint *c, bool no_share)
+static struct ctw_engine *engine_of(const struct checkpoint *c, bool no_share, const char *dtype,
+                                    struct ctw_devices *devices)
 {
     struct ctw_engine *e;
     struct ctw_err err;
     const struct ctw_engine_options opt = {.model_dir = c->dir,
                                            .backend = backend,
+                                           .dtype = dtype,
+                                           .devices = devices,
                                            .n_threads = 1,
                                            .chunk_tokens = 32,
                                            .pass_tokens = 120,
@@ -71,6 +75,11 @@ static struct ctw_engine *engine(const struct checkpoint *c, bool no_share)
     if (ctw_engine_open(&e, &opt, &err) != CTW_OK)
         fail_msg("%s", err.msg);
     return e;
+}
+
+static struct ctw_engine *engine(const struct checkpoint *c, bool no_share)
+{
+    return engine_of(c, no_share, NULL, NULL);
 }
 
 static void keep_progress(void *arg, const struct ctw_progress *p)
@@ -259,6 +268,59 @@ static void a_repeated_pass_computes_its_trunk(void **state)
     ctw_engine_close(e);
 }
 
+struct compared {
+    struct set s;
+    struct ctw_seq_divergence divergence[N_SEQS];
+    float columns[5][N_SEQS][LEN];
+    int32_t ref_greedy[N_SEQS][LEN];
+    uint8_t overlap5[N_SEQS][LEN];
+};
+
+/* Compares with the same checkpoint in float32; returns the tokens that are computed. */
+static int64_t compare(const struct checkpoint *c, bool no_share, struct compared *p)
+{
+    struct ctw_devices devices = {0};
+    struct ctw_err err;
+    struct ctw_progress last;
+    const struct ctw_hooks hooks = {.arg = &last, .progress = keep_progress};
+    struct ctw_engine *e = engine_of(c, no_share, NULL, &devices),
+                      *reference = engine_of(c, no_share, "float32", &devices);
+    memset(p, 0, sizeof(*p));
+    fill(&p->s, alike);
+    for (int i = 0; i < N_SEQS; i++) {
+        p->divergence[i] = (struct ctw_seq_divergence){.ref_logprob = p->columns[0][i],
+                                                       .ref_greedy = p->ref_greedy[i],
+                                                       .ref_top = p->columns[1][i],
+                                                       .kl = p->columns[2][i],
+                                                       .kl_reverse = p->columns[3][i],
+                                                       .tv = p->columns[4][i],
+                                                       .overlap5 = p->overlap5[i]};
+        p->s.seqs[i].divergence = &p->divergence[i];
+        p->s.seqs[i].first -= i % 4 == 3 ? 20 : i % 5; /* targets in the trunk, too */
+    }
+    if (ctw_engine_compare(e, reference, p->s.seqs, N_SEQS, &hooks, NULL, &err) != CTW_OK)
+        fail_msg("%s", err.msg);
+    ctw_engine_close(e);
+    ctw_engine_close(reference);
+    return last.tok_computed;
+}
+
+static void models_that_are_compared_share(void **state)
+{
+    const struct checkpoint *c = *state;
+    static struct compared want, got;
+    write_it(c);
+    assert_true(compare(c, true, &want) > N_SEQS * TRUNK);
+    int64_t n = compare(c, false, &got);
+    assert_in_range(n, TRUNK + own_tokens(&got.s, 0, N_SEQS),
+                    N_SEQS * TRUNK / 2 + own_tokens(&got.s, 0, N_SEQS));
+    assert_same(&want.s, &got.s);
+    assert_memory_equal(want.columns, got.columns, sizeof(want.columns));
+    assert_memory_equal(want.ref_greedy, got.ref_greedy, sizeof(want.ref_greedy));
+    assert_memory_equal(want.overlap5, got.overlap5, sizeof(want.overlap5));
+    assert_true(got.columns[2][0][0] > 0);
+}
+
 #define TRUNK_TEST(f) cmocka_unit_test_setup_teardown(f, set_up_values, tear_down)
 
 int main(void)
@@ -270,6 +332,7 @@ int main(void)
         TRUNK_TEST(targets_in_a_trunk_are_computed),
         TRUNK_TEST(a_cancelled_pass_leaves_none),
         TRUNK_TEST(a_repeated_pass_computes_its_trunk),
+        TRUNK_TEST(models_that_are_compared_share),
     };
     setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);
     backend = "cpu";

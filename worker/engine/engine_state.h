@@ -93,7 +93,7 @@ enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *e
 /* pair.c: the same for two engines, which share the memory with the buffers of comparing. Passes
  * may have *pass_tokens. */
 enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *reference,
-                                    int64_t longest, int64_t total, struct ctw_compare **compare,
+                                    const struct ctw_need *need, struct ctw_compare **compare,
                                     int64_t *pass_tokens, struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -350,6 +350,7 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
     struct ctw_layout l = {.n_seqs = n_seqs};
     struct ctw_path path;
     ctw_path_begin(&path, plan, long_from, sharing->shares, sharing->trunk);
+    path.own_rows = sharing->own_rows;
     const struct counts n = count(&l, seqs, path, sharing->next);
     *out = (struct ctw_layout){0};
     l.n_chunks = (l.n_tok + plan->chunk_tokens - 1) / plan->chunk_tokens;

@@ -80,6 +80,7 @@ static inline bool ctw_chunk_ends_trunk(const struct ctw_chunk *chunk)
 /* How the sequences of a pass share. */
 struct ctw_sharing {
     bool shares;                   /* false: each is computed whole */
+    bool own_rows;                 /* see struct ctw_path */
     const struct ctw_trunk *trunk; /* NULL: there is none */
     const struct ctw_seq *next;    /* the next pass's first sequence, for which a trunk may be left;
                                       NULL: not known. Its tokens are read */

@@ -27,13 +27,12 @@ enum ctw_status ctw_pass_advance(struct ctw_pass *p, double cost, int layer, str
     return CTW_OK;
 }
 
-static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs, bool shares,
-                               const struct ctw_seq *next, struct ctw_err *err)
+static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs,
+                               const struct ctw_sharing *sharing, struct ctw_err *err)
 {
     const struct ctw_layout *l = &p->layout;
-    const struct ctw_sharing sharing = {shares, &p->f->has, next};
     enum ctw_status st = ctw_layout_make(&p->layout, p->seqs, n_seqs, &p->f->plan,
-                                         ctw_plan_long_from(p->f->model), &sharing, err);
+                                         ctw_plan_long_from(p->f->model), sharing, err);
     if (st != CTW_OK)
         return st;
     if (l->n_left > 0) /* its memory is about to be overwritten */
@@ -310,9 +309,8 @@ enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)
 
 enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                                struct ctw_provider *provider, struct ctw_seq *seqs, int64_t n_seqs,
-                               bool shares, const struct ctw_seq *next,
-                               const struct ctw_hooks *hooks, struct ctw_progress *progress,
-                               struct ctw_err *err)
+                               const struct ctw_sharing *sharing, const struct ctw_hooks *hooks,
+                               struct ctw_progress *progress, struct ctw_err *err)
 {
     struct ctw_pass *p = ctw_calloc(1, sizeof(*p));
     if (p == NULL)
@@ -324,7 +322,7 @@ enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                            .before = *progress,
                            .seqs = seqs,
                            .began_s = ctw_now_s()};
-    enum ctw_status st = prepare(p, n_seqs, shares, next, err);
+    enum ctw_status st = prepare(p, n_seqs, sharing, err);
     if (st == CTW_OK)
         st = upload(p, err);
     if (st != CTW_OK) {

@@ -183,7 +183,7 @@ struct ctw_shared ctw_path_shared(const struct ctw_path *p, const struct ctw_seq
     s.n_tok = n;
     /* The row of target t is at position t - 1. */
     int64_t first = max64(seq->first, last->first), end = min64(same, n + 1);
-    if (end > first) {
+    if (end > first && !p->own_rows) {
         s.first_target = first;
         s.n_targets = end - first;
     }

@@ -43,6 +43,7 @@ struct ctw_fork {
 
 struct ctw_path {
     bool shares;
+    bool own_rows; /* a target that two sequences score is a row for each of them */
     struct ctw_trunk trunk;
     int64_t chunk_tokens, long_from;
     int64_t trunk_from, trunk_most; /* tokens that a pass leaves: at least, at most (0: none) */

@@ -461,7 +461,9 @@ enum ctw_status ctw_deal(struct ctw_engine *e, struct ctw_engine *reference, str
             : ctw_scoring_check_both(e, reference, seqs, n_seqs, &d->longest, &d->total, err);
     d->seqs = seqs;
     d->hooks = hooks != NULL ? *hooks : (struct ctw_hooks){0};
-    if (st == CTW_OK && n_seqs > 0 && !find_shared(d, e, n_seqs, reference == NULL))
+    if (st == CTW_OK && n_seqs > 0 &&
+        !find_shared(d, e, n_seqs,
+                     reference == NULL || ctw_scoring_both_share(e, reference, seqs, n_seqs)))
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
     if (st != CTW_OK || n_seqs == 0) {
         ctw_free(d);

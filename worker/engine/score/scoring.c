@@ -59,10 +59,13 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
     if (side->progress.n_passes <= side->progress.pass) /* trunks were not what was expected */
         side->progress.n_passes = side->progress.pass + 1;
     side->before = side->progress;
+    const struct ctw_sharing sharing = {.shares = s->shares,
+                                        .own_rows = s->n_sides == 2,
+                                        .trunk = &e->forward->has,
+                                        .next = next_of(s)};
     if (st == CTW_OK)
         st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
-                            s->shares, next_of(s), s->n_sides == 2 ? &s->both : &s->hooks,
-                            &side->progress, err);
+                            &sharing, s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
     s->hidden_asked = false;
     if (st == CTW_OK && side == &s->side[0])
         ctw_activity_begin_pass(e);

@@ -101,25 +101,34 @@ struct ctw_need ctw_scoring_need(const struct ctw_engine *e, const struct ctw_se
     return need;
 }
 
-int64_t ctw_scoring_take_pass(const struct ctw_scoring *s, int64_t first,
-                              const struct ctw_trunk *trunk)
+/* The sequences that one side's pass takes. When comparing, each target has a row. */
+static int64_t take_side(const struct ctw_scoring *s, int side, int64_t first,
+                         const struct ctw_trunk *trunk)
 {
-    const struct ctw_engine *e = s->side[0].e;
+    const struct ctw_engine *e = s->side[side].e;
     const struct ctw_seq *seqs = s->side[0].seqs;
     const struct ctw_plan *plan = &e->forward->plan;
+    int64_t n = 0, most_rows = s->n_sides == 2 ? s->pass_tokens : plan->pass_tokens;
     struct ctw_path path;
-    int64_t n = 0;
     ctw_path_begin(&path, plan, ctw_plan_long_from(e->model), s->shares, trunk);
+    path.own_rows = s->n_sides == 2;
     while (first + n < s->n_seqs && seqs[first + n].vocab == seqs[first].vocab) {
         const struct ctw_seq *seq = &seqs[first + n];
         const struct ctw_shared shared = ctw_path_shared(&path, seq);
         if (!ctw_pass_fits(n, path.n_tok, ctw_shared_new_tokens(&shared, seq), s->pass_tokens) ||
-            !ctw_pass_fits(n, path.n_rows, ctw_shared_new_rows(&shared, seq), plan->pass_tokens))
+            !ctw_pass_fits(n, path.n_rows, ctw_shared_new_rows(&shared, seq), most_rows))
             break;
         ctw_path_add(&path, seq, &shared);
         n++;
     }
     return n;
+}
+
+int64_t ctw_scoring_take_pass(const struct ctw_scoring *s, int64_t first,
+                              const struct ctw_trunk *trunk)
+{
+    int64_t n = take_side(s, 0, first, trunk);
+    return s->n_sides == 2 ? min64(n, take_side(s, 1, first, NULL)) : n;
 }
 
 /* What the pass before sequence `first` is likely to leave. */

@@ -57,6 +57,10 @@ enum ctw_status ctw_scoring_check_both(const struct ctw_engine *e,
                                        const struct ctw_engine *reference,
                                        const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
                                        int64_t *total, struct ctw_err *err) CTW_MUST_CHECK;
+/* scoring_both.c: do sequences that are compared share beginnings? Not if layers or matrices are,
+ * too: these are of all tokens of a sequence. */
+bool ctw_scoring_both_share(const struct ctw_engine *e, const struct ctw_engine *reference,
+                            const struct ctw_seq *seqs, int64_t n_seqs);
 /* scoring_both.c: a step of both passes. */
 enum ctw_status ctw_scoring_step_both(struct ctw_scoring *s, bool *pass_done,
                                       struct ctw_err *err) CTW_MUST_CHECK;
