@@ -326,8 +326,7 @@ static void on_done(void *arg, int64_t first, int64_t n)
 {
     struct lane *l = arg;
     struct deal *d = l->deal;
-    /* This lane has used every layer, but another lane may still digest the last block of a
-     * layer. */
+    /* Another lane may still digest the last block of a layer that this lane has used. */
     ctw_identity_wait(l->e->model->identity);
     if (l->reference != NULL)
         ctw_identity_wait(l->reference->model->identity);
