@@ -161,6 +161,8 @@ static void a_trunk_takes_what_is_left(void **state)
         assert_int_equal(with.pass_tokens, without.pass_tokens);
         assert_int_equal(with.chunk_tokens, without.chunk_tokens);
         assert_true(with.total <= r.memory_limit);
+        assert_int_equal(with.total, with.residual + with.activations + with.carried + with.trunk +
+                                         with.tables + with.scratch);
         assert_int_equal(with.trunk, (size_t)with.trunk_tokens * row);
         assert_true(with.trunk_tokens == 0 || with.trunk_from == CTW_BRANCH_TOKENS);
         n_sizes += with.trunk_tokens != before && with.trunk_tokens < before;
