@@ -80,6 +80,7 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->alibi == NULL || op->softcap == 0);
     REQUIRE("attention", op->seen == NULL || (op->softcap == 0 && op->alibi == NULL));
     REQUIRE("attention", op->seen == NULL || (op->scale > 0 && op->chunk == 0));
+    REQUIRE("attention", op->seen == NULL || op->seen_head >= 0);
     if (op->head > CTW_MAX_HEAD || op->head_v > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head > op->head_v ? op->head : op->head_v, CTW_MAX_HEAD);

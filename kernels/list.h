@@ -25,6 +25,7 @@
     X(ssm)                                                                                         \
     X(delta)                                                                                       \
     X(index)                                                                                       \
+    X(blocks)                                                                                      \
     X(head)                                                                                        \
     X(divergence)                                                                                  \
     X(difference)                                                                                  \

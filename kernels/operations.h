@@ -340,6 +340,8 @@ struct ctw_op_attention {
      * chunk, softcap or alibi; scale is positive. */
     const uint32_t *seen;
     int64_t ld_seen;
+    int64_t
+        seen_head; /* key head g's words are from g * seen_head on; 0: all heads' are the same */
     int64_t seen_from; /* queries at lower positions have all bits set */
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */

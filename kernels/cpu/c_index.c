@@ -3,8 +3,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-
-enum { LANES = 8 }; /* partial sums of a product, added in a fixed order */
+#include "kernels/cpu/double_products.h"
 
 struct job {
     const struct ctw_op_index *op;
@@ -21,22 +20,6 @@ static size_t round_up_keys(int64_t n_keys)
 size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys)
 {
     return (size_t)ctw_threads_count(cpu->threads) * 2 * round_up_keys(n_keys) * sizeof(double);
-}
-
-static void widen(float *to, const void *array, enum ctw_dtype dtype, int64_t from, int n)
-{
-    for (int i = 0; i < n; i++)
-        to[i] = ctw_load_float(array, dtype, from + i);
-    memset(to + n, 0, (size_t)(LANES - 1) * sizeof(*to));
-}
-
-static double product(const float *x, const float *y, int n)
-{
-    double sum[LANES] = {0};
-    for (int i = 0; i < n; i += LANES)
-        for (int l = 0; l < LANES; l++)
-            sum[l] += (double)x[i + l] * (double)y[i + l];
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
 /* scores[j] for the keys before and at the query's position: head after head. */

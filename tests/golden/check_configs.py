@@ -76,6 +76,8 @@ def shrink(config, n_layers):
         small["moe_latent_size"] = INNER
     if small.get("mamba_n_heads"):
         small["mamba_n_heads"] = small["mamba_expand"] * small["hidden_size"] // small["mamba_d_head"]
+    if small.get("sparse_attention_config"):
+        small["sparse_attention_config"] = small["sparse_attention_config"] | {"sparse_num_index_heads": first(small, KV_KEYS)}
     if (small.get("num_kv_shared_layers") or 0) >= n_layers:  # no layer would be left to share with
         small["num_kv_shared_layers"] = 0
     for block in small.get("block_configs", ()):

@@ -138,6 +138,7 @@ SUPPORTED = {
     "llama4_vl-dense",
     "mimo_v2_flash-dense",
     "minimax_m2-dense",
+    "minimax_m3_vl-dense",
     "olmoe-dense",
     "phimoe-dense",
     "qwen3_5-dense",

@@ -355,7 +355,7 @@ def tensors_of(config, scheme, dtype):
             else:
                 yield (name, own, shape, content("weight", own, shape, scheme, value))
 
-    if recurrent_shapes.is_recurrent(config):
+    if recurrent_shapes.is_by_recipe(config):
         yield from by_recipe()
         return
     yield plain("model.embed_tokens.weight", (vocab, h))
@@ -469,7 +469,7 @@ def main():
     native = "quantization_config" in config  # of the maker: its experts are stored so
     if scheme.name and not native:
         ignore = mixture_shapes.IGNORE.get(config["model_type"], [])
-        if recurrent_shapes.is_recurrent(config):
+        if recurrent_shapes.is_by_recipe(config):
             ignore = recurrent_shapes.IGNORE
         config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head", *ignore])
     os.makedirs(args.out, exist_ok=True)

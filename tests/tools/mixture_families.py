@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from family_keys import (act_of, build, head_of, interleaved, layer_types, partial, rms, rope_settings)
-from recipe import Experts, Norm, Rope, Router
+from recipe import Blocks, Experts, Norm, Rope, Router
 
 W123 = {"gate_up": ("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3"),
         "down": "block_sparse_moe.experts.{}.w2"}
@@ -180,6 +180,28 @@ def minimax_m2(c):
         experts_of(c, router, inner=c["intermediate_size"], **W123)))
 
 
+def minimax_m3(c):
+    n, norm, older = c["num_hidden_layers"], rms(c, offset=1.0), c.get("sparse_attention_config") or {}
+    router = sigmoid_router(c, module="block_sparse_moe.gate", added=0.0, groups=1, normalised=True,
+                            correction="block_sparse_moe.e_score_correction_bias", scale=c.get("routed_scaling_factor", 2.0))
+    clamped = {"act": "gpt_oss", "limit": c.get("swiglu_limit", 7.0)}
+    e = experts_of(c, router, inner=c["intermediate_size"], **W123, **clamped)
+    beside = mixed(e, c["shared_intermediate_size"], "block_sparse_moe.shared_experts")
+    sizes = [older.get(old, c.get(new)) for old, new in (
+        ("sparse_block_size", "index_block_size"), ("sparse_topk_blocks", "index_topk_blocks"),
+        ("sparse_local_block", "index_local_blocks"), ("sparse_index_dim", "index_head_dim"))]
+    types, kinds = c.get("layer_types"), c.get("mlp_layer_types")
+    chooses = [t == "minimax_m3_sparse" for t in types] if types else older.get("sparse_attention_freq", [0] * n)
+    sparse = [k == "sparse" for k in kinds] if kinds else c.get("moe_layer_freq", [1] * n)
+    rotated = int(head_of(c) * partial(c, (c.get("rotary_dim") or head_of(c)) / head_of(c)))
+
+    def own(i):
+        choice = {"blocks_seen": Blocks(*sizes)} if chooses[i] else {}
+        return choice | (beside if sparse[i] else {"inner": c["dense_intermediate_size"]})
+
+    return build(c, norm, rope=Rope(rotated, rope_settings(c)), own=own, layer={"qk_norm": norm} | clamped)
+
+
 def ernie4_5_moe(c):
     head, bias = head_of(c), c.get("use_bias", False)
     router = Router(correction="mlp.moe_statics.e_score_correction_bias", correction_shape=(1,), wide=True, exact=True,
@@ -346,5 +368,7 @@ def gemma4_experts(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2, ernie4_5_moe,
+    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2,
+    minimax_m3, ernie4_5_moe,
     hunyuan_v1_moe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}
+FAMILIES["minimax_m3_vl_text"] = minimax_m3

@@ -55,15 +55,15 @@ class Fp8Scheme(Native):
 
 @dataclass(frozen=True)
 class ModelOptScheme(Native):
-    """ModelOpt: bytes with one factor or one per row, NVFP4, whose second scale multiplies, and MXFP4."""
+    """ModelOpt: bytes with one factor or one per row, NVFP4, whose second scale multiplies, MXFP4 and MXFP8."""
     algo: str = "NVFP4"
     own_file: bool = False  # hf_quant_config.json instead of config.json
     group: int = NVFP4_GROUP  # columns of NVFP4 that share a scale
 
     @property
     def name(self):
-        if "MXFP4" in self.algo:
-            return "mxfp4-pack-quantized"
+        if "MXFP" in self.algo:
+            return "mxfp4-pack-quantized" if "MXFP4" in self.algo else "mxfp8-quantized"
         if "AWQ" in self.algo or "SQ" in self.algo:
             return "modelopt-awq"
         return "nvfp4" if "NVFP4" in self.algo else "int-quantized" if self.algo.startswith("W8") else "float-quantized"
@@ -74,7 +74,7 @@ class ModelOptScheme(Native):
 
     @property
     def inner(self):
-        return {"MXFP4": MxScheme(4), "W8A16": ByteScheme(False), "W8A8_SQ_PER_CHANNEL": ByteScheme(False),
+        return {"MXFP4": MxScheme(4), "MXFP8": MxScheme(8), "W8A16": ByteScheme(False), "W8A8_SQ_PER_CHANNEL": ByteScheme(False),
                 "FP8": ByteScheme(rows=0, activations="tensor"), "FP8_PER_CHANNEL_PER_TOKEN": ByteScheme(),
                 "FP8_PB_WO": ByteScheme(rows=128, group_size=128)}[self.algo]
 
@@ -101,7 +101,7 @@ class ModelOptScheme(Native):
 
     def shape(self, name, shape):
         """ModelOpt's shape of what encoders store."""
-        if "MXFP4" in self.algo or name == "weight" or self.algo == "FP8_PB_WO" and name == "weight_scale":
+        if "MXFP" in self.algo or name == "weight" or self.algo == "FP8_PB_WO" and name == "weight_scale":
             return (shape[0], 1, shape[1], 1) if self.algo == "FP8_PB_WO" and name != "weight" else shape
         return () if shape == (1,) else shape[:1]
 

@@ -100,6 +100,16 @@ class Indexer:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Chooses the blocks of keys that the queries of each key head see, with MiniMax's names."""
+
+    size: int
+    chosen: int
+    local: int  # blocks up to the query's own, which are always seen
+    head: int  # the layer's rope turns its first elements
+
+
+@dataclass(frozen=True)
 class Layer:
     """One decoder layer. Names are relative to `stem`."""
 
@@ -149,6 +159,7 @@ class Layer:
     attention_factors: tuple = (1.0, 1.0, 1.0)  # of the input, the keys and the output
     out_gate: tuple | None = None  # module, activation, by element: factors of the attention's output; by head otherwise
     latent: Latent | None = None
+    blocks_seen: Blocks | None = None
     softcap: float | None = None
     attention_norm: str | None = None  # before o
     kv_of: int | None = None  # another layer whose keys and values are used
@@ -249,6 +260,11 @@ def layer_tensors(a, hidden):
             yield from norm_tensors("self_attn.q_a_layernorm", a.latent.q_rank, a.latent.norm)
         if a.latent.index and not a.latent.index.shared:
             yield from norm_tensors("self_attn.indexer.k_norm", a.latent.index.head, a.latent.index.norm)
+    if a.blocks_seen:
+        b = a.blocks_seen
+        products += [("self_attn.index_q_proj", a.kv_heads * b.head, hidden, False), ("self_attn.index_k_proj", b.head, hidden, False)]
+        for name in ("self_attn.index_q_norm", "self_attn.index_k_norm"):
+            yield from norm_tensors(name, b.head, a.qk_norm)
     wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
     products += [(a.o, hidden, out, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
                  (a.down, hidden, a.inner, a.mlp_bias)]

@@ -265,6 +265,22 @@ class Model:
         np.put_along_axis(seen, np.argsort(-scores, axis=1, kind="stable")[:, :m.chosen], True, axis=1)
         return seen
 
+    def choose_blocks(self, x, a):
+        """[kv_heads, n_tok, n_tok]: whether a query of the key head sees a key."""
+        b, n, stem = a.blocks_seen, len(x), a.stem + "self_attn."
+        q = self.norm(self.linear(x, stem + "index_q_proj").reshape(n, -1, b.head), stem + "index_q_norm", a.qk_norm)
+        k = self.norm(self.linear(x, stem + "index_k_proj"), stem + "index_k_norm", a.qk_norm)
+        q, k = self.turn(q, a.rope, n), self.turn(k[:, None], a.rope, n)[:, 0]
+        scores = np.einsum("ihd,jd->hij", q, k)
+        scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+        firsts = range(0, n, b.size)
+        scores = np.stack([scores[:, :, at:at + b.size].max(axis=2) for at in firsts], axis=2)
+        behind = np.arange(n)[:, None] // b.size - np.arange(len(firsts))[None]
+        scores[:, (behind >= 0) & (behind < b.local)] = np.inf
+        seen = np.zeros(scores.shape, bool)
+        np.put_along_axis(seen, np.argsort(-scores, axis=2, kind="stable")[:, :, :b.chosen], True, axis=2)
+        return np.repeat(seen, b.size, axis=2)[:, :, :n]
+
     def heads(self, x, a, which):
         return reference_activations.heads(x, a.stem, which, self.tensors, self.config, self.activations)
 
@@ -323,6 +339,8 @@ class Model:
         if self.quantise:
             q = self.heads(q, a, "q")
         chosen = kept["seen"] if a.latent and a.latent.index else True
+        if a.blocks_seen:
+            chosen = self.choose_blocks(x, a)
         out = self.r(self.mix(q, k, v, a, chosen))
         if a.gate_in_q:
             out = self.r(out * self.r(ACTIVATIONS["sigmoid"](gate)))
@@ -336,7 +354,7 @@ class Model:
         return self.r(out * a.attention_factors[2]) if a.attention_factors[2] != 1 else out
 
     def mix(self, q, k, v, a, chosen):
-        """Softmax attention [n_tok, heads, head] over the chosen keys."""
+        """Softmax attention [n_tok, heads, head] over the chosen keys, which may differ by key head."""
         distance = np.arange(len(q))[:, None] - np.arange(len(q))[None]
         seen = (distance >= 0) & chosen
         if a.window is not None:
@@ -348,12 +366,13 @@ class Model:
         out = np.empty((*q.shape[:2], v.shape[2]))
         for h, at in itertools.product(range(a.heads), range(0, len(q), 128)):
             kv, rows, end = h // (a.heads // a.kv_heads), slice(at, at + 128), at + 128  # these rows see no key from `end` on
+            here = seen if seen.ndim == 2 else seen[kv]
             s = self.r(self.r(q[rows, h] @ k[:end, kv].T) * a.scale)
             if a.softcap is not None:
                 s = self.r(self.r(np.tanh(self.r(s / a.softcap))) * a.softcap)
             if a.slopes is not None:
                 s = self.r(s - a.slopes[h] * distance[rows, :end])
-            s = np.where(seen[rows, :end], s, -np.inf)
+            s = np.where(here[rows, :end], s, -np.inf)
             top = np.maximum(s.max(axis=1, keepdims=True), sinks[h])
             p = np.exp(s - top)
             out[rows, h] = self.r(p / (p.sum(axis=1, keepdims=True) + np.exp(sinks[h] - top))) @ v[:end, kv]
@@ -365,6 +384,8 @@ class Model:
             parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
         if a.mlp_factors[0] != 1:
             parts[0] = self.r(parts[0] * a.mlp_factors[0])
+        if a.act == "gpt_oss":
+            return self.linear(reference_experts.activated(self, *parts, a), a.stem + a.down, a.mlp_bias, a.columns)
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         if a.limit:
             y, parts[1] = np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)

@@ -30,6 +30,10 @@ STEP = by_type(
     "moe_top_k": 2, "moe_router_scaling_factor": 1.5, "num_sliding_attention_heads": 6, "rms_norm_eps": 1e-5,
     "share_expert_dim": 96, "swiglu_limits": [0.0, 1.5], "swiglu_limits_shared": [0.0, 1.0]}
 
+MINIMAX_M3 = LOCAL | {
+    "dense_intermediate_size": 320, "hidden_act": "swigluoai", "intermediate_size": 64, "rope_theta": 5e6,
+    "routed_scaling_factor": 2.0, "shared_intermediate_size": 96, "swiglu_alpha": 1.702, "swiglu_limit": 1.5}
+
 TYPES = {
     "mixtral": ("MixtralForCausalLM", LOCAL | {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", NO_HEAD | QWEN | {
@@ -48,6 +52,13 @@ TYPES = {
         "first_k_dense_replace": LACKS, "intermediate_size": LACKS, "n_group": 1, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
         "rope": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}}),
     "minimax_m2": ("MiniMaxM2ForCausalLM", LOCAL | {"rotary_dim": 24, "rope_theta": 5e6, "use_routing_bias": True}),
+    "minimax_m3": ("MiniMaxM3ForCausalLM", MINIMAX_M3 | {
+        "index_n_heads": 2, "index_head_dim": 32, "index_block_size": 20, "index_topk_blocks": 2, "index_local_blocks": 1,
+        "layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"], "partial": 0.5}),
+    "minimax_m3_vl": ("MiniMaxM3SparseForConditionalGeneration", MINIMAX_M3 | {
+        "moe_layer_freq": [0, 1], "rotary_dim": 24, "sparse_attention_config": {
+            "sparse_attention_freq": [1, 1], "sparse_block_size": 8, "sparse_index_dim": 24, "sparse_local_block": 2,
+            "sparse_num_index_heads": 2, "sparse_topk_blocks": 3}}),
     "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", NO_HEAD | {
         "moe_k": 2, "moe_num_experts": 6, "moe_num_shared_experts": 2, "moe_intermediate_size": 64, "moe_layer_interval": 1,
         "moe_layer_start_index": 1, "moe_layer_end_index": 1, "moe_norm_min": 1e-12, "use_bias": False,

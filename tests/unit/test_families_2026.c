@@ -22,6 +22,10 @@
     "{\"architectures\": [\"MuseGlimmerForConditionalGeneration\"], "                              \
     "\"model_type\": \"muse_glimmer\", \"text_config\": {\"model_type\": \"muse_glimmer_text\""
 #define COHERE "{\"architectures\": [\"Cohere2MoeForCausalLM\"], \"model_type\": \"cohere2_moe\""
+#define MINIMAX "{\"architectures\": [\"MiniMaxM3ForCausalLM\"], \"model_type\": \"minimax_m3\""
+#define MINIMAX_VL                                                                                 \
+    "{\"architectures\": [\"MiniMaxM3SparseForConditionalGeneration\"], "                          \
+    "\"model_type\": \"minimax_m3_vl\", \"text_config\": {\"num_hidden_layers\": 2"
 #define TWO ", \"num_hidden_layers\": 2, "
 
 static void tensors(void **state)
@@ -56,6 +60,17 @@ static void tensors(void **state)
         {COHERE ", \"first_k_dense_replace\": 1, \"prefix_dense_intermediate_size\": 64}",
          "model.layers.0.mlp.down_proj", 8192, 64},
         {COHERE ", \"first_k_dense_replace\": 1}", "model.layers.1.mlp.gate", 8, 8192},
+        {MINIMAX "}", "model.layers.59.block_sparse_moe.experts.127.w2", 6144, 3072},
+        {MINIMAX "}", "model.layers.0.block_sparse_moe.shared_experts.gate_proj", 3072, 6144},
+        {MINIMAX "}", "model.layers.0.self_attn.index_q_proj", 0, 0},
+        {MINIMAX TWO "\"layer_types\": [\"full_attention\", \"minimax_m3_sparse\"]}",
+         "model.layers.1.self_attn.index_q_proj", 512, 6144},
+        {MINIMAX TWO "\"moe_layer_freq\": [0, 1]}", "model.layers.0.mlp.down_proj", 6144, 12288},
+        {MINIMAX_VL ", \"sparse_attention_config\": {\"sparse_attention_freq\": [1, 0], "
+                    "\"sparse_index_dim\": 256}}}",
+         "model.layers.0.self_attn.index_k_norm.weight", 256, 0},
+        {MINIMAX_VL ", \"sparse_attention_config\": {\"sparse_attention_freq\": [1, 0]}}}",
+         "model.layers.1.self_attn.index_k_proj", 0, 0},
     };
     expect_tensors(rows, CTW_COUNT(rows));
 }
@@ -134,6 +149,31 @@ static void factors_and_norms(void **state)
     }
 }
 
+/* The choice of blocks; the keys of older files win. */
+static void choices_of_blocks(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, MINIMAX TWO "\"layer_types\": [\"full_attention\", \"minimax_m3_sparse\"], "
+                             "\"rotary_dim\": 64}");
+    const struct ctw_attention *a = &c.model->layers[2].branch[CTW_MIXER].attention;
+    assert_int_equal(c.model->layers[1].branch[CTW_MIXER].attention.choice.block, 0);
+    assert_int_equal(a->choice.block, 128);
+    assert_int_equal(a->choice.chosen, 16);
+    assert_int_equal(a->choice.local, 1);
+    assert_int_equal(c.model->rope[a->rope].rot_dim, 64);
+    assert_true(c.model->layers[1].norm[CTW_AT_MIXER].offset == 1);
+    ctw_config_close(&c);
+    parse_ok(&c, MINIMAX_VL ", \"index_block_size\": 64, \"sparse_attention_config\": "
+                            "{\"sparse_attention_freq\": [0, 1], \"sparse_block_size\": 32, "
+                            "\"sparse_topk_blocks\": 5, \"sparse_local_block\": 0}}}");
+    a = &c.model->layers[2].branch[CTW_MIXER].attention;
+    assert_int_equal(a->choice.block, 32);
+    assert_int_equal(a->choice.chosen, 5);
+    assert_int_equal(a->choice.local, 0);
+    ctw_config_close(&c);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -147,6 +187,12 @@ static void refusals(void **state)
         {GEMMA ", \"use_bidirectional_attention\": \"all\"}}",
          "use_bidirectional_attention: attention to later tokens"},
         {MUSE TWO "\"layer_rope_theta\": [5e5]}}", "layer_rope_theta: found 1 entries"},
+        {MINIMAX ", \"num_key_value_heads\": 8}",
+         "index_n_heads: 4 heads choose blocks for 8 key heads; expected as many"},
+        {MINIMAX ", \"index_local_blocks\": 17}",
+         "index_local_blocks: found 17, expected at most index_topk_blocks (16)"},
+        {MINIMAX ", \"index_head_dim\": 64}",
+         "index_head_dim: found 64, expected at least the 128 elements that RoPE rotates"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -161,9 +207,8 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors),
-        cmocka_unit_test(windows_and_positions),
-        cmocka_unit_test(factors_and_norms),
+        cmocka_unit_test(tensors),           cmocka_unit_test(windows_and_positions),
+        cmocka_unit_test(factors_and_norms), cmocka_unit_test(choices_of_blocks),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

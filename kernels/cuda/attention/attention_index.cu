@@ -227,20 +227,6 @@ __global__ void __launch_bounds__(THREADS) index_scores_wide(const __grid_consta
 
 /* ---- the choice --------------------------------------------------------------------------- */
 
-/* Maps a score to a nonzero integer that sorts as the score does. +0 and -0 map to the same integer,
- * and NaN maps to that of -infinity. */
-ATTN_DEV uint32_t ordered(float s)
-{
-    uint32_t bits = __float_as_uint(isnan(s) ? -INFINITY : s + 0.0f);
-    return (bits >> 31) != 0 ? ~bits : bits | 1u << 31;
-}
-
-ATTN_DEV uint64_t ordered(double s)
-{
-    uint64_t bits = (uint64_t)__double_as_longlong(isnan(s) ? -INFINITY : s + 0.0);
-    return (bits >> 63) != 0 ? ~bits : bits | (uint64_t)1 << 63;
-}
-
 /*
  * The first warp: the digit at which `left` numbers are reached, counted from the largest digit down.
  * left becomes how many of these are still wanted of that digit.
@@ -279,7 +265,7 @@ ATTN_DEV U least_chosen(const S *scores, int n, int chosen, int *count, int *dig
         count[threadIdx.x] = 0;
         __syncthreads();
         for (int j = threadIdx.x; j < n; j += THREADS) {
-            U u = ordered(scores[j]);
+            U u = ctw_cuda_ordered(scores[j]);
             if (shift == bits - 8 || u >> (shift + 8) == least >> (shift + 8))
                 atomicAdd(&count[(int)(u >> shift) & (DIGITS - 1)], 1);
         }
@@ -317,7 +303,7 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
     int equal = 0, wanted = left;
     for (int w = from; w < to; w++) {
         int j = 32 * w + lane;
-        equal += __popc(__ballot_sync(ALL, j < n && ordered(scores[j]) == least));
+        equal += __popc(__ballot_sync(ALL, j < n && ctw_cuda_ordered(scores[j]) == least));
     }
     if (lane == 0)
         count[warp] = equal;
@@ -326,7 +312,7 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
         wanted -= count[i];
     for (int w = from; w < to; w++) {
         int j = 32 * w + lane;
-        U u = j < n ? ordered(scores[j]) : (U)0;
+        U u = j < n ? ctw_cuda_ordered(scores[j]) : (U)0;
         unsigned same = __ballot_sync(ALL, u == least);
         bool first = u == least && __popc(same & ((1u << lane) - 1)) < wanted;
         unsigned word = __ballot_sync(ALL, u > least || first);
@@ -374,7 +360,7 @@ static enum ctw_status launch_group(struct ctw_cuda *cu, const struct ctw_attn *
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     enum { MOST = 65535 }; /* of a grid's second dimension */
-    struct choice x = {*a->index, NULL, 0, 0};
+    struct choice x = {*(const struct ctw_op_index *)a->of, NULL, 0, 0};
     int64_t most = 0;
     for (int64_t i = 0; i < x.op.n_seqs; i++) {
         int64_t n = x.op.seqs[i].pos0 + x.op.seqs[i].n_q;

@@ -311,6 +311,8 @@ struct ctw_attention_rules {
     const char *adapters[3]; /* of q, k and v: the modules NAME.0, to the rank, and NAME.1; NULL:
                                 there are none. With CTW_QKV_SPLIT */
     int64_t adapter_rank;
+    struct ctw_block_choice choice; /* with CTW_QKV_SPLIT, ALIKE norms of queries and keys, a RoPE,
+                                       and keys and values of its own */
     int uses;  /* 1 + the kept keys and values that it uses instead of its own; 0: own */
     int keeps; /* 1 + the kept keys and values that its own become; 0: none */
 };

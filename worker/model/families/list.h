@@ -67,6 +67,9 @@
     X(minicpmv)                                                                                    \
     X(minicpm)                                                                                     \
     X(minimax_m2)                                                                                  \
+    X(minimax_m3)                                                                                  \
+    X(minimax_m3_vl)                                                                               \
+    X(minimax_m3_vl_text)                                                                          \
     X(ministral)                                                                                   \
     X(ministral3)                                                                                  \
     X(mistral4)                                                                                    \

@@ -311,6 +311,7 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "vision_encoder.",
         "multi_modal_projector.",
         "mm_projector.",
+        "patch_merge_mlp.",
         "audio_tower.",
         "audio_projector.",
         "embed_vision.",
