@@ -29,6 +29,7 @@
     X(head)                                                                                        \
     X(divergence)                                                                                  \
     X(difference)                                                                                  \
+    X(blend)                                                                                       \
     X(route)                                                                                       \
     X(group)
 

@@ -77,7 +77,9 @@ enum ctw_glu_kind {
     CTW_GLU_CLAMPED,     /* act(min(g, limit)) * clamp(u) */
     CTW_GLU_CLAMPED_ACT, /* min(act(g), limit) * clamp(u) */
     CTW_GLU_OFFSET,      /* m * sigmoid(alpha * m) * (clamp(u) + 1), m = min(g, limit); no act */
-    CTW_GLU_SLOPED       /* m * sigmoid(alpha * m) * clamp(u), m = min(g, limit); no act */
+    CTW_GLU_SLOPED,      /* m * sigmoid(alpha * m) * clamp(u), m = min(g, limit); no act */
+    /* alpha * tanh(g / alpha) * sigmoid(g) * limit * tanh(u / limit), or u if limit is infinity */
+    CTW_GLU_BOUNDED
 };
 
 struct ctw_glu {
@@ -85,9 +87,7 @@ struct ctw_glu {
     float limit, alpha;
 };
 
-enum { CTW_MAX_SHARDS = 12 };
-
-enum { CTW_EXPERTS_IN_FLIGHT = 4 };
+enum { CTW_MAX_SHARDS = 12, CTW_EXPERTS_IN_FLIGHT = 4 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
 enum { CTW_LAYER_SLOTS = 28 };

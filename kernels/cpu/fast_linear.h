@@ -160,6 +160,14 @@ static void join_gate(const struct ctw_op_linear *op, float *c, float *up, int64
         activate(op->act, NULL, c, up, n);
         return;
     }
+    if (glu->kind == CTW_GLU_BOUNDED) {
+        for (int64_t i = 0; i < n; i += VL) {
+            const vf g = vf_load(c + i), u = vf_load(up + i);
+            const vf gate = vf_mul(vf_bounded(g, glu->alpha), vf_sigmoid(g));
+            vf_store(c + i, vf_mul(gate, isinf(glu->limit) ? u : vf_bounded(u, glu->limit)));
+        }
+        return;
+    }
     if (glu->kind == CTW_GLU_CLAMPED_ACT)
         activate(op->act, NULL, c, NULL, n);
     for (int64_t i = 0; i < n; i += VL) {

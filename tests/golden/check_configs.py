@@ -58,7 +58,7 @@ def shrink(config, n_layers):
     n_head, n_kv = first(config, HEAD_KEYS), first(config, KV_KEYS)
     head = first(config, ("head_dim", "kv_channels"))
     if not head:
-        head = first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
+        head = 64 if config.get("kv_lora_rank") else first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
     sizes = [(("vocab_size", "padded_vocab_size", "embedding_size"), VOCAB), (HEAD_KEYS, HEADS), (HIDDEN_KEYS, HEADS * head),
              (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), n_layers)]
     optional = [(("vocab_size_per_layer_input",), VOCAB), (KV_KEYS, HEADS if n_kv == n_head else 1),
@@ -72,8 +72,7 @@ def shrink(config, n_layers):
     for key in ("layer_types", "no_rope_layers", "block_configs", "layers_block_type", "hybrid_override_pattern"):
         if small.get(key):  # with the last, which Gemma 4 has rules for
             small[key] = small[key][:n_layers - 1] + small[key][-1:]
-    if small.get("moe_latent_size"):
-        small["moe_latent_size"] = INNER
+    small |= {key: INNER for key in ("moe_latent_size", "routed_expert_hidden_size") if small.get(key)}
     if small.get("mamba_n_heads"):
         small["mamba_n_heads"] = small["mamba_expand"] * small["hidden_size"] // small["mamba_d_head"]
     if small.get("sparse_attention_config"):

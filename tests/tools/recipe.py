@@ -67,9 +67,12 @@ class Experts:
     mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
     gated: bool = True
     latent: int = 0  # width of the experts' input and output, between two products; 0: the layer's
+    latent_products: tuple = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
+    latent_norm: str | None = None  # of the experts' sum, before the second product
     bias: bool = False
     act: str = "silu"
     limit: float = 0.0
+    slope: float = 0.0  # situ's bound of the gate
     norm_in: str | None = None  # of an own input; None: as the dense MLP
     norm_out: str | None = None
     dense_out: str | None = None  # a norm of the dense MLP's output
@@ -173,6 +176,8 @@ class Layer:
     mlp_factors: tuple = (1.0, 1.0)  # of gate and of the output
     mlp_norm: str | None = None  # before down
     limit: float = 0.0  # of gate after the activation, from above, and of up on both sides; 0: none
+    slope: float = 0.0  # situ's bound of the gate
+    blended: bool = False  # each branch reads a blend of sums of blocks of layers
     experts: Experts | None = None  # the MLP above is the shared expert then
     shared_gate: str | None = None  # a module of one row: the shared expert's factor before a sigmoid
     extra: int = 0  # width of the layer's own input
@@ -200,6 +205,7 @@ class Model:
     unit_head: bool = False  # its rows are divided by their lengths
     logit_scale: float = 1.0
     softcap: float | None = None
+    block: int = 0  # layers of a block, whose outputs have a sum of their own; 0: one sum for all
     extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
     extra_stem: str = "model."
 
@@ -207,7 +213,7 @@ class Model:
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
     linear one stored [inputs, outputs]), stack and column stack (of experts), router, wide router and wide bias (F32), bias,
-    long head (rows of very different lengths), norm, shifted norm (1 is added), small norm, head, half, tiny (constants);
+    long head (rows of very different lengths), norm, shifted norm (1 is added), small norm, head, half, tiny (constants), blend;
     and the kinds of recurrent.py."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
@@ -228,6 +234,8 @@ def tensors(m):
             yield layer.stem + name, shape, kind
     if m.final:
         yield from norm_tensors(m.final, m.hidden, m.norm)
+    if m.block:
+        yield from blend_tensors(m.final.removesuffix("norm") + "output_attn_res", m.hidden)
     if m.project_out:
         yield m.project_out + ".weight", (width, m.hidden), "linear"
     if m.head:
@@ -244,12 +252,19 @@ def norm_tensors(name, n, norm, kind=None):
         yield name + ".bias", shape, "bias"
 
 
+def blend_tensors(stem, hidden):
+    yield f"{stem}_norm.weight", (hidden,), "norm"
+    yield f"{stem}_proj.weight", (1, hidden), "blend"
+
+
 def layer_tensors(a, hidden):
     q, kv, v = a.heads * a.head, a.kv_heads * a.head, a.kv_heads * (a.head_v or a.head)
     out = a.heads * (a.head_v or a.head)
     for name in (a.attention_in, a.attention_out, a.attention_after, a.mlp_in, a.mlp_out, a.mlp_after):
         if name:
             yield from norm_tensors(name, hidden, a.norm)
+    for stem in ("self_attention_res", "mlp_res") if a.blended else ():
+        yield from blend_tensors(stem, hidden)
     rows = (q + kv + v,) if len(a.projections) == 1 else (q * (1 + a.gate_in_q), kv, v)
     own = a.projections if a.kv_of is None else a.projections[:1]
     products = [(p, n, hidden, a.qkv_bias) for p, n in zip(own, rows)]
@@ -334,8 +349,10 @@ def expert_tensors(e, hidden, norm):
             yield from norm_tensors(name, hidden, norm)
     wide, width = e.inner * (2 if e.gated and len(e.gate_up) == 1 else 1), e.latent or hidden
     if e.latent:
-        yield "mixer.fc1_latent_proj.weight", (e.latent, hidden), "linear"
-        yield "mixer.fc2_latent_proj.weight", (hidden, e.latent), "linear"
+        yield f"{e.latent_products[0]}.weight", (e.latent, hidden), "linear"
+        yield f"{e.latent_products[1]}.weight", (hidden, e.latent), "linear"
+        if e.latent_norm:
+            yield from norm_tensors(e.latent_norm, e.latent, norm)
     for name, n, k in (*((p, wide, width) for p in e.gate_up), (e.down, width, e.inner)):
         if "{}" in name:
             yield from ((name.format(i) + ".weight", (n, k), "linear") for i in range(e.n))

@@ -76,6 +76,9 @@ def activated(model, gate, up, e):
     if e.act == "gpt_oss":  # clamped first; up + 1
         gate, up = np.minimum(gate, e.limit), np.clip(up, -e.limit, e.limit)
         return model.r(model.r(up + 1) * model.r(gate * model.r(sigmoid(model.r(1.702 * gate)))))
+    if e.act == "situ":
+        up = np.tanh(up / e.limit) * e.limit if e.limit else up
+        return model.r(np.tanh(gate / e.slope) * e.slope * sigmoid(gate) * up)
     y = model.r(ACTIVATIONS[e.act](gate))
     if e.limit:
         y, up = np.minimum(y, e.limit), np.clip(up, -e.limit, e.limit)
@@ -124,10 +127,11 @@ def feed_forward(model, x, a):
     if e.norm_in:
         own = model.norm(x, a.stem + e.norm_in, a.norm)
     if e.latent:
-        own = model.linear(own, a.stem + "mixer.fc1_latent_proj")
+        own = model.linear(own, a.stem + e.latent_products[0])
     y = routed(model, own, router_input, e, a.stem)
     if e.latent:
-        y = model.linear(y, a.stem + "mixer.fc2_latent_proj")
+        y = model.norm(y, a.stem + e.latent_norm, a.norm) if e.latent_norm else y
+        y = model.linear(y, a.stem + e.latent_products[1])
     if e.norm_out:
         y = model.norm(y, a.stem + e.norm_out, a.norm)
     if not a.inner:

@@ -384,7 +384,7 @@ class Model:
             parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
         if a.mlp_factors[0] != 1:
             parts[0] = self.r(parts[0] * a.mlp_factors[0])
-        if a.act == "gpt_oss":
+        if a.act in ("gpt_oss", "situ"):
             return self.linear(reference_experts.activated(self, *parts, a), a.stem + a.down, a.mlp_bias, a.columns)
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         if a.limit:
@@ -427,6 +427,27 @@ class Model:
             f = self.linear(self.r(gate * extra), a.stem + "per_layer_projection")
             x = add(x, f, "post_per_layer_input_norm")
         return self.r(x * self.weight(a.stem + a.out_scalar)) if a.out_scalar else x
+
+    def blend(self, sums, stem):
+        """A sum of the sums [n_tok, hidden], weighted by themselves."""
+        x, w = np.stack(sums), self.weight(stem + "_norm.weight") * self.weight(stem + "_proj.weight")[0]
+        scores = x @ w / np.sqrt(np.mean(x * x, axis=-1) + self.family.norm.eps)
+        p = np.exp(scores - scores.max(axis=0))
+        return self.r((p[:, :, None] * x).sum(axis=0) / p.sum(axis=0)[:, None])
+
+    def layers_of_blocks(self, x, kept):
+        """What the final norm reads, of a model whose branches read blends of sums of blocks of layers."""
+        sums, m = [x], self.family
+        for i, a in enumerate(m.layers):
+            n = self.norm(self.blend(sums, a.stem + "self_attention_res"), a.stem + a.attention_in, a.norm)
+            if i % m.block == 0:
+                sums.append(np.zeros_like(x))
+            f = reference_recurrent.mix(self, n, a) if a.mixer else self.attention(n, a, kept)
+            sums[-1] = self.r(sums[-1] + f)
+            h = self.blend(sums, a.stem + "mlp_res")
+            f = reference_experts.feed_forward(self, h, a) if a.experts else self.mlp(self.norm(h, a.stem + a.mlp_in, a.norm), a)
+            sums[-1] = self.r(sums[-1] + f)
+        return self.blend(sums, m.final.removesuffix("norm") + "output_attn_res")
 
     def extra_inputs(self, tokens, x):
         """[n_tok, layers, extra] of Gemma 4 E; x is the embedding."""
@@ -471,7 +492,9 @@ class Model:
         inputs, kept = np.asarray(tokens), {}
         x = self.embedding(inputs)
         extra = self.extra_inputs(inputs, x) if self.family.extra else None
-        for i, a in enumerate(self.family.layers):
+        if self.family.block:
+            x = self.layers_of_blocks(x, kept)
+        for i, a in enumerate(self.family.layers if not self.family.block else ()):
             x = self.layer(x, a, kept, extra[:, i] if a.extra else None)
         logits = self.logits(x)
         top = logits.max(axis=1)

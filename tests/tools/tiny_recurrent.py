@@ -28,7 +28,20 @@ FACTORS = {"attention_in_multiplier": 1.3, "attention_out_multiplier": 0.94, "em
            "lm_head_multiplier": 0.5, "mlp_multipliers": [0.88, 0.55], "ssm_in_multiplier": 1.25,
            "ssm_multipliers": [0.35, 0.25, 0.5, 0.7, 0.45], "ssm_out_multiplier": 0.48}
 
+KIMI = NO_HEAD | {
+    "rope": LACKS, "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+    "v_head_dim": 32, "mla_use_nope": True, "first_k_dense_replace": 1, "moe_intermediate_size": 64, "num_experts": 6,
+    "num_experts_per_token": 2, "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": True,
+    "moe_layer_freq": 1, "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-5, "num_hidden_layers": 4, "linear_attn_config": {
+        "full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 32, "num_heads": 3, "short_conv_kernel_size": 4}}
+
 TYPES = {
+    "kimi_linear": ("KimiLinearForCausalLM", KIMI),
+    "kimi_k3": ("KimiK3ForConditionalGeneration", KIMI | {
+        "q_lora_rank": 64, "hidden_act": "situ", "activation_situ_beta": 4.0, "activation_situ_linear_beta": 6.0,
+        "attn_res_block_size": 3, "mla_use_output_gate": True, "routed_expert_hidden_size": 96, "latent_moe_use_norm": True,
+        "num_shared_experts": 2, "linear_attn_config": KIMI["linear_attn_config"] | {
+            "gate_lower_bound": -5.0, "use_full_rank_gate": True}}),
     "qwen3_next": ("Qwen3NextForCausalLM", DELTA | SHARED | layers(*HALF, "linear_attention") | {
         "decoder_sparse_step": 1, "mlp_only_layers": [1], "norm_topk_prob": True}),
     "qwen3_5_text": ("Qwen3_5ForCausalLM", DELTA),

@@ -6,9 +6,9 @@
  * which overwrites the product, and the gate of it, which overwrites the queries. If the product
  * holds the gate, the output is behind the queries. The adapters' inputs are behind the queries,
  * too, before there are any: in their place the adapters' outputs are. The choice of blocks has its
- * place behind the queries, before there is an output (blocks.c).
+ * place behind the queries, before there is an output (block_choice.c).
  */
-#include "worker/engine/mixers/blocks.h"
+#include "worker/engine/mixers/block_choice.h"
 
 static const struct ctw_attention *attention_of(const struct ctw_step *s)
 {

@@ -30,13 +30,12 @@
  * Sums of blocks of layers (attention residuals; a running sum p, at most b blocks of H):
  *
  *     begin():  p = the embedding
- *     read():   at the first branch of a layer that begins a block: next block = p, p = 0;
- *               y = norm of (sum over the blocks and p of softmax(w . x / rms(x)) x)
+ *     read():   y = norm of (sum over the blocks and p of softmax(w . x / rms(x)) x);
+ *               at the first branch of a layer that begins a block, then: next block = p, p = 0
  *     rows():   p, so that products add to p directly
  *     finish(): as read(), with a w of its own
  *
- * Width is (b + 1) H, and kept is 0. Whether a layer begins a block is a fact in struct
- * ctw_residual.
+ * Width is (b + 1) H, and kept is H, for the sum before its norm (block_sums.c).
  */
 #ifndef CTW_WORKER_RESIDUALS_H
 #define CTW_WORKER_RESIDUALS_H
@@ -78,9 +77,9 @@ struct ctw_residual_ops {
     enum ctw_status (*join)(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
                             struct ctw_err *err);
     /* The rows from tok0 on to which a branch without such a norm or factor may add its output
-     * itself; joined() ends that. Both NULL: none may,
-     * and no branch may have another beside it. */
-    struct ctw_residual_rows (*rows)(const struct ctw_forward *f, int64_t tok0);
+     * itself; joined() ends that. Both NULL: none may, and no branch may have another beside it.
+     * Does not read the step's chunk. */
+    struct ctw_residual_rows (*rows)(const struct ctw_step *s, int64_t tok0);
     enum ctw_status (*joined)(const struct ctw_step *s, struct ctw_err *err);
     /* y [n_tok, hidden] = the head's norm (CTW_AT_IN) of tokens rows[0 .. n_tok - 1] (device). */
     enum ctw_status (*finish)(const struct ctw_step *s, const int64_t *rows, void *y,

@@ -333,6 +333,7 @@ struct ctw_latent_attention {
     struct ctw_norm_form norm; /* of latents */
     const char *module, *out;  /* NULL: self_attn, o_proj */
     const char *gate;          /* of each head of the output, without bias; NULL: none */
+    bool gate_values;          /* ... of each value */
     struct ctw_indexer index;  /* sparse attention, with q_rank; chosen 0: none */
 };
 

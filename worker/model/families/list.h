@@ -113,6 +113,7 @@
     X(glm4v)                                                                                       \
     X(glm4v_moe)                                                                                   \
     X(kimi_k25)                                                                                    \
+    X(kimi_k3)                                                                                     \
     X(kimi_linear)                                                                                 \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \

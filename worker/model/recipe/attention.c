@@ -267,6 +267,10 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
     describe_qk_norms(c, i, a);
 }
 
+_Static_assert((int)CTW_V_SINKS < CTW_BRANCH_VECTORS && (int)CTW_AT_BLOCK_K < CTW_BRANCH_NORMS &&
+                   (int)CTW_M_BLOCK_K < CTW_BRANCH_MATRICES,
+               "attention's roles");
+
 /* ---- facts -------------------------------------------------------------------------------- */
 
 static struct ctw_facts facts(const struct ctw_branch *b)

@@ -245,6 +245,10 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
                                                        x->shared_gate, 1, c->model->hidden});
 }
 
+_Static_assert((int)CTW_V_LATENT_OUT_BIAS < CTW_BRANCH_VECTORS &&
+                   (int)CTW_AT_LATENT < CTW_BRANCH_NORMS,
+               "a mixture's roles");
+
 /* ---- facts -------------------------------------------------------------------------------- */
 
 static struct ctw_facts facts(const struct ctw_branch *b)

@@ -1,4 +1,6 @@
 /* The facts of kinds of residual streams (residual.h). */
+#include <stdio.h>
+
 #include "worker/model/families/family.h"
 
 void ctw_describe_beside_embedding(struct ctw_config *c)
@@ -15,4 +17,38 @@ void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_re
     struct ctw_beside_embedding *r = &c->model->layers[i + 1].residual.beside_embedding;
     r->reads[branch] = reads;
     r->joins[branch] = joins;
+}
+
+void ctw_describe_block_sums(struct ctw_config *c, int64_t size, double eps)
+{
+    if (c->status != CTW_OK)
+        return;
+    const int n = c->model->n_decoders, per = (int)size;
+    for (int i = 0; i < c->model->n_layers; i++) {
+        const int layer = i - 1, block = i > n ? (n - 1) / per : i > 0 ? layer / per : -1;
+        const bool begins = i > 0 && i <= n && layer % per == 0;
+        struct ctw_residual *r = &c->model->layers[i].residual;
+        r->kind = CTW_RESIDUAL_block_sums;
+        r->block_sums = (struct ctw_block_sums){.n_sums = (n - 1) / per + 2,
+                                                .n_read = {block + 2 - begins, block + 2},
+                                                .adds_to = block + 1,
+                                                .begins = begins,
+                                                .eps = (float)eps};
+    }
+}
+
+void ctw_describe_blend(struct ctw_config *c, int64_t i, int branch, const char *norm,
+                        const char *factor)
+{
+    char name[256];
+    (void)snprintf(name, sizeof(name), "%s.weight", norm);
+    ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_BLEND), name, c->model->hidden);
+    (void)snprintf(name, sizeof(name), "%s.weight", factor);
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = ctw_vector_at(branch, CTW_V_BLEND_FACTOR),
+                                        .n = 1,
+                                        .k = c->model->hidden},
+                      name);
 }

@@ -1,6 +1,6 @@
 /* Block-sparse attention: a query sees the blocks of keys that are chosen for its key head. */
-#ifndef CTW_WORKER_BLOCKS_H
-#define CTW_WORKER_BLOCKS_H
+#ifndef CTW_WORKER_BLOCK_CHOICE_H
+#define CTW_WORKER_BLOCK_CHOICE_H
 
 #include "worker/engine/mixers/keys.h"
 

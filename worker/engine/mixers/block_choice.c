@@ -2,7 +2,7 @@
  * The queries and the key of the choice are columns of the product, behind q, k and v. The carry
  * keeps the keys of the choice, and for the chunk the choice: for each key head a bit for each key.
  */
-#include "worker/engine/mixers/blocks.h"
+#include "worker/engine/mixers/block_choice.h"
 
 #include "kernels/blocks.h"
 
