@@ -29,7 +29,8 @@ MODELS = {"tied": ("llama_tied", "bf16", {}), "int4": ("qwen2", "w4a16_g32_asym"
           "fp16": ("qwen3_tied", "fp16", {}), "heads": ("stablelm_parallel", "bf16", {}),
           "narrow": ("opt_350m", "w4a16_g32", {}), "blocks": ("phi3", "fp8_block", {}),
           "mixed": ("llama", "mixed", {}), "delta": ("qwen3_5_moe_text", "fp8_block", {}),
-          "mamba": ("nemotron_h", "w4a16_g32", {}), "scan": ("jamba", "bf16", {}), "conv": ("lfm2_moe", "nvfp4", {}), "deep": DEEP}
+          "mamba": ("nemotron_h", "w4a16_g32", {}), "scan": ("jamba", "bf16", {}), "conv": ("lfm2_moe", "nvfp4", {}),
+          "sparse": ("minimax_m3_vl", "bf16", {}), "sums": ("kimi_k3", "bf16", {}), "deep": DEEP}
 FAST = "avx2" if "avx2" in Path("/proc/cpuinfo").read_text() else "c"  # a variant that most machines have
 CHECKPOINTS = Checkpoints(MODELS)
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
