@@ -62,7 +62,7 @@ ROOMS = {
                            "worker/weights", "worker/engine/engine.h", "worker/engine/place/machine.h"),
     "worker/engine/mixers": ("base", "kernels", "worker/engine/pass"),
     "worker/engine/mlps": ("base", "kernels", "worker/engine/pass"),
-    "worker/engine/residual": ("worker/engine/pass",),
+    "worker/engine/residual": ("kernels", "worker/engine/pass"),
     "worker/engine/compare": ("base", "kernels", "worker/model", "worker/weights", "worker/engine",
                               "worker/engine/pass"),
     "worker/engine/score": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights", "worker/engine",

@@ -21,7 +21,8 @@ static __device__ float block_sum(float v, float *warps)
     return v;
 }
 
-static __global__ void __launch_bounds__(THREADS) blend_rows(const __grid_constant__ struct ctw_op_blend op)
+static __global__ void __launch_bounds__(THREADS)
+    blend_rows(const __grid_constant__ struct ctw_op_blend op)
 {
     __shared__ float warps[WARPS], weight[CTW_MAX_BLEND];
     const int64_t row = op.rows != NULL ? op.rows[blockIdx.x] : (int64_t)blockIdx.x;
@@ -32,7 +33,9 @@ static __global__ void __launch_bounds__(THREADS) blend_rows(const __grid_consta
         float dot = 0, squares = 0;
         for (int64_t i = threadIdx.x; i < op.dim; i += THREADS) {
             const float v = x[s * op.dim + i];
-            dot = fmaf(ctw_cuda_number(op.a, op.a_dtype, i) * ctw_cuda_number(op.b, op.b_dtype, i), v, dot);
+            const float a = ctw_cuda_number(op.a, op.a_dtype, i);
+            const float b = ctw_cuda_number(op.b, op.b_dtype, i);
+            dot = fmaf(a * b, v, dot);
             squares = fmaf(v, v, squares);
         }
         dot = block_sum(dot, warps);
