@@ -20,11 +20,16 @@
     X(qkv)                                                                                         \
     X(latent)                                                                                      \
     X(attention)                                                                                   \
+    X(turn)                                                                                        \
+    X(pool)                                                                                        \
+    X(pool_attention)                                                                              \
     X(gate)                                                                                        \
     X(conv)                                                                                        \
     X(ssm)                                                                                         \
     X(delta)                                                                                       \
     X(index)                                                                                       \
+    X(collapse)                                                                                    \
+    X(expand)                                                                                      \
     X(head)                                                                                        \
     X(divergence)                                                                                  \
     X(difference)                                                                                  \

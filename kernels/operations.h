@@ -90,7 +90,7 @@ enum { CTW_MAX_SHARDS = 12 };
 enum { CTW_EXPERTS_IN_FLIGHT = 4 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
-enum { CTW_LAYER_SLOTS = 28 };
+enum { CTW_LAYER_SLOTS = 92 };
 enum ctw_slot {
     CTW_SLOT_FIRST,
     CTW_SLOT_EXPERTS = CTW_LAYER_SLOTS, /* and on: see ctw_expert_slot() */

@@ -38,6 +38,7 @@ ROOMS = {
     "kernels/cuda": ("base", "kernels", "kernels/formats", "kernels/cuda/gemm", "kernels/cuda/attention",
                      "kernels/cuda/decode"),
     "kernels/cuda/recurrent": ("base", "kernels", "kernels/cuda"),
+    "kernels/cuda/streams": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/products": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/gemm": ("base", "kernels", "kernels/cuda"),
     "kernels/cuda/attention": ("base", "kernels", "kernels/cuda"),
@@ -94,9 +95,10 @@ CIRCLES_ALLOWED = {}
 # File name, or tag of a struct, enum or union -> reason to stand twice in C sources.
 SAME_NAMES_ALLOWED = {
     "decode.h": "one in the folder of each weight format, whose name tells it apart",
+    "streams.c": "a kind of residual stream, and the operations that it is made of",
     **dict.fromkeys(("all.h", "list.h"), "the table of weight formats, that of kinds, that of operations"),
     **dict.fromkeys(("attention.c", "dense.c", "kinds.c", "kinds.h", "latent.c", "mixture.c", "own_input.c", "short_conv.c",
-                     "state_space.c", "delta_rule.c", "projection.c"),
+                     "state_space.c", "delta_rule.c", "projection.c", "pooled.c"),
                     "a kind of branch: how the model describes it, and how the engine runs it (dense.c: a weight format, too)"),
 }
 # Header pattern -> files that may include the header.

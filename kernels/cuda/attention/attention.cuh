@@ -66,7 +66,7 @@ struct ctw_attn {
     int32_t head_v;     /* elements of a value head */
     const uint32_t *seen; /* [.., ld_seen], or NULL: see struct ctw_op_attention */
     int64_t ld_seen;
-    const struct ctw_op_index *index; /* host memory; of ctw_cuda_index() alone */
+    const void *of; /* host memory: the operation that the tiles are for, if not attention */
     bool spans;                       /* false: no key tile has keys of two runs */
 };
 
@@ -76,10 +76,10 @@ typedef enum ctw_status ctw_attn_launch_fn(struct ctw_cuda *cu, const struct ctw
                                            struct ctw_err *err);
 enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows, int keys,
                               ctw_attn_launch_fn *launch, struct ctw_err *err);
-/* Likewise, with a->index. */
+/* Likewise, with a->of. */
 enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op,
-                                 const struct ctw_op_index *index, int rows, int keys,
-                                 ctw_attn_launch_fn *launch, struct ctw_err *err);
+                                 const void *of, int rows, int keys, ctw_attn_launch_fn *launch,
+                                 struct ctw_err *err);
 
 /* fp32; bf16 and fp16 on any GPU. */
 enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_attention *op,

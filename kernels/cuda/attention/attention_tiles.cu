@@ -223,15 +223,15 @@ enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention
 }
 
 enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op,
-                                 const struct ctw_op_index *index, int rows, int keys,
-                                 ctw_attn_launch_fn *launch, struct ctw_err *err)
+                                 const void *of, int rows, int keys, ctw_attn_launch_fn *launch,
+                                 struct ctw_err *err)
 {
     struct plan p;
     memset(&p, 0, sizeof(p));
     p.cu = cu;
     p.op = op;
     p.a = describe(op, rows);
-    p.a.index = index;
+    p.a.of = of;
     p.launch = launch;
     p.rows = rows;
     p.keys = keys;
