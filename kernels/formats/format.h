@@ -40,10 +40,11 @@ enum { CTW_MAX_DIMS = 4 };
  * that begins with '_' follows the module's without a dot.
  */
 struct ctw_part_names {
-    const char *method;             /* as in quantization_config's "quant_method" */
-    uint32_t formats;               /* of its tensors: bits 1 << enum ctw_format_id */
-    const char *codes[CTW_N_PARTS]; /* NULL: the method has no such part */
-    const char *also[CTW_N_PARTS];  /* another name that files have; NULL: none */
+    const char *method;              /* as in quantization_config's "quant_method" */
+    uint32_t formats;                /* of its tensors: bits 1 << enum ctw_format_id */
+    const char *codes[CTW_N_PARTS];  /* NULL: the method has no such part */
+    const char *also[CTW_N_PARTS];   /* another name that files have; NULL: none */
+    const char *makers[CTW_N_PARTS]; /* another one, of a model's own makers; NULL: none */
     /* The same of a stack that is no module, as transformers 5 and llm-compressor save it from
      * memory. */
     const char *stacks[CTW_N_PARTS];

@@ -29,9 +29,10 @@ static const struct ctw_part_names methods[] = {
      .values = "weight"},
     /* Scales multiply, although some names contain "inv". */
     {.method = "fp8",
-     .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8),
+     .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8) | FORMAT(mxfp4),
      .codes = {[CTW_PART_SCALE] = "weight_scale_inv"},
      .also = {[CTW_PART_SCALE] = "weight_scale"},
+     .makers = {[CTW_PART_SCALE] = "scale"}, /* DeepSeek V4 */
      .stacks = {[CTW_PART_SCALE] = "_scale_inv"},
      .values = "weight"},
     {.method = "fbgemm_fp8",

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import checkpoint_io as cio
-from encoders import E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, MxScheme, Nvfp4Scheme, nearest_code, pack_rows
+from encoders import (E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, MixedScheme, MxScheme, Nvfp4Scheme, nearest_code,
+                      pack_rows)
 
 
 def renamed(tensors, names):
@@ -51,6 +52,32 @@ class Fp8Scheme(Native):
         block = [self.rows, self.columns] if self.rows and self.columns else None
         return {"quant_method": self.method, "fmt": "e4m3", "activation_scheme": "static" if self.static else "dynamic",
                 "weight_block_size": block, "modules_to_not_convert": list(ignore)}
+
+
+@dataclass(frozen=True)
+class Fp4Scheme(Native):
+    """DeepSeek's FP4: MXFP4 under other names."""
+    name = "mxfp4-pack-quantized"
+    NAMES = {"weight_packed": "weight", "weight_scale": "scale"}
+
+    def specs(self, n, k, scale_dtype):
+        kinds = {"weight": "I8", "scale": "F8_E8M0"}
+        return {name: (kinds[name], shape) for name, (_, shape) in renamed(MxScheme(4).specs(n, k, scale_dtype), self.NAMES).items()}
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        return renamed(MxScheme(4).encode(w, scale_dtype), self.NAMES)
+
+
+@dataclass(frozen=True)
+class DeepSeekScheme(MixedScheme):
+    """DeepSeek V4's own files: FP8 in blocks, and experts (in other models, gates) in FP4, of which the configuration says nothing."""
+    parts: tuple = ((r".*(ffn\.experts|gate_proj)", Fp4Scheme()), ("", Fp8Scheme(scale_dtype="F8_E8M0", scale_name="scale")))
+
+    name = "float-quantized"
+
+    def native_config(self, ignore):  # pylint: disable=unused-argument
+        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
+                "weight_block_size": [128, 128]}
 
 
 @dataclass(frozen=True)
@@ -258,6 +285,7 @@ NATIVE = {
     "mxfp8native": ("bfloat16", Fp8Scheme(rows=1, columns=32, scale_dtype="U8", method="mxfp8")),
     "fp8native_tensor": ("bfloat16", FP8_TENSOR),
     "fp8native_static": ("bfloat16", replace(FP8_TENSOR, scale_name="weight_scale_inv", scale_dtype="BF16", static=True)),
+    "fp8native_fp4": ("bfloat16", DeepSeekScheme()),
     "fbgemm_fp8": ("bfloat16", replace(FP8_TENSOR, rows=1, method="fbgemm_fp8")),
     "modelopt_fp8": ("bfloat16", ModelOptScheme("FP8", own_file=True)),
     "modelopt_fp8_channel": ("bfloat16", ModelOptScheme("FP8_PER_CHANNEL_PER_TOKEN")),

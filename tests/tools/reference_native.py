@@ -11,7 +11,7 @@ def decode_fp8(t, stem, block):
     """fp8, fbgemm_fp8, ModelOpt's FP8: the code times the factor of its block, row or matrix."""
     codes = t[stem + "weight"][1]
     n, k = codes.shape
-    dtype, raw = t.get(stem + "weight_scale_inv") or t[stem + "weight_scale"]
+    dtype, raw = t.get(stem + "weight_scale_inv") or t.get(stem + "weight_scale") or t[stem + "scale"]  # the last is DeepSeek V4's
     scale = widen(dtype, raw)
     if scale.ndim == 4:  # ModelOpt's blocks
         scale = scale[:, 0, :, 0]
@@ -84,7 +84,7 @@ def decode_plain(t, name, stem, config, quantization):
     if stem + "weight_scale_2" in t:
         return decode_nvfp4(t, stem)
     if name in t and t[name][0] in ("U8", "I8") and quantization.get("quant_method") != "compressed-tensors":  # ModelOpt's
-        scale_dtype, scale = t[stem + "weight_scale"]
+        scale_dtype, scale = t.get(stem + "weight_scale") or t[stem + "scale"]
         if scale_dtype in ("U8", "F8_E8M0"):
             return reference_formats.decode_mx({stem + "weight_packed": t[name], stem + "weight_scale": (scale_dtype, scale)}, stem)
         scale, codes = widen(scale_dtype, scale), t[name][1]

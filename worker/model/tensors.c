@@ -85,8 +85,9 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
     const char *found[CTW_N_PARTS] = {NULL};
     for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++) {
         const char *stack = m->n_stacked > 0 ? names->stacks[kind] : NULL;
-        const char *const any[] = {names->codes[kind], names->also[kind], stack};
-        for (int i = 0; i < 3 && st == CTW_OK && m->part[kind] == NULL; i++) {
+        const char *const any[] = {names->codes[kind], names->also[kind], names->makers[kind],
+                                   stack};
+        for (size_t i = 0; i < CTW_COUNT(any) && st == CTW_OK && m->part[kind] == NULL; i++) {
             found[kind] = any[i];
             st = any[i] == NULL ? CTW_OK : find(finder, name, any[i], &m->part[kind], err);
         }
@@ -439,6 +440,28 @@ static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
     return t->n_dims == 1 ? t->shape[0] == want->n : t->n_dims == 0 && want->n == 1;
 }
 
+/* Checks a vector of integers. */
+static enum ctw_status check_integers(const struct ctw_finder *finder, const struct ctw_tensor *t,
+                                      const struct ctw_want *want, struct ctw_err *err)
+{
+    const int64_t k = want->k;
+    if (ctw_container_is_headers_alone(finder->container))
+        return CTW_OK;
+    for (int64_t i = 0; i < want->n * k; i++) {
+        const int64_t v = integer(finder, t, i);
+        bool twice = false;
+        for (int64_t j = i - i % k; j < i; j++)
+            twice |= integer(finder, t, j) == v;
+        if (v < 0 || v >= want->below || twice)
+            return ctw_fail(err, CTW_EFORMAT,
+                            "%s: %s: found %" PRId64 "%s in row %" PRId64
+                            ", expected different numbers from 0 to %" PRId64,
+                            ctw_container_file(finder->container, t->file), want->name, v,
+                            twice ? " twice" : "", i / k, want->below - 1);
+    }
+    return CTW_OK;
+}
+
 enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
                                 const struct ctw_want *want, struct ctw_err *err)
 {
@@ -456,12 +479,15 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
         return ctw_fail(err, CTW_EFORMAT, "the checkpoint has no tensor %s, which %s needs as %s%s",
                         name, finder->config->file, needed,
                         ctw_missing_remedy(finder->container, want));
-    bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
-    if (!is_float || !has_shape(t, want)) {
+    const bool integers = want->below > 0;
+    bool fits = integers ? t->dtype == CTW_I32 || t->dtype == CTW_I64
+                         : t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
+    if (!fits || !has_shape(t, want)) {
         struct ctw_part part = ctw_tensor_part(t);
-        return ctw_fail(err, CTW_EFORMAT, "%s: %s: found %s, expected BF16, F16 or F32 %s by %s",
+        return ctw_fail(err, CTW_EFORMAT, "%s: %s: found %s, expected %s %s by %s",
                         ctw_container_file(finder->container, t->file), name,
-                        ctw_part_text(&part, found, sizeof(found)), needed, finder->config->file);
+                        ctw_part_text(&part, found, sizeof(found)),
+                        integers ? "I32 or I64" : "BF16, F16 or F32", needed, finder->config->file);
     }
-    return CTW_OK;
+    return integers ? check_integers(finder, t, want, err) : CTW_OK;
 }

@@ -52,7 +52,7 @@ static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ct
 {
     static const char *const fmts[] = {"e4m3", "float8_e4m3fn", "e4m3fn", NULL};
     static const char *const schemes[] = {"dynamic", "static", NULL};
-    static const char *const experts[] = {"fp8", NULL};
+    static const char *const experts[] = {"fp8", "fp4", NULL};
     const char *word, *scheme;
     char text[64];
     enum ctw_status st = check_scales_multiply(q, err);
@@ -66,6 +66,12 @@ static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ct
         st = read_block(q, &args, err);
     if (st == CTW_OK)
         st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    if (st == CTW_OK && ctw_json_get(q, "quantized_layers") != NULL) {
+        /* ModelOpt has changed these modules of an FP8 file, and no others. */
+        out->mixes = true;
+        out->names = ctw_part_names_find("modelopt");
+        st = ctw_quant_read_modelopt_layers(out, q, err);
+    }
     if (st != CTW_OK)
         return st;
     if (scheme != NULL && strcasecmp(scheme, "static") == 0)
@@ -168,7 +174,7 @@ struct ctw_quant_method {
 #define FP8_KEYS                                                                                   \
     {                                                                                              \
         "fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert", \
-            "ignored_layers", "scale_fmt", "weight_scale_semantics"                                \
+            "ignored_layers", "scale_fmt", "weight_scale_semantics", "quantized_layers"            \
     }
 
 static const struct ctw_quant_method methods[] = {

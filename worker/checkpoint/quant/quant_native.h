@@ -56,6 +56,10 @@ enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct c
                                     struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* The groups of "quantized_layers", an algorithm for each module. */
+enum ctw_status ctw_quant_read_modelopt_layers(struct ctw_quant_config *out,
+                                               const struct ctw_json_node *q,
+                                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_modelopt(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                         struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
