@@ -33,7 +33,7 @@ import tiny_checkpoint  # pylint: disable=wrong-import-position
 # model_types that open, and wrappers whose text model does
 OPEN = {tiny_checkpoint.FAMILIES[name][0] for name in tiny_checkpoint.OPEN}
 OPEN |= {wrapper for wrapper, text in families.TEXTS.items() if text in OPEN}
-OPEN |= {"kimi_k2"}  # deepseek_v3 by another name
+OPEN |= {"kimi_k2", "deepseek_ref"}  # deepseek_v3 and deepseek_v4 by other names
 OPEN |= {"qwen3_vl_moe", "step3p7"}  # whose text models are in no file alone
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
@@ -43,6 +43,7 @@ SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
 VOCAB, INNER, HEADS = 32, 64, 4
 # Numbers of layers to try: some files leave the first few unquantised.
 LAYERS = (2, 4)
+ALL_KINDS = {"deepseek_v4": (4,), "deepseek_ref": (4,)}  # with layers of every kind
 HEAD_KEYS, KV_KEYS, HIDDEN_KEYS = (
     ("num_attention_heads", "n_head", "n_heads"),
     ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
@@ -92,6 +93,13 @@ class Listed(encoders.MixedScheme):
         return algo and native_encoders.ModelOptScheme(algo.removeprefix("W4A16_"))
 
 
+class DeepSeek(encoders.MixedScheme):
+    """DeepSeek V4's FP8, with the experts' own scheme."""
+
+    def of(self, module):
+        return self.parts if ".ffn.experts." in module else native_encoders.Fp8Scheme(scale_dtype="F8_E8M0", scale_name="scale")
+
+
 def scheme_of(group, quantization):
     """The encoder that stores weights as a group of the configuration says; None: these tests have none."""
     weights, fmt = group["weights"], group.get("format") or quantization.get("format")
@@ -112,7 +120,9 @@ def the_scheme(quantization):
         groups = list(quantization.get("config_groups", {}).values())
         whole = len(groups) == 1 and groups[0]["targets"] == ["Linear"]
         return scheme_of(groups[0], quantization) if whole else None, quantization.get("ignore") or ()
-    if method == "fp8" and not algo:
+    if method == "fp8" and (algo or quantization.get("expert_dtype") == "fp4"):
+        return DeepSeek(native_encoders.ModelOptScheme("NVFP4") if algo else native_encoders.Fp4Scheme()), ()
+    if method == "fp8":
         rows, columns = quantization["weight_block_size"] or (0, 0)
         return native_encoders.Fp8Scheme(rows, columns), (*(quantization.get("modules_to_not_convert") or ()), "lm_head")
     if method == "awq":
@@ -160,12 +170,12 @@ def stored(tensors, quantization):
             out += [(f"{module}.{suffix}", dtype, list(s)) for suffix, (dtype, s) in specs.items()
                     if suffix != "weight_shape"]  # whose contents the file of zeros would have wrong
         else:
-            out.append((name, "BF16", list(shape)))
+            out.append((name, "I64" if kind.startswith("table ") else "BF16", list(shape)))
     return out
 
 
 def write_checkpoint(folder, config, shapes):
-    """With a sparse file of zeros, but for layers' factors: 1."""
+    """With a sparse file of zeros, but for layers' factors: 1; and for rows of tables: 0, 1, 2 .."""
     header, at = {}, 0
     for name, dtype, shape in shapes:
         size = SIZES.get(dtype, 1) * math.prod(shape)
@@ -179,6 +189,10 @@ def write_checkpoint(folder, config, shapes):
             if name.endswith("layer_scalar"):
                 f.seek(8 + len(text) + entry["data_offsets"][0])
                 f.write(b"\x80\x3f")
+            elif entry["dtype"] == "I64":
+                n_rows, n = entry["shape"]
+                f.seek(8 + len(text) + entry["data_offsets"][0])
+                f.write(struct.pack(f"<{n}q", *range(n)) * n_rows)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
 
@@ -196,13 +210,15 @@ def check(ctworker, path):
     text = config[inside] if inside else config
     ours = kind in OPEN
     quantization = quantization or text.get("quantization_config")
+    if quantization and text.get("expert_dtype"):
+        quantization = quantization | {"expert_dtype": text["expert_dtype"]}
     formatted = bool(quantization) or any(config.get(key) for key in FORMAT_KEYS)
     small, shapes = config, []
-    for n_layers in LAYERS if ours else ():
+    for n_layers in ALL_KINDS.get(kind, LAYERS) if ours else ():
         small = shrink(text, n_layers)
         small = config | {inside: small} if inside else small
         # quantised files have a module for each expert, but for gpt-oss'
-        names = [".experts.0.down_proj."] if formatted and kind != "gpt_oss" else []
+        names = [".experts.0.down_proj."] if formatted and kind not in ("gpt_oss", *ALL_KINDS) else []
         tensors = list(recipe.tensors(families.describe(small, names)))
         quantised = stored(tensors, quantization)
         shapes = quantised or stored(tensors, None)

@@ -49,6 +49,7 @@ SUPPORTED = {
     "cohere-dense",
     "cohere2-dense",
     "cohere_qknorm-dense",
+    "deepseek_v4-dense",
     "falcon_7b-dense",
     "falcon_new-dense",
     "falcon_new_ln1-dense",

@@ -7,6 +7,7 @@ tensors. The defaults of Layer and Model are Llama's.
 import math
 from dataclasses import dataclass
 
+import pooled
 import recurrent
 
 
@@ -33,9 +34,10 @@ class Router:
 
     module: str = "mlp.gate"
     bias: bool = False
-    scores: str = "softmax"  # or "sigmoid"; "chosen": softmax over the chosen logits; "sparsemixer"
+    scores: str = "softmax"  # or "sigmoid", "sqrtsoftplus"; "chosen": softmax over the chosen logits; "sparsemixer"
     correction: str | None = None  # a tensor, added to the scores for the choice only
     correction_shape: tuple = ()  # before the experts, in the file
+    table: str | None = None  # a tensor of integers: each token's experts, which are then not chosen
     groups: int = 1  # of experts, of which only the best `kept` are candidates
     kept: int = 1
     group_best: int = 2  # how many of a group's best experts make its score
@@ -70,6 +72,7 @@ class Experts:
     bias: bool = False
     act: str = "silu"
     limit: float = 0.0
+    limit_first: bool = False  # of the gate, before the activation
     norm_in: str | None = None  # of an own input; None: as the dense MLP
     norm_out: str | None = None
     dense_out: str | None = None  # a norm of the dense MLP's output
@@ -149,6 +152,7 @@ class Layer:
     attention_factors: tuple = (1.0, 1.0, 1.0)  # of the input, the keys and the output
     out_gate: tuple | None = None  # module, activation, by element: factors of the attention's output; by head otherwise
     latent: Latent | None = None
+    pooled: "pooled.Pooled | None" = None  # attention of its own
     softcap: float | None = None
     attention_norm: str | None = None  # before o
     kv_of: int | None = None  # another layer whose keys and values are used
@@ -162,6 +166,7 @@ class Layer:
     mlp_factors: tuple = (1.0, 1.0)  # of gate and of the output
     mlp_norm: str | None = None  # before down
     limit: float = 0.0  # of gate after the activation, from above, and of up on both sides; 0: none
+    limit_first: bool = False  # of gate before it
     experts: Experts | None = None  # the MLP above is the shared expert then
     shared_gate: str | None = None  # a module of one row: the shared expert's factor before a sigmoid
     extra: int = 0  # width of the layer's own input
@@ -191,12 +196,14 @@ class Model:
     softcap: float | None = None
     extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
     extra_stem: str = "model."
+    streams: "pooled.Streams | None" = None  # None: one
 
 
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
     linear one stored [inputs, outputs]), stack and column stack (of experts), router, wide router and wide bias (F32), bias,
-    long head (rows of very different lengths), norm, shifted norm (1 is added), small norm, head, half, tiny (constants);
+    long head (rows of very different lengths), table N (integers below N), norm,
+    shifted norm (1 is added), small norm, head, half, tiny (constants);
     and the kinds of recurrent.py."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
@@ -213,8 +220,12 @@ def tensors(m):
     if m.project_in:
         yield m.project_in + ".weight", (m.hidden, width), "linear"
     for layer in m.layers:
-        for name, shape, kind in layer_tensors(layer, m.hidden):
+        for name, shape, kind in layer_tensors(layer, m.hidden, m.vocab):
             yield layer.stem + name, shape, kind
+        for name in ("hc_attn", "hc_ffn") if m.streams else ():
+            yield from pooled.mix_tensors(layer.stem + name, m.streams, m.hidden)
+    if m.streams:
+        yield from pooled.mix_tensors("hc_head", m.streams, m.hidden, mixes=False)
     if m.final:
         yield from norm_tensors(m.final, m.hidden, m.norm)
     if m.project_out:
@@ -233,7 +244,7 @@ def norm_tensors(name, n, norm, kind=None):
         yield name + ".bias", shape, "bias"
 
 
-def layer_tensors(a, hidden):
+def layer_tensors(a, hidden, vocab=0):
     q, kv, v = a.heads * a.head, a.kv_heads * a.head, a.kv_heads * (a.head_v or a.head)
     out = a.heads * (a.head_v or a.head)
     for name in (a.attention_in, a.attention_out, a.attention_after, a.mlp_in, a.mlp_out, a.mlp_after):
@@ -265,6 +276,8 @@ def layer_tensors(a, hidden):
             yield name + ".bias", (n,), "bias"
     if a.mixer:
         yield from recurrent.tensors(a.mixer, hidden)
+    if a.pooled:
+        yield from pooled.tensors(a.pooled, hidden)
     normed = [(a.q_norm, a.heads), (a.k_norm, a.kv_heads)][:2 if a.kv_of is None else 1]
     for name, heads in normed if a.qk_norm and a.heads else ():
         for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:
@@ -281,6 +294,8 @@ def layer_tensors(a, hidden):
         yield a.sinks, (a.heads,), "bias"
     if a.experts:
         yield from expert_tensors(a.experts, hidden, a.norm)
+        if a.experts.router.table:
+            yield a.experts.router.table, (vocab, a.experts.chosen), f"table {a.experts.n}"
     if a.act == "xielu":
         for name, shape, kind in (("alpha_p", (1,), "bias"), ("alpha_n", (1,), "bias"), ("beta", (), "half"),
                                   ("eps", (), "tiny")):

@@ -1,4 +1,4 @@
-"""Published models with recurrent layers for make_checkpoint.py: their configurations, and their tensors by recipe.py.
+"""Published models with recurrent layers, and DeepSeek V4, for make_checkpoint.py: their configurations, and their tensors by recipe.py.
 
 Of wrappers it is the text model alone, as text-only files have it.
 """
@@ -37,6 +37,16 @@ SHAPES = {
     # No published model: for a CPU.
     "like-qwen3.5-300m": _qwen("qwen3_5_text", "Qwen3_5ForCausalLM", 768, 24, 6, 2, 12, 65536, intermediate_size=2688, head_dim=128,
                                linear_num_key_heads=6, tie_word_embeddings=True),
+    "deepseek-v4-flash": {
+        "model_type": "deepseek_v4", "architectures": ["DeepseekV4ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 43,
+        "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "vocab_size": 129280, "moe_intermediate_size": 2048,
+        "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 6, "num_hash_layers": 3, "num_nextn_predict_layers": 0,
+        "compress_ratios": [0, 0] + [4, 128] * 20 + [4, 0], "compress_rope_theta": 160000, "q_lora_rank": 1024, "o_lora_rank": 1024,
+        "o_groups": 8, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 512, "sliding_window": 128,
+        "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-06, "swiglu_limit": 10.0, "routed_scaling_factor": 1.5,
+        "scoring_func": "sqrtsoftplus", "expert_dtype": "fp4", "rms_norm_eps": 1e-06, "rope_theta": 10000,
+        "max_position_embeddings": 1048576, "tie_word_embeddings": False, "rope_scaling": {
+            "type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 65536}},
     "nemotron-3-nano-30b-a3b": {
         "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "hidden_size": 2688, "num_hidden_layers": 52,
         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "num_attention_heads": 32,
@@ -50,11 +60,12 @@ SHAPES = {
         "sliding_window": None, "residual_in_fp32": False, "tie_word_embeddings": False},
 }
 # Modules that are not quantised.
-IGNORE = ["re:.*in_proj_(a|b|ba)$", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*mixer.gate$"]
+IGNORE = ["re:.*in_proj_(a|b|ba)$", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*mixer.gate$",
+          "re:.*compressor\\.w", "re:.*weights_proj$", "re:.*ffn\\.gate$", "re:head$"]
 
 
 def is_recurrent(c):
-    return "linear_num_key_heads" in c or "hybrid_override_pattern" in c
+    return any(key in c for key in ("linear_num_key_heads", "hybrid_override_pattern", "compress_ratios"))
 
 
 def with_layers(c, layers):
@@ -103,6 +114,9 @@ def tensors(c):
         if short in recurrent.KINDS:
             yield name, shape, kind, recurrent.values(short, shape, rng.random(shape, np.float32),
                                                       rng.standard_normal(shape, np.float32))
+        elif kind.startswith("table "):
+            first = rng.integers(int(kind[6:]) - shape[1], size=(shape[0], 1))
+            yield name, shape, kind, np.arange(shape[1]) + first
         elif short in means:
             yield name, shape, kind, means[short]
         else:

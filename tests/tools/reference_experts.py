@@ -43,13 +43,14 @@ def route(model, x, e, stem):
         logits = np.tanh(logits / r.softcap) * r.softcap
     if r.scores == "sparsemixer":
         return sparsemixer(logits, r.jitter)
-    scores = {"softmax": softmax, "sigmoid": sigmoid, "chosen": lambda x: x}[r.scores](logits)
+    scores = {"softmax": softmax, "sigmoid": sigmoid, "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0, x)),
+              "chosen": lambda x: x}[r.scores](logits)
     choice = scores
     if r.correction:
         choice = scores + model.weight(stem + r.correction).reshape(-1)
     if r.groups > 1:
         choice = candidates(choice, r)
-    ids = best(choice, e.chosen)
+    ids = model.integers(stem + r.table)[model.tokens] if r.table else best(choice, e.chosen)
     weights = np.take_along_axis(scores, ids, axis=-1)
     if r.scores == "chosen":
         weights = softmax(weights)
@@ -76,9 +77,9 @@ def activated(model, gate, up, e):
     if e.act == "gpt_oss":  # clamped first; up + 1
         gate, up = np.minimum(gate, e.limit), np.clip(up, -e.limit, e.limit)
         return model.r(model.r(up + 1) * model.r(gate * model.r(sigmoid(model.r(1.702 * gate)))))
-    y = model.r(ACTIVATIONS[e.act](gate))
+    y = model.r(ACTIVATIONS[e.act](np.minimum(gate, e.limit) if e.limit_first else gate))
     if e.limit:
-        y, up = np.minimum(y, e.limit), np.clip(up, -e.limit, e.limit)
+        y, up = y if e.limit_first else np.minimum(y, e.limit), np.clip(up, -e.limit, e.limit)
     return model.r(y * up)
 
 

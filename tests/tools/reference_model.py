@@ -29,6 +29,7 @@ import families
 import recipe
 import reference_activations
 import reference_experts
+import reference_pooled
 import reference_recurrent
 import reference_rotations
 from reference_formats import NUMPY, narrow_bytes, round_to, widen
@@ -143,7 +144,7 @@ class Model:
             self.config = json.load(f)
         self.tensors = read_folder(folder)
         self.family = families.describe(self.config, self.tensors)
-        self.cache = {}
+        self.cache, self.tokens = {}, None
         self.activations, self.tables, self.quantise = activations, tables, quantise
         self.weights = activations or (self.dtype if rounded and self.dtype != "F32" else None)
 
@@ -165,6 +166,9 @@ class Model:
                 w = round_to(w, self.weights)
             self.cache[name] = w.astype(np.float64)
         return self.cache[name]
+
+    def integers(self, name):
+        return self.tensors[name][1].astype(np.int64)
 
     def input(self, x, module):
         """x as the module reads it."""
@@ -365,9 +369,11 @@ class Model:
             parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
         if a.mlp_factors[0] != 1:
             parts[0] = self.r(parts[0] * a.mlp_factors[0])
+        if a.limit_first:
+            parts[0] = np.minimum(parts[0], a.limit)
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         if a.limit:
-            y, parts[1] = np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)
+            y, parts[1] = y if a.limit_first else np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)
         y = self.r(y * parts[1]) if a.gated else y
         if a.mlp_norm:
             y = self.norm(y, a.stem + a.mlp_norm, a.norm)
@@ -447,11 +453,16 @@ class Model:
 
     def log_softmax(self, tokens):
         """[n, vocabulary]: ln of the probability of each id after each of the n tokens."""
-        inputs, kept = np.asarray(tokens), {}
+        inputs, kept, streams = np.asarray(tokens), {}, self.family.streams
+        self.tokens = inputs
         x = self.embedding(inputs)
+        if streams:
+            x = np.repeat(x[:, None], streams.n, axis=1)
         extra = self.extra_inputs(inputs, x) if self.family.extra else None
         for i, a in enumerate(self.family.layers):
-            x = self.layer(x, a, kept, extra[:, i] if a.extra else None)
+            x = reference_pooled.layer(self, x, a) if streams else self.layer(x, a, kept, extra[:, i] if a.extra else None)
+        if streams:
+            x = reference_pooled.collapsed(self, x, reference_pooled.factors(self, x, "hc_head", streams, mixes=False)[0])
         logits = self.logits(x)
         top = logits.max(axis=1)
         return logits - (top + np.log(np.exp(logits - top[:, None]).sum(axis=1)))[:, None]

@@ -384,6 +384,11 @@ def plain_configs(family, dtype, sizes, scheme):
     if part:
         new_rope["partial_rotary_factor"] = part
         old["rotary_pct" if common["model_type"] == "gpt_neox" else "partial_rotary_factor"] = part
+    if common["model_type"] == "deepseek_v4":
+        part = common["qk_rope_head_dim"] / common["head_dim"]
+        new_rope = {"main": {"rope_type": "default", "rope_theta": float(theta), "partial_rotary_factor": part},
+                    "compress": new_rope | {"rope_theta": common["compress_rope_theta"], "attention_factor": 1.0,
+                                            "partial_rotary_factor": part}}
     if ours["local"]:
         local = {"rope_theta": ours["local"], "rope_type": "default"}
         new_rope = {"full_attention": new_rope, "sliding_attention": local}
@@ -399,6 +404,8 @@ def values(name, shape, kind, seed, tied):
     """Deterministic fp32 content: a function of the tensor's name and the seed only."""
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
     x = np.asarray(rng.standard_normal(shape, dtype=np.float32), np.float32)
+    if kind.startswith("table "):
+        return np.argsort(rng.random((shape[0], int(kind[6:]))), axis=1)[:, :shape[1]].astype(np.int64)
     kind = kind.removeprefix("wide ") if kind.removeprefix("wide ") in ("norm", *recurrent.KINDS) else kind
     if kind in recurrent.KINDS:
         return np.asarray(recurrent.values(kind, shape, rng.random(shape, np.float32), x), np.float32)
@@ -446,8 +453,8 @@ def batches(model, dtype, scheme, seed):
         stem = name.removesuffix("weight")
         encoder = encoders.part_of(scheme, stem[:-1]) if kind in ("linear", "stack") else None
         if encoder is None:
-            own = "F32" if kind.startswith("wide ") else st_dtype
-            yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [cio.encode(p(), d)])
+            own = "F32" if kind.startswith("wide ") else "I64" if kind.startswith("table ") else st_dtype
+            yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [p() if d == "I64" else cio.encode(p(), d)])
             continue
         if kind == "stack":
             yield stack_batch(name, shape, encoder, st_dtype, plain)

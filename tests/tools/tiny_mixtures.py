@@ -82,6 +82,14 @@ TYPES = {
     "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"rope": YARN, "topk_method": "group_limited_greedy", "mlp_bias": True}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v32": ("DeepseekV32ForCausalLM", LATENT | INDEXER | {"num_nextn_predict_layers": 0, "rope": YARN}),
+    "deepseek_v4": ("DeepseekV4ForCausalLM", {
+        "num_hidden_layers": 3, "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 20}, "compress_rope_theta": 160000.0,
+        "intermediate_size": LACKS, "moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2, "num_hash_layers": 1,
+        "num_key_value_heads": 1, "head_dim": 32, "qk_rope_head_dim": 8, "q_lora_rank": 64, "o_groups": 2, "o_lora_rank": 32,
+        "index_topk": 24, "index_n_heads": 4, "index_head_dim": 16, "sliding_window": 24, "hc_mult": 3, "hc_sinkhorn_iters": 5,
+        "hc_eps": 1e-6, "swiglu_limit": 1.0, "routed_scaling_factor": 1.5, "scoring_func": "sqrtsoftplus",
+        "rope": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 64}}),
     "glm_moe_dsa": ("GlmMoeDsaForCausalLM", LATENT | INDEXER | {
         "indexer_types": ["full", "shared"], "mlp_layer_types": ["dense", "sparse"], "rope_theta": 1e6}),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | {
@@ -120,4 +128,5 @@ QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mi
              ("mixtral_apart", "fp8_channel"), ("mixtral_modules", "nvfp4"), ("gpt_oss_apart", "w4a16_g32"), ("granitemoe_apart", "nvfp4"),
              ("qwen3_moe_stacked", "w4a16_g32"), ("mixtral_stacked", "w4a16_g32_asym"), ("granitemoe", "fp8_channel"),
              ("granitemoe_stacked", "nvfp4"), ("laguna_stacked", "mxfp4"), ("step3p5", "w8a16_channel"), ("hy_v3_stacked", "fp8_channel"),
-             ("hy_v3_modules", "gptq4_g64"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"))
+             ("hy_v3_modules", "gptq4_g64"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"),
+             ("deepseek_v4", "fp8native_fp4"))

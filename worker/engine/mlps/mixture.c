@@ -97,6 +97,7 @@ static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_tensor *correction = ctw_step_vector(s, CTW_V_CORRECTION);
     const struct ctw_tensor *scale = ctw_step_vector(s, CTW_V_EXPERT_SCALE);
+    const struct ctw_tensor *table = ctw_step_vector(s, CTW_V_TOKEN_EXPERTS);
     int64_t first = s->chunk->tok0 * mixture_of(s)->route.chosen;
     struct ctw_op_route op = {.rule = mixture_of(s)->route,
                               .n_tok = s->chunk->n_tok,
@@ -112,6 +113,11 @@ static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
     if (scale != NULL) {
         op.expert_scale = ctw_step_vector_data(s, CTW_V_EXPERT_SCALE);
         op.expert_scale_dtype = scale->dtype;
+    }
+    if (table != NULL) {
+        op.table = ctw_step_vector_data(s, CTW_V_TOKEN_EXPERTS);
+        op.table_dtype = table->dtype;
+        op.tokens = s->f->tokens + s->chunk->tok0;
     }
     return ctw_route(s->f->be, &op, err);
 }

@@ -37,7 +37,7 @@ static struct ctw_widths model_widths(const struct ctw_model *model, int64_t lon
     struct ctw_widths w = {.norm = model->embed_dim};
     ctw_residual_of(&model->layers[0])->widen(&w, model);
     w.inner_k = ctw_max64(w.norm, model->input_dim);
-    w.wide = ctw_max64(model->input_dim, model->hidden);
+    w.wide = ctw_max64(w.wide, ctw_max64(model->input_dim, model->hidden));
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
         for (int b = 0; b < l->n_branches; b++)

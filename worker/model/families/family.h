@@ -358,6 +358,8 @@ struct ctw_router {
     const char *correction;   /* the tensor [n] that corrects the choice; NULL: none */
     bool correction_is_row;   /* the file has it as [1, n] */
     const char *expert_scale; /* the tensor [n] of factors; NULL: none */
+    const char *table; /* the tensor [vocabulary, chosen]: the experts of each token, which the
+                          router then does not choose; NULL: none */
     enum ctw_score score;
     int64_t n_groups, kept_groups; /* 0 or 1 group: none */
     int group_best;

@@ -18,6 +18,8 @@
     X(deepseek_v2)                                                                                 \
     X(deepseek_v3)                                                                                 \
     X(deepseek_v32)                                                                                \
+    X(deepseek_v4)                                                                                 \
+    X(deepseek_ref)                                                                                \
     X(kimi_k2)                                                                                     \
     X(cohere2)                                                                                     \
     X(cohere2_moe)                                                                                 \

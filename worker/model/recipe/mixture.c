@@ -94,6 +94,15 @@ static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_ex
     if (r->expert_scale != NULL)
         ctw_describe_vector(c, i, ctw_vector_at(CTW_MLP, CTW_V_EXPERT_SCALE), r->expert_scale,
                             x->n);
+    if (r->table != NULL)
+        ctw_describe_want(c,
+                          (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                            .layer = (int)i + 1,
+                                            .role = ctw_vector_at(CTW_MLP, CTW_V_TOKEN_EXPERTS),
+                                            .n = c->model->vocab,
+                                            .k = x->chosen,
+                                            .below = x->n},
+                          r->table);
 }
 
 /* ---- the experts ---- */

@@ -33,8 +33,11 @@ enum {
     CTW_V_EXPERT_DOWN_BIAS,
     CTW_V_EXPERT_GATE_UP_BIAS,
     CTW_V_LATENT_IN_BIAS,
-    CTW_V_LATENT_OUT_BIAS
+    CTW_V_LATENT_OUT_BIAS,
+    CTW_V_TOKEN_EXPERTS, /* [vocabulary, chosen] of integers: each token's experts */
+    CTW_V_AFTER_MIXTURE
 };
+_Static_assert((int)CTW_V_AFTER_MIXTURE <= (int)CTW_BRANCH_VECTORS, "a branch's vectors");
 
 /* The products' shards name matrices by ctw_expert_role. With on_input, an expert's weight
  * multiplies its input, not its output. */

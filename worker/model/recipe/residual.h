@@ -24,11 +24,22 @@ struct ctw_beside_embedding {
     enum ctw_joins joins[CTW_MAX_BRANCHES];
 };
 
+/*
+ * Of several streams, mixed around each branch (hyper-connections): kernels/streams.h has their
+ * arithmetic. Each branch has three vectors, CTW_V_MIX_FN [rows, n * hidden] and so on, and so has
+ * the head's layer, of whose streams the final norm's input is made.
+ */
+struct ctw_streams {
+    int n, n_sinkhorn;
+    float eps, norm_eps;
+};
+
 /* A kind with facts of its own has its struct in the union. All zeros is one stream. */
 struct ctw_residual {
     enum ctw_residual_kind kind;
     union {
         struct ctw_beside_embedding beside_embedding;
+        struct ctw_streams streams;
     };
 };
 
@@ -39,5 +50,11 @@ void ctw_describe_beside_embedding(struct ctw_config *c);
 /* What branch `branch` of decoder layer i reads and joins; otherwise the stream. */
 void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_reads reads,
                         enum ctw_joins joins);
+
+/* Several streams in all layers. After ctw_describe_model(). */
+void ctw_describe_streams(struct ctw_config *c, const struct ctw_streams *s);
+/* The tensors NAME_fn, NAME_base and NAME_scale of decoder layer i's branch; i = n_layers, branch
+ * 0: those of the head. */
+void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *name);
 
 #endif
