@@ -80,6 +80,7 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->alibi == NULL || op->softcap == 0);
     REQUIRE("attention", op->seen == NULL || (op->softcap == 0 && op->alibi == NULL));
     REQUIRE("attention", op->seen == NULL || (op->scale > 0 && op->chunk == 0));
+    REQUIRE("attention", op->seen == NULL || op->seen_head >= 0);
     if (op->head > CTW_MAX_HEAD || op->head_v > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head > op->head_v ? op->head : op->head_v, CTW_MAX_HEAD);
@@ -238,9 +239,13 @@ enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
     REQUIRE("index",
             ctw_is_float(op->dtype) && op->n_head >= 1 && op->head >= 1 && op->chosen >= 1);
     REQUIRE("index", op->head <= CTW_MAX_HEAD && op->ld_weights >= op->n_head);
+    struct ctw_op_index full = *op;
+    full.ld_k = op->ld_k == 0 ? op->head : op->ld_k;
+    full.block = op->block == 0 ? 1 : op->block;
+    REQUIRE("index", full.ld_k >= op->head && full.block >= 1);
     for (int64_t i = 0; i < op->n_seqs; i++)
-        REQUIRE("index", op->seqs[i].pos0 + op->seqs[i].n_q <= op->ld_seen * 32);
-    return op->n_seqs == 0 ? CTW_OK : be->ops->index(be, op, err);
+        REQUIRE("index", (op->seqs[i].pos0 + op->seqs[i].n_q) / full.block <= op->ld_seen * 32);
+    return op->n_seqs == 0 ? CTW_OK : be->ops->index(be, &full, err);
 }
 
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
@@ -312,6 +317,12 @@ enum ctw_status ctw_route(struct ctw_backend *be, const struct ctw_op_route *op,
                                                 op->rule.score != CTW_SCORE_SOFTMAX_CHOSEN &&
                                                 op->rule.score != CTW_SCORE_SPARSEMIXER));
     REQUIRE("route", op->expert_scale == NULL || ctw_is_float(op->expert_scale_dtype));
+    if (op->table != NULL) {
+        bool own = op->rule.score == CTW_SCORE_SIGMOID || op->rule.score == CTW_SCORE_SQRT_SOFTPLUS;
+        REQUIRE("route", op->table_dtype == CTW_I32 || op->table_dtype == CTW_I64);
+        REQUIRE("route",
+                own && op->tokens != NULL && op->correction == NULL && op->rule.n_groups == 0);
+    }
     return be->ops->route(be, &full, err);
 }
 

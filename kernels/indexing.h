@@ -9,7 +9,9 @@
  * Which keys a query sees (sparse attention): the `chosen` best by
  *     score(i, j) = sum over heads h of weights[i, h] * max(0, q[i, h] . k[j]),
  * in double, of j <= i; among equal scores the first ones. All, if there are no more. A score that
- * is not a number is below all others. Of 16-bit heads, a backend may add in fp32: then keys whose
+ * is not a number is below all others. With `block`, keys are blocks of so many tokens, of which
+ * the query at position p sees the (p + 1) / block that have ended, and a block's key is in the row
+ * of its last token (kernels/pool.h). Of 16-bit heads, a backend may add in fp32: then keys whose
  * scores differ by less than that rounds may change places. Sequences as for attention; writes the
  * words of `seen` up to the query's own key, and clears the rest of the last one.
  */
@@ -18,7 +20,9 @@ struct ctw_op_index {
     int n_head, head;
     int64_t chosen;
     const void *q;       /* device [rows, n_head * head] */
-    const void *k;       /* device [rows, head] */
+    const void *k;       /* device [rows, ld_k] */
+    int64_t ld_k;        /* 0: head */
+    int64_t block;       /* 0: 1 */
     const void *weights; /* device [rows, ld_weights] */
     int64_t ld_weights;
     const struct ctw_attn_seq *seqs; /* host */

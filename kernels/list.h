@@ -20,14 +20,21 @@
     X(qkv)                                                                                         \
     X(latent)                                                                                      \
     X(attention)                                                                                   \
+    X(turn)                                                                                        \
+    X(pool)                                                                                        \
+    X(pool_attention)                                                                              \
     X(gate)                                                                                        \
     X(conv)                                                                                        \
     X(ssm)                                                                                         \
     X(delta)                                                                                       \
     X(index)                                                                                       \
+    X(blocks)                                                                                      \
+    X(collapse)                                                                                    \
+    X(expand)                                                                                      \
     X(head)                                                                                        \
     X(divergence)                                                                                  \
     X(difference)                                                                                  \
+    X(blend)                                                                                       \
     X(route)                                                                                       \
     X(group)
 

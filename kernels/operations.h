@@ -77,7 +77,9 @@ enum ctw_glu_kind {
     CTW_GLU_CLAMPED,     /* act(min(g, limit)) * clamp(u) */
     CTW_GLU_CLAMPED_ACT, /* min(act(g), limit) * clamp(u) */
     CTW_GLU_OFFSET,      /* m * sigmoid(alpha * m) * (clamp(u) + 1), m = min(g, limit); no act */
-    CTW_GLU_SLOPED       /* m * sigmoid(alpha * m) * clamp(u), m = min(g, limit); no act */
+    CTW_GLU_SLOPED,      /* m * sigmoid(alpha * m) * clamp(u), m = min(g, limit); no act */
+    /* alpha * tanh(g / alpha) * sigmoid(g) * limit * tanh(u / limit), or u if limit is infinity */
+    CTW_GLU_BOUNDED
 };
 
 struct ctw_glu {
@@ -85,12 +87,10 @@ struct ctw_glu {
     float limit, alpha;
 };
 
-enum { CTW_MAX_SHARDS = 12 };
-
-enum { CTW_EXPERTS_IN_FLIGHT = 4 };
+enum { CTW_MAX_SHARDS = 12, CTW_EXPERTS_IN_FLIGHT = 4 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
-enum { CTW_LAYER_SLOTS = 28 };
+enum { CTW_LAYER_SLOTS = 92 };
 enum ctw_slot {
     CTW_SLOT_FIRST,
     CTW_SLOT_EXPERTS = CTW_LAYER_SLOTS, /* and on: see ctw_expert_slot() */
@@ -340,6 +340,8 @@ struct ctw_op_attention {
      * chunk, softcap or alibi; scale is positive. */
     const uint32_t *seen;
     int64_t ld_seen;
+    int64_t
+        seen_head; /* key head g's words are from g * seen_head on; 0: all heads' are the same */
     int64_t seen_from; /* queries at lower positions have all bits set */
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */

@@ -10,7 +10,7 @@ static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_o
     REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
     REQUIRE("linear", op->slot >= 0 && op->slot < CTW_N_SLOTS);
     REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->act < CTW_ACT_XIELU);
-    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->glu.kind <= CTW_GLU_SLOPED);
+    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->glu.kind <= CTW_GLU_BOUNDED);
     int64_t n = 0;
     for (int i = 0; i < op->n_shards; i++) {
         REQUIRE("linear", ctw_shard_ok(&op->shards[i]));

@@ -13,7 +13,8 @@ enum ctw_score {
     CTW_SCORE_SOFTMAX,        /* softmax over all experts */
     CTW_SCORE_SOFTMAX_CHOSEN, /* softmax over the chosen ones; the choice is by the logits */
     CTW_SCORE_SIGMOID,
-    CTW_SCORE_SPARSEMIXER /* of two chosen experts: see ctw_route_rule */
+    CTW_SCORE_SQRT_SOFTPLUS, /* sqrt(ln(1 + e^l)) */
+    CTW_SCORE_SPARSEMIXER    /* of two chosen experts: see ctw_route_rule */
 };
 
 /*
@@ -26,6 +27,8 @@ enum ctw_score {
  *     weight = s of the chosen
  *     with `normalised`: weight = weight / max(sum over the chosen + sum_add, sum_least)
  *     weight = weight * scale * expert_scale[expert]
+ *
+ * With a table of tokens, a row's token chooses in place of the router: ids = table[token].
  *
  * CTW_SCORE_SPARSEMIXER: the first expert is the one with the largest logit m; its weight is its
  * softmax among the experts with (m - l) / max(|l|, m) <= 2 jitter. The second is the same among
@@ -57,9 +60,22 @@ struct ctw_op_route {
     const void *correction; /* device [n_experts] of its dtype, or NULL */
     const void *expert_scale;
     enum ctw_dtype correction_dtype, expert_scale_dtype;
-    int32_t *ids;   /* device [n_tok, chosen] */
-    float *weights; /* device [n_tok, chosen] */
+    /* device [.., chosen] of I32 or I64, numbers below n_experts, or NULL; for scores that each
+     * expert has by itself, without groups or correction. May be unaligned. */
+    const void *table;
+    enum ctw_dtype table_dtype;
+    const int32_t *tokens; /* device [n_tok], rows of the table; with a table */
+    int32_t *ids;          /* device [n_tok, chosen] */
+    float *weights;        /* device [n_tok, chosen] */
 };
+
+/* Number i of a table of I32 or I64, none of which is negative or needs more than 31 bits. */
+CTW_HD int32_t ctw_route_entry(const void *table, enum ctw_dtype dtype, int64_t i)
+{
+    const uint8_t *p = (const uint8_t *)table + (dtype == CTW_I64 ? 8 : 4) * i;
+    return (int32_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+                     (uint32_t)p[3] << 24);
+}
 
 /*
  * Sorts the choices of all rows by expert, and within an expert by row: start[e] .. start[e + 1] -

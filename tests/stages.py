@@ -36,10 +36,24 @@ TWO_ARCHITECTURES = "80;90a"
 E2E = [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/e2e"]
 # Unit tests whose subject is a time of the server: any process of a busy machine may stand still for seconds.
 TIMED = "^test_(server|bounds)$"
-# Of the build and of Python programs: the same in a build with a sanitizer.
-NOT_OURS = ["test_contract", "test_cuda_decision", "test_gpu_tools"]
-# Of commands and plans, which have one thread.
-ONE_THREAD = ["test_planning", "test_edges", "test_commands", "test_example"]
+# What the sanitizers' stages leave out of tests/e2e (a file, or a class of one), and why. Other stages run all of it.
+NOT_OURS = {
+    "test_contract.py": "the build",
+    "test_cuda_decision.py": "the build",
+    "test_gpu_tools.py": "Python programs",
+}
+NO_THREADS = {
+    "test_commands.py": "commands, which have one thread",
+    "test_device.py::Scores": "bits, by the same threads as the file's other classes",
+    "test_device_limit.py": "plans and amounts of memory; test_streaming.py and unit/test_units.c have the threads",
+    "test_edges.py": "arguments and closed streams of commands, which have one thread",
+    "test_example.py": "the example client, which has one thread",
+    "test_files.py": "sums and bytes of files; unit/test_identity.c, unit/test_map_guard.c and test_streaming.py have the threads",
+    "test_layer_scalar.py": "numbers",
+    "test_planning.py": "plans, which have one thread",
+    "test_streaming.py::Scores": "bits with every limit; the file's other classes and unit/test_streamed.c have the threads",
+    "test_sharing.py::Scores": "bits and amounts of memory, by the same threads as the file's jobs",
+}
 
 
 @dataclass
@@ -77,13 +91,13 @@ def build_steps(preset, targets=("all", "invariance")):
 
 
 def sanitizer_stage(name, about, ctest_options, left_out, environment, targets=("all", "invariance")):
-    """The unit tests, the protocol tests and a few scores in a build with a sanitizer. `left_out`: files of tests/e2e."""
+    """The unit tests, the protocol tests and a few scores in a build with a sanitizer. `left_out`: of tests/e2e."""
     worker, fake = BUILD / name / "worker/ctworker", BUILD / name / "tests/fake_worker"
     env = environment | {"CTW_FAKE_WORKER": str(fake), "CTW_TEST_PATIENCE": "3"}
     return Stage(name, about, [
         *build_steps(name, targets),
         Step(["ctest", "--preset", name, "-j", JOBS, *ctest_options], "ctest", env),
-        Step([*E2E, *(f"--ignore=tests/e2e/{x}.py" for x in left_out)], "pytest", env),
+        Step([*E2E, *(f"--deselect=tests/e2e/{x}" if "::" in x else f"--ignore=tests/e2e/{x}" for x in left_out)], "pytest", env),
         *(Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", family, "--one-config",
                 "--worker", worker], "lines", env) for family in ("qwen3-", "qwen3_moe", "qwen3_next")),
         Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
@@ -171,7 +185,7 @@ def stages(all_architectures=False):
         # Not the operations: one by one they take minutes, and the scores of this stage run all of them. What test_exchange and
         # test_compare_layers add to the threads of test_compare are numbers, test_store_faults to those of test_store files.
         sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers|store_faults)$"],
-                        NOT_OURS + ONE_THREAD, {
+                        NOT_OURS | NO_THREADS, {
             "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"},
             targets=("ctworker", "client", "fake_worker", "ctw_fake_device", "unit_tests", "service_tests", "invariance")),
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], NOT_OURS, {

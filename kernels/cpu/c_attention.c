@@ -52,9 +52,10 @@ static double score(const struct ctw_op_attention *op, int64_t q_row, int64_t k_
     return op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum;
 }
 
-static bool sees(const struct ctw_op_attention *op, int64_t q_row, int64_t p)
+static bool sees(const struct ctw_op_attention *op, int64_t q_row, int kv, int64_t p)
 {
-    return op->seen == NULL || (op->seen[q_row * op->ld_seen + p / 32] >> p % 32 & 1) != 0;
+    int64_t word = q_row * op->ld_seen + kv * op->seen_head + p / 32;
+    return op->seen == NULL || (op->seen[word] >> p % 32 & 1) != 0;
 }
 
 static void one_query(const struct job *job, int64_t i, int h)
@@ -73,7 +74,7 @@ static void one_query(const struct job *job, int64_t i, int h)
     struct walk w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t row = walk_next(&w, p == pos) * op->n_kv + kv;
-        if (!sees(op, job->seq->q_row + i, p))
+        if (!sees(op, job->seq->q_row + i, kv, p))
             continue;
         max = fmax(max, score(op, q_row, row, slope * (double)(p - pos)));
     }
@@ -81,7 +82,7 @@ static void one_query(const struct job *job, int64_t i, int h)
     w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t row = walk_next(&w, p == pos) * op->n_kv + kv;
-        if (!sees(op, job->seq->q_row + i, p))
+        if (!sees(op, job->seq->q_row + i, kv, p))
             continue;
         double e = ctw_exp(score(op, q_row, row, slope * (double)(p - pos)) - max);
         total += e;

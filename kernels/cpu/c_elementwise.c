@@ -148,6 +148,9 @@ double ctw_cpu_glu(enum ctw_activation act, const struct ctw_glu *glu, double g,
         return below / (1 + ctw_exp(-glu->alpha * below)) * (clamp(u, -most, most) + 1);
     case CTW_GLU_SLOPED:
         return below / (1 + ctw_exp(-glu->alpha * below)) * clamp(u, -most, most);
+    case CTW_GLU_BOUNDED:
+        return glu->alpha * ctw_tanh(g / glu->alpha) / (1 + ctw_exp(-g)) *
+               (isinf(most) ? u : most * ctw_tanh(u / most));
     default:
         return ctw_cpu_activate(act, NULL, g) * u;
     }

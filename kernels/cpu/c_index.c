@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-
-enum { LANES = 8 }; /* partial sums of a product, added in a fixed order */
+#include "kernels/cpu/double_products.h"
+#include "kernels/cpu/walk.h"
 
 struct job {
     const struct ctw_op_index *op;
@@ -23,39 +23,29 @@ size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys)
     return (size_t)ctw_threads_count(cpu->threads) * 2 * round_up_keys(n_keys) * sizeof(double);
 }
 
-static void widen(float *to, const void *array, enum ctw_dtype dtype, int64_t from, int n)
+/* The number of keys that query i may see. */
+static int64_t keys_of(const struct job *job, int64_t i)
 {
-    for (int i = 0; i < n; i++)
-        to[i] = ctw_load_float(array, dtype, from + i);
-    memset(to + n, 0, (size_t)(LANES - 1) * sizeof(*to));
+    return (job->seq->pos0 + i + 1) / job->op->block;
 }
 
-static double product(const float *x, const float *y, int n)
-{
-    double sum[LANES] = {0};
-    for (int i = 0; i < n; i += LANES)
-        for (int l = 0; l < LANES; l++)
-            sum[l] += (double)x[i + l] * (double)y[i + l];
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-
-/* scores[j] for the keys before and at the query's position: head after head. */
+/* scores[j] for the keys that query i may see: head after head. */
 static void score_keys(const struct job *job, int64_t i, double *scores)
 {
     const struct ctw_op_index *op = job->op;
-    const int64_t row = job->seq->q_row + i, n = job->seq->pos0 + i + 1;
+    const int64_t row = job->seq->q_row + i, n = keys_of(job, i);
     float q[CTW_MAX_HEAD + LANES], k[CTW_MAX_HEAD + LANES];
     memset(scores, 0, (size_t)n * sizeof(*scores));
     for (int h = 0; h < op->n_head; h++) {
         double weight = ctw_load_float(op->weights, op->dtype, row * op->ld_weights + h);
-        int64_t p = 0;
+        struct ctw_walk walk = ctw_walk_begin(job->seq);
         widen(q, op->q, op->dtype, (row * op->n_head + h) * op->head, op->head);
-        for (const struct ctw_kv_run *run = job->seq->runs; p < n; run++)
-            for (int64_t r = 0; r < run->n_tok && p < n; r++, p++) {
-                widen(k, op->k, op->dtype, (run->row + r) * op->head, op->head);
-                double s = product(q, k, op->head);
-                scores[p] += weight * (s < 0 ? 0 : s); /* NaN stays */
-            }
+        for (int64_t p = 0; p < n; p++) {
+            const int64_t at = ctw_walk_row(&walk, (p + 1) * op->block - 1);
+            widen(k, op->k, op->dtype, at * op->ld_k, op->head);
+            double s = product(q, k, op->head);
+            scores[p] += weight * (s < 0 ? 0 : s); /* NaN stays */
+        }
     }
     for (int64_t p = 0; p < n; p++)
         scores[p] = isnan(scores[p]) ? -INFINITY : scores[p];
@@ -93,7 +83,7 @@ static void index_one(void *arg, int64_t i, int thread)
 {
     const struct job *job = arg;
     const struct ctw_op_index *op = job->op;
-    const int64_t n = job->seq->pos0 + i + 1;
+    const int64_t n = keys_of(job, i);
     double *scores = job->scratch + (size_t)thread * 2 * round_up_keys(job->n_keys);
     double *copy = scores + round_up_keys(job->n_keys), least = -INFINITY;
     uint32_t *seen = op->seen + (job->seq->q_row + i) * op->ld_seen;
@@ -118,7 +108,7 @@ enum ctw_status ctw_cpu_index(struct ctw_cpu *cpu, const struct ctw_op_index *op
     struct job job = {.op = op};
     void *scratch;
     for (int64_t s = 0; s < op->n_seqs; s++) {
-        int64_t n = op->seqs[s].pos0 + op->seqs[s].n_q;
+        int64_t n = (op->seqs[s].pos0 + op->seqs[s].n_q) / op->block;
         job.n_keys = n > job.n_keys ? n : job.n_keys;
     }
     enum ctw_status st = ctw_cpu_scratch(cpu, ctw_cpu_index_bytes(cpu, job.n_keys), &scratch, err);

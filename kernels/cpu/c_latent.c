@@ -75,11 +75,16 @@ static double ln_1p(double x)
     return sum == 1 ? x : ctw_ln(sum) * (x / (sum - 1));
 }
 
+double ctw_cpu_softplus(double x)
+{
+    return fmax(x, 0) + ln_1p(ctw_exp(-fabs(x))); /* NaN stays by the second term */
+}
+
 static double gate_of(enum ctw_gate_kind kind, double x)
 {
     if (kind == CTW_GATE_SIGMOID)
         return 1 / (1 + ctw_exp(-x));
-    return fmax(x, 0) + ln_1p(ctw_exp(-fabs(x))); /* ln(1 + e^x); NaN stays by the second term */
+    return ctw_cpu_softplus(x);
 }
 
 static void gate_one(void *arg, int64_t t, int thread)

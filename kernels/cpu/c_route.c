@@ -53,8 +53,9 @@ static void score(const struct ctw_route_rule *r, struct scores *x)
 {
     double sum = 0, m = x->l[largest(x->l, r->n_experts)];
     for (int e = 0; e < r->n_experts; e++) {
-        x->s[e] =
-            r->score == CTW_SCORE_SIGMOID ? 1 / (1 + ctw_exp(-x->l[e])) : ctw_exp(x->l[e] - m);
+        x->s[e] = r->score == CTW_SCORE_SIGMOID         ? 1 / (1 + ctw_exp(-x->l[e]))
+                  : r->score == CTW_SCORE_SQRT_SOFTPLUS ? sqrt(ctw_cpu_softplus(x->l[e]))
+                                                        : ctw_exp(x->l[e] - m);
         sum += x->s[e];
     }
     for (int e = 0; r->score == CTW_SCORE_SOFTMAX && e < r->n_experts; e++)
@@ -97,6 +98,17 @@ static void choose(const struct ctw_op_route *op, struct scores *x, int32_t *ids
     }
 }
 
+/* The experts of the row's token. */
+static void look_up(const struct ctw_op_route *op, int64_t t, const struct scores *x, int32_t *ids,
+                    double *weights)
+{
+    const int chosen = op->rule.chosen;
+    for (int k = 0; k < chosen; k++) {
+        ids[k] = ctw_route_entry(op->table, op->table_dtype, op->tokens[t] * (int64_t)chosen + k);
+        weights[k] = x->s[ids[k]];
+    }
+}
+
 /* The expert with the largest logit, and its softmax among those near it. */
 static void choose_near(const struct ctw_op_route *op, struct scores *x, int32_t *ids,
                         double *weights)
@@ -131,7 +143,10 @@ static void route_row(const struct ctw_op_route *op, int64_t t, struct scores *x
         choose_near(op, x, ids, w);
     } else {
         score(r, x);
-        choose(op, x, ids, w);
+        if (op->table != NULL)
+            look_up(op, t, x, ids, w);
+        else
+            choose(op, x, ids, w);
     }
     for (int k = 0; k < r->chosen; k++)
         sum += w[k];

@@ -74,6 +74,7 @@ void ctw_cpu_name(char *out, size_t n);
 
 /* act(g); `param` is NULL for activations without parameters. */
 double ctw_cpu_activate(enum ctw_activation act, const float *param, double g);
+double ctw_cpu_softplus(double x); /* ln(1 + e^x) */
 /* A gate and an up joined. */
 double ctw_cpu_glu(enum ctw_activation act, const struct ctw_glu *glu, double g, double u);
 

@@ -307,7 +307,8 @@ static void attn_item(void *arg, int64_t item, int thread)
     l.n_lanes = b->n * job->group;
     l.seen = job->op->seen == NULL
                  ? NULL
-                 : job->op->seen + (b->seq->q_row + b->first) * job->op->ld_seen;
+                 : job->op->seen + (b->seq->q_row + b->first) * job->op->ld_seen +
+                       kv * job->op->seen_head;
     pack_queries(job, b, kv, &l);
 
     struct key_cursor cursor = {b->seq->runs, 0};

@@ -152,13 +152,9 @@ static void head_columns(const struct head_job *job, const struct linear_local *
 {
     const struct ctw_op_head *op = job->op;
     int64_t n_panels = ceil_div(n, NR);
-    for (int64_t p = 0; p < n_panels; p++) {
-        float *panel = l->panels + p * job->kw * NR;
-        decode_panel(job->mode, panel, l->decode, op->weight, id0 - job->first + p * NR,
-                     min64(NR, n - p * NR), op->dtype);
-        if (op->unit_rows)
-            to_unit_length(job->mode, panel, job->kw, op->dtype);
-    }
+    decode_panels(job->mode, l->panels, l->decode, op->weight, id0 - job->first, n, op->dtype);
+    for (int64_t p = 0; p < n_panels && op->unit_rows; p++)
+        to_unit_length(job->mode, l->panels + p * job->kw * NR, job->kw, op->dtype);
     if (op->weight->bias != NULL)
         load_bias(l->row, op->weight, id0 - job->first, n);
     for (int64_t t = 0; t < op->n_rows; t += MC) {

@@ -8,12 +8,16 @@
 
 enum {
     MC = 96,           /* rows of a block: a multiple of MR; its words of a sweep stay in L2 */
-    MAX_COLUMNS = 128, /* columns that a task decodes; a gate and its up count as two */
+    MAX_COLUMNS = 128, /* columns that a task decodes; a gate and its up count as two. Not fewer
+                          than a band's: a task then decodes no band that another task decodes. */
     MAX_PANELS = MAX_COLUMNS / NR,
-    FETCH_ROWS = 8,      /* rows of y that are prefetched before they are finished */
-    MIN_TASK_ROWS = 256, /* splitting rows repeats the decoding */
-    DECODE_ROWS = 16     /* decoding a column costs about as much as multiplying this many rows */
+    FETCH_ROWS = 8,        /* rows of y that are prefetched before they are finished */
+    MIN_TASK_ROWS = 256,   /* splitting rows repeats the decoding */
+    DECODE_ROWS = 16,      /* decoding a column costs about as much as multiplying this many rows */
+    DECODE_BAND_ROWS = 256 /* the same of bands */
 };
+
+_Static_assert((int)MAX_COLUMNS <= (int)BAND, "a task's columns are at most a band");
 
 /* One thread's memory. */
 struct linear_local {
@@ -30,6 +34,7 @@ struct linear_job {
     int64_t k, kw;
     int64_t n_columns;         /* of y */
     int n_matrices;            /* 2: gate and up */
+    int64_t unit;              /* panels that no two tasks share */
     int64_t n_blocks, n_parts; /* tasks: column blocks times row parts */
     struct rows a;             /* packed x */
     float *local;
@@ -160,6 +165,14 @@ static void join_gate(const struct ctw_op_linear *op, float *c, float *up, int64
         activate(op->act, NULL, c, up, n);
         return;
     }
+    if (glu->kind == CTW_GLU_BOUNDED) {
+        for (int64_t i = 0; i < n; i += VL) {
+            const vf g = vf_load(c + i), u = vf_load(up + i);
+            const vf gate = vf_mul(vf_bounded(g, glu->alpha), vf_sigmoid(g));
+            vf_store(c + i, vf_mul(gate, isinf(glu->limit) ? u : vf_bounded(u, glu->limit)));
+        }
+        return;
+    }
     if (glu->kind == CTW_GLU_CLAMPED_ACT)
         activate(op->act, NULL, c, NULL, n);
     for (int64_t i = 0; i < n; i += VL) {
@@ -234,9 +247,11 @@ static void linear_item(void *arg, int64_t item, int thread)
     const struct linear_job *job = arg;
     const struct ctw_op_linear *op = job->op;
     struct linear_local l = linear_local(job->local + thread * job->local_floats, job->kw);
-    int64_t n_panels = ceil_div(job->n_columns, NR), n_tiles = ceil_div(op->n_tok, MR);
+    int64_t n_units = ceil_div(job->n_columns, NR * job->unit), n_tiles = ceil_div(op->n_tok, MR);
     int64_t block = item / job->n_parts, part = item % job->n_parts;
-    int64_t p0 = block * n_panels / job->n_blocks, p1 = (block + 1) * n_panels / job->n_blocks;
+    int64_t p0 = block * n_units / job->n_blocks * job->unit;
+    int64_t p1 =
+        min64((block + 1) * n_units / job->n_blocks * job->unit, ceil_div(job->n_columns, NR));
     int64_t t0 = part * n_tiles / job->n_parts * MR;
     int64_t t1 = min64((part + 1) * n_tiles / job->n_parts * MR, op->n_tok);
     int64_t col0 = p0 * NR, n = min64(p1 * NR, job->n_columns) - col0;
@@ -244,9 +259,8 @@ static void linear_item(void *arg, int64_t item, int thread)
 
     for (int m = 0; m < job->n_matrices; m++) {
         int64_t row0 = m * job->n_columns + col0;
-        for (int64_t p = 0; p < p1 - p0; p++)
-            decode_panel(job->mode, l.panels + (m * (p1 - p0) + p) * job->kw * NR, l.decode,
-                         op->shards, row0 + p * NR, min64(NR, n - p * NR), job->w_dtype);
+        decode_panels(job->mode, l.panels + m * (p1 - p0) * job->kw * NR, l.decode, op->shards,
+                      row0, n, job->w_dtype);
         if (job->has_bias)
             load_bias(l.row + m * MAX_COLUMNS, op->shards, row0, n);
     }
@@ -268,13 +282,19 @@ static void linear_item(void *arg, int64_t item, int thread)
  */
 static void cut_linear(struct linear_job *job, int n_threads)
 {
-    int64_t n_panels = ceil_div(job->n_columns, NR), max = MAX_PANELS / job->n_matrices;
-    int64_t least = ceil_div(n_panels, max), best = INT64_MAX;
+    int64_t max = MAX_PANELS / job->n_matrices, decode_rows = DECODE_ROWS;
+    for (int i = 0; i < job->op->n_shards; i++)
+        if (job->op->shards[i].weight->format->decode_rows != NULL) {
+            job->unit = max;
+            decode_rows = DECODE_BAND_ROWS;
+        }
+    int64_t n_units = ceil_div(job->n_columns, NR * job->unit);
+    int64_t least = ceil_div(n_units, max / job->unit), best = INT64_MAX;
     for (int64_t parts = 1; parts <= max64(1, job->op->n_tok / MIN_TASK_ROWS); parts *= 2) {
-        int64_t rows = round_up(ceil_div(job->op->n_tok, parts), MR) + DECODE_ROWS;
-        for (int64_t blocks = least; blocks <= min64(n_panels, least + n_threads); blocks++) {
+        int64_t rows = round_up(ceil_div(job->op->n_tok, parts), MR) + decode_rows;
+        for (int64_t blocks = least; blocks <= min64(n_units, least + n_threads); blocks++) {
             int64_t rounds = ceil_div(blocks * parts, n_threads);
-            int64_t time = rounds * ceil_div(n_panels, blocks) * rows;
+            int64_t time = rounds * ceil_div(n_units, blocks) * rows;
             if (time < best) {
                 best = time;
                 job->n_blocks = blocks;
@@ -287,7 +307,7 @@ static void cut_linear(struct linear_job *job, int n_threads)
 static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
 {
-    struct linear_job job = {.op = op, .w_dtype = op->dtype, .n_matrices = 1};
+    struct linear_job job = {.op = op, .w_dtype = op->dtype, .n_matrices = 1, .unit = 1};
     if (op->epilogue == CTW_EPI_LOGITS)
         job.w_dtype = CTW_F32;
     job.mode = mode_of(job.w_dtype);

@@ -11,6 +11,7 @@
 #include "kernels/cpu/fast_math.h"
 #include "kernels/cpu/fast_rows.h"
 #include "kernels/cpu/fast_tile.h"
+#include "kernels/cpu/fast_bands.h"
 #include "kernels/cpu/fast_linear.h"
 #include "kernels/cpu/fast_elementwise.h"
 #include "kernels/conv.h"

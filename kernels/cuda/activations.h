@@ -68,6 +68,9 @@ static __device__ __forceinline__ float ctw_cuda_glu(enum ctw_activation act, co
         return below / (1.0f + expf(-glu.alpha * below)) * (ctw_cuda_clamp(u, -most, most) + 1.0f);
     if (glu.kind == CTW_GLU_SLOPED)
         return below / (1.0f + expf(-glu.alpha * below)) * ctw_cuda_clamp(u, -most, most);
+    if (glu.kind == CTW_GLU_BOUNDED)
+        return glu.alpha * tanhf(g / glu.alpha) / (1.0f + expf(-g)) *
+               (isinf(most) ? u : most * tanhf(u / most));
     float x = glu.kind == CTW_GLU_CLAMPED ? below : g;
     float a = ctw_cuda_is_relu(act) ? ctw_cuda_relu(act, x) : ctw_cuda_smooth(act, x);
     if (glu.kind == CTW_GLU_PLAIN)

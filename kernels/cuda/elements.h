@@ -168,6 +168,20 @@ static __device__ __forceinline__ float ctw_cuda_squares(const float *a, const f
     return fmaf(b[1], b[1], fmaf(b[0], b[0], fmaf(a[1], a[1], a[0] * a[0])));
 }
 
+/* Maps a score to a nonzero integer that sorts as the score does. +0 and -0 map to the same integer,
+ * and NaN maps to that of -infinity. */
+static __device__ __forceinline__ uint32_t ctw_cuda_ordered(float s)
+{
+    uint32_t bits = __float_as_uint(isnan(s) ? -INFINITY : s + 0.0f);
+    return (bits >> 31) != 0 ? ~bits : bits | 1u << 31;
+}
+
+static __device__ __forceinline__ uint64_t ctw_cuda_ordered(double s)
+{
+    uint64_t bits = (uint64_t)__double_as_longlong(isnan(s) ? -INFINITY : s + 0.0);
+    return (bits >> 63) != 0 ? ~bits : bits | (uint64_t)1 << 63;
+}
+
 /* (a, b) rotated: RoPE of one pair. */
 static __device__ __forceinline__ void ctw_cuda_turn(float *a, float *b, float cosine, float sine)
 {

@@ -116,7 +116,10 @@ static __device__ void choose(const struct ctw_op_route &op, double *l, double *
     bool by_score = op.correction != NULL || r.n_groups > 0;
     double sum = 0;
     for (int e = lane; e < r.n_experts; e += WARP_SIZE) {
-        s[e] = r.score == CTW_SCORE_SIGMOID ? 1 / (1 + exp(-l[e])) : exp(l[e] - m);
+        s[e] = r.score == CTW_SCORE_SIGMOID ? 1 / (1 + exp(-l[e]))
+               : r.score == CTW_SCORE_SQRT_SOFTPLUS
+                   ? sqrt(fmax(l[e], 0.0) + log1p(exp(-fabs(l[e]))))
+                   : exp(l[e] - m);
         sum += s[e];
     }
     sum = warp_sum(sum);
@@ -138,6 +141,18 @@ static __device__ void choose(const struct ctw_op_route &op, double *l, double *
         }
         __syncwarp();
     }
+}
+
+/* The experts of the row's token: after choose(), whose scores it uses. */
+static __device__ void look_up(const struct ctw_op_route &op, int64_t t, const double *s, int32_t *ids,
+                               double *w, int lane)
+{
+    for (int k = lane; k < op.rule.chosen; k += WARP_SIZE) {
+        int64_t at = op.tokens[t] * (int64_t)op.rule.chosen + k;
+        ids[k] = ctw_route_entry(op.table, op.table_dtype, at);
+        w[k] = s[ids[k]];
+    }
+    __syncwarp();
 }
 
 /* The expert with the largest logit, and its softmax among the experts whose logits are near. */
@@ -189,6 +204,8 @@ static __global__ void route_rows(const __grid_constant__ struct ctw_op_route op
         choose_near(r, l, ids, w, lane);
     else
         choose(op, l, s, choice, ids, w, lane);
+    if (op.table != NULL)
+        look_up(op, t, s, ids, w, lane);
     if (lane != 0)
         return;
     double sum = 0;

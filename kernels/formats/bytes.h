@@ -43,22 +43,29 @@ typedef uint64_t ctw_u64x4 __attribute__((vector_size(32)));
 #endif
 #endif
 
-/* Eight values. Each byte goes to the high byte of its word (the others' bits are not used). */
-CTW_HD_FORCE void ctw_byte_values8(const uint8_t *src, enum ctw_byte_code code,
-                                   const ctw_i32x8 *zero, ctw_f32x8 *v)
+/* Eight bytes, each in the high byte of its word; the others' bits are of no use. */
+CTW_HD_FORCE void ctw_byte_spread8(const uint8_t *src, ctw_u32x8 *byte)
 {
 #ifdef CTW_BYTE_SHUFFLE
     uint64_t word;
     memcpy(&word, src, sizeof(word));
     const ctw_u8x32 v4 = (ctw_u8x32)(word - (ctw_u64x4){0});
-    const ctw_u32x8 byte = (ctw_u32x8)__builtin_shufflevector(
-        v4, v4, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 20, 20, 20, 20, 21, 21, 21, 21, 22,
-        22, 22, 22, 23, 23, 23, 23);
+    *byte = (ctw_u32x8)__builtin_shufflevector(v4, v4, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3,
+                                               3, 20, 20, 20, 20, 21, 21, 21, 21, 22, 22, 22, 22,
+                                               23, 23, 23, 23);
 #else
     ctw_u8x8 bytes;
     memcpy(&bytes, src, sizeof(bytes));
-    const ctw_u32x8 byte = __builtin_convertvector(bytes, ctw_u32x8) << 24;
+    *byte = __builtin_convertvector(bytes, ctw_u32x8) << 24;
 #endif
+}
+
+/* Eight values. */
+CTW_HD_FORCE void ctw_byte_values8(const uint8_t *src, enum ctw_byte_code code,
+                                   const ctw_i32x8 *zero, ctw_f32x8 *v)
+{
+    ctw_u32x8 byte;
+    ctw_byte_spread8(src, &byte);
     if (code == CTW_BYTE_INT8) {
         *v = __builtin_convertvector(((ctw_i32x8)byte >> 24) - *zero, ctw_f32x8);
         return;

@@ -143,4 +143,17 @@ CTW_HD_FORCE void ctw_round_value8(ctw_f32x8 *v, enum ctw_dtype dtype)
 #define CTW_VECTOR 0
 #endif
 
+/* ctw_pick8(): a look-up in a table of 16 values, if the compiler can shuffle by variables. */
+#if CTW_VECTOR && defined(__AVX2__) && !defined(__clang__)
+#define CTW_PICK 1
+/* The values of the codes' low four bits, 0 .. 7 from `low`, 8 .. 15 from `high`. */
+CTW_HD_FORCE void ctw_pick8(const ctw_f32x8 *low, const ctw_f32x8 *high, const ctw_u32x8 *code,
+                            ctw_f32x8 *v)
+{
+    *v = __builtin_shuffle(*low, *high, (ctw_i32x8)*code);
+}
+#else
+#define CTW_PICK 0
+#endif
+
 #endif

@@ -12,14 +12,13 @@
 
 CTW_HD_FORCE void ctw_e2m1_factor_groups(const struct ctw_weight *w,
                                          const struct ctw_weight_data *data, int64_t row,
-                                         int64_t col0, int64_t n_col, int group, float *dst)
+                                         int64_t col0, int64_t n_col, int group, float factor,
+                                         float *dst)
 {
     const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES];
     const uint8_t *scale = (const uint8_t *)data->part[CTW_PART_SCALE];
     src += row * (w->k / 2) + col0 / 2;
     scale += row * w->scale_stride + col0 / group;
-    float factor =
-        ctw_load_float(data->part[CTW_PART_GLOBAL_SCALE], w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     for (int64_t c = 0; c < n_col; c += group, src += group / 2) {
         int n = n_col - c < group ? (int)(n_col - c) : group;
         ctw_e2m1_run(src, n, ctw_e4m3_to_f32(*scale++) * factor, CTW_F32, dst + c);
@@ -30,10 +29,12 @@ CTW_HD_FORCE void ctw_e2m1_factor_decode(const struct ctw_weight *w,
                                          const struct ctw_weight_data *data, int64_t row,
                                          int64_t col0, int64_t n_col, float *dst)
 {
+    float factor =
+        ctw_load_float(data->part[CTW_PART_GLOBAL_SCALE], w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     if (w->group_size == CTW_NVFP4_GROUP)
-        ctw_e2m1_factor_groups(w, data, row, col0, n_col, CTW_NVFP4_GROUP, dst);
+        ctw_e2m1_factor_groups(w, data, row, col0, n_col, CTW_NVFP4_GROUP, factor, dst);
     else
-        ctw_e2m1_factor_groups(w, data, row, col0, n_col, 2 * CTW_NVFP4_GROUP, dst);
+        ctw_e2m1_factor_groups(w, data, row, col0, n_col, 2 * CTW_NVFP4_GROUP, factor, dst);
 }
 
 #endif

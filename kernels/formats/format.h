@@ -29,7 +29,15 @@ enum ctw_part_kind {
     CTW_PART_GROUP_INDEX,
     CTW_PART_GLOBAL_SCALE,
     CTW_PART_COLUMN_SCALE, /* a factor of each column */
-    CTW_PART_SHAPE,        /* read on opening, never by a decoder */
+    CTW_PART_SIGNS,        /* of each column: rotated embeddings */
+    CTW_PART_GROUP_BIAS,   /* a number for each scale, added to the product */
+    CTW_PART_CODE_VALUES,  /* the values of codes */
+    CTW_PART_SCALE_VALUES, /* the values of scales that are codes */
+    CTW_PART_SCALE_SCALE,  /* factors of those */
+    CTW_PART_SHAPE,        /* from here on: read on opening, never by a decoder */
+    CTW_PART_CODEBOOK,     /* its name counts */
+    CTW_PART_STATE,        /* JSON */
+    CTW_PART_LAYOUT,       /* a number */
     CTW_N_PARTS
 };
 
@@ -40,15 +48,20 @@ enum { CTW_MAX_DIMS = 4 };
  * that begins with '_' follows the module's without a dot.
  */
 struct ctw_part_names {
-    const char *method;             /* as in quantization_config's "quant_method" */
-    uint32_t formats;               /* of its tensors: bits 1 << enum ctw_format_id */
-    const char *codes[CTW_N_PARTS]; /* NULL: the method has no such part */
-    const char *also[CTW_N_PARTS];  /* another name that files have; NULL: none */
+    const char *method;              /* as in quantization_config's "quant_method" */
+    uint32_t formats;                /* of its tensors: bits 1 << enum ctw_format_id */
+    const char *codes[CTW_N_PARTS];  /* NULL: the method has no such part */
+    const char *also[CTW_N_PARTS];   /* another name that files have; NULL: none */
+    const char *makers[CTW_N_PARTS]; /* another one, of a model's own makers; NULL: none */
     /* The same of a stack that is no module, as transformers 5 and llm-compressor save it from
      * memory. */
     const char *stacks[CTW_N_PARTS];
     const char *values; /* VALUES, if the values themselves are stored */
     bool needs_config;  /* the tensors alone do not show the meaning of their codes */
+    bool unfused;       /* stores fused projections as modules of their own, and a head of its own
+                           beside a tied embedding */
+    int64_t padding;    /* biases may be padded to a multiple of this; 0: they are not */
+    bool mlx;           /* see ctw_parts_as_mlx() */
 };
 
 /* NULL: the method is not supported. */
@@ -56,16 +69,35 @@ const struct ctw_part_names *ctw_part_names_find(const char *method);
 /* The method after *last, or the first (last NULL); NULL: no more. */
 const struct ctw_part_names *ctw_part_names_next(const struct ctw_part_names *last);
 
+struct ctw_block_type; /* kernels/formats/ggml/ggml_types.h */
+
+/* Does a decoder need the part? */
+static inline bool ctw_part_is_decoded(int kind)
+{
+    return kind < CTW_PART_SHAPE;
+}
+
 /* One tensor of a weight, as found in the file; n_dims -1: absent. */
 struct ctw_part {
     enum ctw_dtype dtype;
+    const struct ctw_block_type *block; /* NULL: plain values of dtype. Else dtype is U8, and shape
+                                           counts values. */
     const char *name; /* as stored, for messages; NULL: as the method's codes say */
     bool transposed;  /* VALUES: the module (a Conv1D) stores [k, n]. No file says so; the caller
                          sets it. */
+    int64_t paired;   /* VALUES: heads of this many rows are stored in the order of RoPE's pairs
+                         (ctw_stored_row()); 0: rows are in order */
     int n_dims;
     int64_t shape[CTW_MAX_DIMS];
     size_t bytes;
 };
+
+/*
+ * MLX stores the codes of its float modes in words (U32), and every scale of these as a byte (U8).
+ * Describes such parts as the bytes of mxfp4, mxfp8 or nvfp4 that they are; the number of bytes
+ * that share a scale tells which. The file's bytes are the same in either description.
+ */
+void ctw_parts_as_mlx(struct ctw_part part[CTW_N_PARTS]);
 
 enum ctw_strategy {
     CTW_STRATEGY_TENSOR,
@@ -85,8 +117,12 @@ struct ctw_quant_args {
     int64_t group_size;             /* 0 if the strategy has none */
     int64_t block_rows, block_cols; /* of strategy block, else 0 */
     bool actorder_group;
-    bool zero_less_one; /* zero points are stored less 1 */
-    const char *format; /* "pack-quantized", ...; NULL: not specified */
+    bool zero_less_one;   /* zero points are stored less 1 */
+    enum ctw_dtype dtype; /* of the values, if the method states one */
+    float scale_offset;   /* added to scales that are codes */
+    bool fp4;             /* bitsandbytes: codes are FP4, not NF4 */
+    bool by_shape;        /* if the shapes of the tensors show other bits or groups, these count */
+    const char *format;   /* "pack-quantized", ...; NULL: not specified */
 };
 
 struct ctw_format;
@@ -111,9 +147,24 @@ struct ctw_weight {
     bool indexed;         /* column c's group is GROUP_INDEX[c] (int32), else c / group_size */
     bool zero_packed;     /* zero points are packed along rows (int32), else one int8 each */
     bool zero_less_one;   /* zero points are stored less 1: GPTQ, version 1 */
+    int64_t paired;       /* as in struct ctw_part */
+    float scale_offset;   /* added to scales that are codes */
+    bool fp4;             /* bitsandbytes: codes are FP4, not NF4 */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
+    uint32_t block;       /* of format ggml: enum ctw_block_id, the type of its blocks */
+    int codebook;         /* of exl3: the function from codes to values */
     struct ctw_part part[CTW_N_PARTS];
 };
+
+/* The stored row that is this row of the matrix. GGUF files of some families store the rows of each
+ * head of queries and keys so that the two halves that RoPE rotates together are adjacent. */
+CTW_HD int64_t ctw_stored_row(const struct ctw_weight *w, int64_t row)
+{
+    if (w->paired == 0)
+        return row;
+    int64_t i = row % w->paired, half = w->paired / 2;
+    return row - i + 2 * (i % half) + i / half;
+}
 
 struct ctw_weight_data {
     const void *part[CTW_N_PARTS]; /* NULL: absent. May be unaligned for its dtype. */
@@ -128,6 +179,16 @@ enum { CTW_DECODE_ALIGN = 256 };
  */
 typedef void ctw_decode_fn(const struct ctw_weight *w, const struct ctw_weight_data *data,
                            int64_t row, int64_t col0, int64_t n_col, float *dst);
+
+/*
+ * Rows whose values depend on each other are decoded in bands: rows that start at a multiple of
+ * CTW_DECODE_BAND. Decodes rows row0 .. row0+n_rows-1, any rows, into dst [n_rows, ld] in the same
+ * way; whole bands cost least.
+ */
+enum { CTW_DECODE_BAND = 128 };
+typedef void ctw_decode_rows_fn(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                int64_t row0, int64_t n_rows, int64_t col0, int64_t n_col,
+                                float *dst, int64_t ld);
 
 struct ctw_format {
     enum ctw_format_id id; /* index in ctw_formats[] and in the backends' decoder tables */
@@ -155,6 +216,8 @@ struct ctw_format {
     enum ctw_status (*check_data)(struct ctw_weight *w, const struct ctw_weight_data *data,
                                   struct ctw_err *err);
     ctw_decode_fn *decode; /* the reference decoder */
+    /* The same for bands. NULL: every row is decoded by itself. */
+    ctw_decode_rows_fn *decode_rows;
 };
 
 #define CTW_FORMAT_DECLARE(name) extern const struct ctw_format ctw_format_##name;
@@ -178,6 +241,8 @@ enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_
 const char *ctw_part_name(const struct ctw_part_names *names,
                           const struct ctw_part part[CTW_N_PARTS], enum ctw_part_kind kind);
 
+/* "BF16", "Q4_K": the type of the stored values. */
+const char *ctw_part_type(const struct ctw_part *part);
 /*
  * Writes "BF16 [64, 128]" (or "absent") to buf and returns buf. For messages.
  */
@@ -190,10 +255,26 @@ const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes);
 void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,
                        int64_t n_rows, enum ctw_dtype dtype, void *dst, int64_t ld);
 
+/* Decodes columns col0 .. col0+n_col-1 of rows row0 .. row0+n_rows-1 into dst [n_rows, ld], in bands
+ * if the format has bands. */
+static inline void ctw_weight_decode_rows(const struct ctw_weight *w,
+                                          const struct ctw_weight_data *data, int64_t row0,
+                                          int64_t n_rows, int64_t col0, int64_t n_col, float *dst,
+                                          int64_t ld)
+{
+    if (w->format->decode_rows != NULL) {
+        w->format->decode_rows(w, data, row0, n_rows, col0, n_col, dst, ld);
+        return;
+    }
+    for (int64_t r = 0; r < n_rows; r++)
+        w->format->decode(w, data, row0 + r, col0, n_col, dst + r * ld);
+}
+
 /* Are the values themselves stored, and not codes for them? */
 static inline bool ctw_weight_is_dense(const struct ctw_weight *w)
 {
-    return w->format->id == CTW_FORMAT_dense || w->format->id == CTW_FORMAT_dense_transposed;
+    return w->format->id == CTW_FORMAT_dense || w->format->id == CTW_FORMAT_dense_transposed ||
+           w->format->id == CTW_FORMAT_dense_paired;
 }
 
 /* n rows of a dense weight, as a weight; its values begin with the first of them. */

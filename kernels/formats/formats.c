@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/formats/format.h"
+#include "kernels/formats/ggml/ggml_types.h"
 
 #define ROW(name) [CTW_FORMAT_##name] = &ctw_format_##name,
 const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] = NULL};
@@ -29,9 +30,10 @@ static const struct ctw_part_names methods[] = {
      .values = "weight"},
     /* Scales multiply, although some names contain "inv". */
     {.method = "fp8",
-     .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8),
+     .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8) | FORMAT(mxfp4),
      .codes = {[CTW_PART_SCALE] = "weight_scale_inv"},
      .also = {[CTW_PART_SCALE] = "weight_scale"},
+     .makers = {[CTW_PART_SCALE] = "scale"}, /* DeepSeek V4 */
      .stacks = {[CTW_PART_SCALE] = "_scale_inv"},
      .values = "weight"},
     {.method = "fbgemm_fp8",
@@ -57,6 +59,17 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_GROUP_INDEX] = "g_idx"},
      .values = "weight",
      .needs_config = true},
+    {.method = "exl3",
+     .formats = DENSE | FORMAT(exl3_table) | FORMAT(exl3),
+     .codes = {[CTW_PART_VALUES] = "trellis",
+               [CTW_PART_SCALE] = "svh",
+               [CTW_PART_COLUMN_SCALE] = "suh",
+               [CTW_PART_SIGNS] = "signs",
+               [CTW_PART_CODEBOOK] = "mul1"},
+     .also = {[CTW_PART_SCALE] = "sv", [CTW_PART_COLUMN_SCALE] = "su", [CTW_PART_CODEBOOK] = "mcg"},
+     .values = "weight",
+     .unfused = true,
+     .padding = CTW_DECODE_BAND},
     {.method = "awq",
      .formats = DENSE | FORMAT(awq),
      .codes = {[CTW_PART_VALUES] = "qweight",
@@ -64,6 +77,28 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_ZERO_POINT] = "qzeros"},
      .values = "weight",
      .needs_config = true},
+    /* A file of GGUF has no other tensors than the values. */
+    {.method = "ggml", .formats = DENSE | FORMAT(dense_paired) | FORMAT(ggml), .values = "weight"},
+    {.method = "bitsandbytes",
+     .formats = DENSE | FORMAT(bnb_4bit) | FORMAT(bnb_int8),
+     .codes = {[CTW_PART_SCALE] = "weight.absmax",
+               [CTW_PART_CODE_VALUES] = "weight.quant_map",
+               [CTW_PART_SCALE_VALUES] = "weight.nested_quant_map",
+               [CTW_PART_SCALE_SCALE] = "weight.nested_absmax",
+               [CTW_PART_STATE] = "weight.quant_state.bitsandbytes__nf4",
+               [CTW_PART_LAYOUT] = "weight_format"},
+     .also = {[CTW_PART_SCALE] = "SCB", [CTW_PART_STATE] = "weight.quant_state.bitsandbytes__fp4"},
+     .values = "weight",
+     .needs_config = true},
+    {.method = "mlx",
+     .formats = DENSE | FORMAT(mlx_affine) | FORMAT(nvfp4_mlx) | FORMAT(nvfp4) | FORMAT(mxfp8) |
+                FORMAT(mxfp4),
+     .codes = {[CTW_PART_SCALE] = "scales",
+               [CTW_PART_GROUP_BIAS] = "biases",
+               [CTW_PART_GLOBAL_SCALE] = "global_scale"},
+     .values = "weight",
+     .needs_config = true,
+     .mlx = true},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)
@@ -90,13 +125,18 @@ const char *ctw_part_name(const struct ctw_part_names *names,
     return kind == CTW_PART_VALUES && (!packed || name == NULL) ? names->values : name;
 }
 
+const char *ctw_part_type(const struct ctw_part *part)
+{
+    return part->block != NULL ? part->block->name : ctw_dtype_name(part->dtype);
+}
+
 const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes)
 {
     if (part->n_dims < 0) {
         snprintf(buf, bytes, "absent");
         return buf;
     }
-    size_t at = (size_t)snprintf(buf, bytes, "%s [", ctw_dtype_name(part->dtype));
+    size_t at = (size_t)snprintf(buf, bytes, "%s [", ctw_part_type(part));
     for (int i = 0; i < part->n_dims && at < bytes; i++)
         at +=
             (size_t)snprintf(buf + at, bytes - at, "%s%" PRId64, i > 0 ? ", " : "", part->shape[i]);
@@ -124,6 +164,8 @@ static const char *look(const struct ctw_part *part)
         return "packed codes without the scales of NVFP4, MXFP4 or MXFP6";
     if (dtype == CTW_I32)
         return "packed integers without scales";
+    if (dtype == CTW_U32)
+        return "MLX's words without the scales of any mode";
     return "an unknown format";
 }
 
@@ -159,19 +201,24 @@ enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_
                     known);
 }
 
-/* The reference decodes one span at a time through a buffer of this many columns. */
-enum { SPAN = 2 * CTW_DECODE_ALIGN };
+/* The reference decodes spans of rows through a buffer. */
+enum { BAND_SPAN = CTW_DECODE_ALIGN, ROW_SPAN = 2 * CTW_DECODE_ALIGN };
 
 void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,
                        int64_t n_rows, enum ctw_dtype dtype, void *dst, int64_t ld)
 {
-    float span[SPAN];
-    for (int64_t r = 0; r < n_rows; r++) {
-        for (int64_t c = 0; c < w->k; c += SPAN) {
-            int64_t n = w->k - c < SPAN ? w->k - c : SPAN;
-            w->format->decode(w, data, row0 + r, c, n, span);
-            for (int64_t i = 0; i < n; i++)
-                ctw_store_float(dst, dtype, r * ld + c + i, span[i]);
+    float span[CTW_DECODE_BAND * BAND_SPAN];
+    const bool bands = w->format->decode_rows != NULL;
+    const int64_t rows = bands ? CTW_DECODE_BAND : 1, columns = bands ? BAND_SPAN : ROW_SPAN;
+    for (int64_t row = row0, end = row0 + n_rows, n; row < end; row += n) {
+        n = rows - row % rows < end - row ? rows - row % rows : end - row;
+        for (int64_t c = 0; c < w->k; c += columns) {
+            int64_t n_col = w->k - c < columns ? w->k - c : columns;
+            ctw_weight_decode_rows(w, data, row, n, c, n_col, span, columns);
+            for (int64_t r = 0; r < n; r++)
+                for (int64_t i = 0; i < n_col; i++)
+                    ctw_store_float(dst, dtype, (row - row0 + r) * ld + c + i,
+                                    span[r * columns + i]);
         }
     }
 }

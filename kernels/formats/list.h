@@ -7,10 +7,13 @@
 #define CTW_KERNELS_FORMATS_LIST_H
 
 #define CTW_FORMATS(X)                                                                             \
+    X(bnb_4bit)                                                                                    \
     X(dense)                                                                                       \
     X(dense_transposed)                                                                            \
+    X(dense_paired)                                                                                \
     X(pack_quantized)                                                                              \
     X(modelopt_awq)                                                                                \
+    X(nvfp4_mlx)                                                                                   \
     X(nvfp4)                                                                                       \
     X(nvfp4_modelopt)                                                                              \
     X(float_quantized)                                                                             \
@@ -19,6 +22,11 @@
     X(mxfp6)                                                                                       \
     X(mxfp4)                                                                                       \
     X(gptq)                                                                                        \
-    X(awq)
+    X(awq)                                                                                         \
+    X(mlx_affine)                                                                                  \
+    X(bnb_int8)                                                                                    \
+    X(ggml)                                                                                        \
+    X(exl3_table)                                                                                  \
+    X(exl3)
 
 #endif

@@ -21,6 +21,7 @@
 
 #include "base/mem.h"
 #include "kernels/backend.h"
+#include "kernels/formats/ggml/ggml_types.h"
 
 enum { MAX_REPEAT = 99 };
 
@@ -94,8 +95,32 @@ static void add_part(struct weight *t, enum ctw_part_kind kind, enum ctw_dtype d
     t->data.part[kind] = p;
 }
 
-/* kind: "bf16", "f32", "w4a16", "gptq", "gptq order" and "awq" (groups of 64), "nvfp4", "fp8" and
- * "int8" (a scale per row), "mxfp4", "mxfp6" or "mxfp8" */
+/* The weight's codes as blocks of a GGUF file. */
+static void add_blocks(struct weight *t, const struct ctw_block_type *type)
+{
+    uint64_t bytes;
+    if (!ctw_block_bytes(type, (uint64_t)(t->w.n * t->w.k), &bytes))
+        exit(2);
+    t->w.names = ctw_part_names_find("ggml");
+    add_part(t, CTW_PART_VALUES, CTW_U8, (int64_t)bytes, 0);
+    struct ctw_part *part = &t->w.part[CTW_PART_VALUES];
+    *part = (struct ctw_part){.dtype = CTW_U8, .block = type, .n_dims = 2, .bytes = part->bytes};
+    part->shape[0] = t->w.n;
+    part->shape[1] = t->w.k;
+}
+
+static const struct ctw_block_type *block_type(const char *name)
+{
+    for (uint32_t id = 0; id <= CTW_BLOCK_NVFP4; id++) {
+        const struct ctw_block_type *type = ctw_block_type_find(id);
+        if (type != NULL && !type->plain && strcmp(type->name, name) == 0)
+            return type;
+    }
+    return NULL;
+}
+
+/* kind: a type of blocks ("Q4_K"), "bf16", "f32", "w4a16", "gptq", "gptq order" and "awq" (groups
+ * of 64), "nvfp4", "fp8" and "int8" (a scale per row), "mxfp4", "mxfp6" or "mxfp8" */
 static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k)
 {
     bool dense = strcmp(kind, "bf16") == 0 || strcmp(kind, "f32") == 0;
@@ -108,7 +133,9 @@ static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k
     t->w.n = n;
     t->w.k = k;
     int bits = kind[strlen(kind) - 1] - '0'; /* of fp4 and fp8 */
-    if (transposed) {
+    if (block_type(kind) != NULL) {
+        add_blocks(t, block_type(kind));
+    } else if (transposed) {
         args.num_bits = 4;
         args.strategy = CTW_STRATEGY_GROUP;
         args.group_size = 64;
@@ -346,18 +373,20 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
 /* Cost of decoding: the same products with weights in other formats, interleaved. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
-    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8",        "int8", "mxfp8",
-                                        "mxfp6", "mxfp4", "gptq",  "gptq order", "awq"};
-    enum { N_KINDS = 10 };
+    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8",        "int8",  "mxfp8",
+                                        "mxfp6", "mxfp4", "gptq",  "gptq order", "awq",   "Q8_0",
+                                        "Q4_0",  "Q4_K",  "Q5_K",  "Q6_K",       "IQ4_XS"};
+    enum { OF_256 = 4 /* types whose blocks have 256 columns, at the end */ };
     const int64_t K = s->size, N = K > 1536 ? K : 1536;
-    struct weight w[N_KINDS];
-    struct times t[N_KINDS];
+    const int n_kinds = (int)CTW_COUNT(kinds) - (K % CTW_BLOCK_MAX == 0 ? 0 : OF_256);
+    struct weight w[CTW_COUNT(kinds)];
+    struct times t[CTW_COUNT(kinds)];
     void *x = random_values(s->dtype, s->n_rows * K);
     void *y = must(ctw_alloc_aligned((size_t)(s->n_rows * N) * ctw_dtype_bytes(s->dtype)));
-    for (int i = 0; i < N_KINDS; i++)
+    for (int i = 0; i < n_kinds; i++)
         weight_open(&w[i], kinds[i], N, K);
     for (int r = -1; r < s->n_repeat; r++) {
-        for (int i = 0; i < N_KINDS; i++) {
+        for (int i = 0; i < n_kinds; i++) {
             double t0 = now_s(s);
             run_linear(be, s, &w[i], x, y);
             if (r >= 0)
@@ -365,7 +394,7 @@ static void bench_formats(struct ctw_backend *be, const struct settings *s)
         }
     }
     printf("\nformats, %lld x %lld:", (long long)N, (long long)K);
-    for (int i = 0; i < N_KINDS; i++) {
+    for (int i = 0; i < n_kinds; i++) {
         times_close(&t[i], s->n_repeat);
         printf("  %s %.2f ms (%.3f of bf16's rate)", kinds[i], 1e3 * t[i].median,
                t[0].median / t[i].median);

@@ -47,7 +47,7 @@ if [ $n_commands -lt 7 ]; then
     fail=1
 fi
 
-expect 64 err "--model DIR is missing (or set CTW_MODEL): the checkpoint folder" -- score
+expect 64 err "--model DIR is missing (or set CTW_MODEL): the checkpoint: its folder or its file" -- score
 expect 64 err "--hashes prints only the hashes; remove --identity" -- inspect --hashes --identity .
 expect 64 err "--hashes prints only the hashes; remove --tensors" -- inspect --tensors --hashes .
 expect 64 err "--hashes prints only the hashes; remove --json" -- inspect --json --hashes .

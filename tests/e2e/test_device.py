@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import BUILD, DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
+from real_worker import BUILD, DEEP, PAIRS, REFERENCE, WORKER, Checkpoints, environment, random_pairs, run
 from worker_cases import ended, timed, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -29,7 +29,8 @@ MODELS = {"tied": ("llama_tied", "bf16", {}), "int4": ("qwen2", "w4a16_g32_asym"
           "fp16": ("qwen3_tied", "fp16", {}), "heads": ("stablelm_parallel", "bf16", {}),
           "narrow": ("opt_350m", "w4a16_g32", {}), "blocks": ("phi3", "fp8_block", {}),
           "mixed": ("llama", "mixed", {}), "delta": ("qwen3_5_moe_text", "fp8_block", {}),
-          "mamba": ("nemotron_h", "w4a16_g32", {}), "scan": ("jamba", "bf16", {}), "conv": ("lfm2_moe", "nvfp4", {}), "deep": DEEP}
+          "mamba": ("nemotron_h", "w4a16_g32", {}), "scan": ("jamba", "bf16", {}), "conv": ("lfm2_moe", "nvfp4", {}),
+          "sparse": ("minimax_m3_vl", "bf16", {}), "sums": ("kimi_k3", "bf16", {}), "deep": DEEP}
 FAST = "avx2" if "avx2" in Path("/proc/cpuinfo").read_text() else "c"  # a variant that most machines have
 CHECKPOINTS = Checkpoints(MODELS)
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
@@ -44,7 +45,7 @@ def score(name, *options, pairs=None, **gpu):
 
 def on_cpu(name, pairs=None, *options):
     """The lines that `score` prints on the CPU."""
-    done = score(name, "--backend", "cpu", *options, pairs=pairs)
+    done = score(name, "--backend", "cpu", *options, pairs=pairs, program=REFERENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -313,7 +314,7 @@ class Failures(Device):
     def test_at_every_moment_of_a_score(self):
         """All results written before the failure are right, and nothing else is written."""
         want, failed = on_cpu("tied"), 0
-        for op in range(1, 400, 9):
+        for op in range(1, 800, 800 // w.repeats(44)):
             done = score("tied", "--backend", "cuda", "--pass-tokens", 120, fail_op=op)
             if done.returncode == 0:
                 self.assertEqual(done.stdout, want)
@@ -391,7 +392,7 @@ class Loading(Device):
             tiny_checkpoint.write(f"{d}/m", "llama", "bf16", layers=2, hidden=1024, inner=4608, heads=8,
                                   kv_heads=2, head=64)
             pairs = random_pairs(2, longest=9)
-            want = score(f"{d}/m", "--backend", "cpu", pairs=pairs).stdout
+            want = on_cpu(f"{d}/m", pairs)
             for copy_us in (0, 3000):
                 done = score(f"{d}/m", "--backend", "cuda", pairs=pairs, copy_us=copy_us)
                 self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)

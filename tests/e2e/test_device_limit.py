@@ -5,7 +5,7 @@ import re
 import unittest
 
 import worker_process as w
-from real_worker import DEEP, WORKER, Checkpoints, environment, random_pairs, run
+from real_worker import DEEP, REFERENCE, WORKER, Checkpoints, environment, random_pairs, run
 from worker_cases import until
 
 MODELS = {"deep": DEEP, "int4": ("qwen2", "w4a16_g32_asym", {})}
@@ -22,7 +22,7 @@ def score(*options, **gpu):
 
 class DeviceLimit(unittest.TestCase):
     def test_the_same_bits_in_less(self):
-        want = score("--backend", "cpu").stdout
+        want = score("--backend", "cpu", program=REFERENCE).stdout
         for backend in ("cpu", "cuda"):
             places = set()
             for limit in ("1536KiB" if backend == "cuda" else "3MiB", "4MiB", "7MiB", "20MiB", "50%"):

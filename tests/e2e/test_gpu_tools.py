@@ -144,7 +144,7 @@ def test_the_limit_of_recurrent_shapes():
 
 @pytest.mark.parametrize("shape, fmt, layers", [
     ("qwen3.5-27b", "w4a16", 4), ("qwen3.5-35b-a3b", "nvfp4", 4), ("nemotron-3-nano-30b-a3b", "fp8", 6),
-    ("qwen3-next-80b-a3b", "fp8_block", 4)])
+    ("qwen3-next-80b-a3b", "fp8_block", 4), ("minimax-m3", "nvfp4", 2)])
 def test_recurrent_shapes_open(tmp_path, shape, fmt, layers):
     folder = gpu_programs.make_checkpoint(tmp_path / "m", shape, fmt, "--layers", str(layers), "--holes")
     for options in (["--backend", "cpu"], ["--devices", "2", "--device-memory", "80GiB"]):

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
+from real_worker import DEEP, PAIRS, REFERENCE, WORKER, Checkpoints, environment, random_pairs, run
 from worker_cases import timed
 
 MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_channel", {}), "deep": DEEP,
@@ -17,7 +17,7 @@ MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_chann
           "many": ("llama", "bf16", {"layers": 160, "hidden": 64, "inner": 128, "heads": 2, "kv_heads": 1, "head": 32})}
 CHECKPOINTS = Checkpoints(MODELS)
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
-MANY = random_pairs(40, seed=3)
+MANY = random_pairs(w.repeats(40), seed=3)
 
 
 def score(name, *options, pairs=MANY, **gpu):
@@ -26,8 +26,13 @@ def score(name, *options, pairs=MANY, **gpu):
                text="".join(line + "\n" for line in lines), **gpu)
 
 
+def on_cpu(name, *options, pairs=MANY):
+    """The lines that `score` prints on the CPU."""
+    return score(name, "--backend", "cpu", *options, pairs=pairs, program=REFERENCE).stdout
+
+
 def expected(name, pairs):
-    lines = score(name, "--backend", "cpu", pairs=pairs).stdout.splitlines()
+    lines = on_cpu(name, pairs=pairs).splitlines()
     return {r["id"]: [w.f32(x) for x in r["logprobs"]] for r in map(json.loads, lines)}
 
 
@@ -44,7 +49,7 @@ class SeveralDevices(unittest.TestCase):
         self.assertEqual(got, expected(name, pairs))
 
     def test_score(self):
-        want = score("int4", "--backend", "cpu").stdout
+        want = on_cpu("int4")
         for devices, count in (("0,1", 2), ("all", 3), ("1-3", 8), ("all", 1)):
             done = score("int4", "--devices", devices, "--pass-tokens", 90, count=count, op_us=100)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
@@ -57,7 +62,7 @@ class SeveralDevices(unittest.TestCase):
     def test_states(self):
         """Layers that carry a state, which a sequence's device has to itself."""
         for name in ("delta", "mamba"):
-            want = score(name, "--backend", "cpu").stdout
+            want = on_cpu(name)
             for options in (("--devices", "0,1", "--pass-tokens", 90, "--chunk-tokens", 11),
                             ("--devices", "all", "--placement", "sharded", "--pass-tokens", 90)):
                 done = score(name, *options, count=3, op_us=100)
@@ -65,8 +70,8 @@ class SeveralDevices(unittest.TestCase):
 
     def test_quantised_activations(self):
         for name in ("int8", "mamba"):
-            want = score(name, "--backend", "cpu", "--activations", "checkpoint").stdout
-            self.assertNotEqual(want, score(name, "--backend", "cpu").stdout)
+            want = on_cpu(name, "--activations", "checkpoint")
+            self.assertNotEqual(want, on_cpu(name))
             done = score(name, "--devices", "all", "--activations", "checkpoint", "--chunk-tokens", 50, count=2)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
 
@@ -77,12 +82,11 @@ class SeveralDevices(unittest.TestCase):
         with server("--devices", "0,1", "--placement", "sharded", models=("many",)) as a:
             m = json.loads(a.command("info", "--json").stdout)["models"][0]
         self.assertLess(m["weights_memory"], 0.52 * size, note)
-        pairs = MANY[:w.repeats(len(MANY))]
-        want = score("many", "--backend", "cpu", pairs=pairs).stdout
+        want = on_cpu("many")
         options = ("--devices", "0,1", "--placement", "sharded", "--pass-tokens", 64, "--memory-limit", "2MiB")
-        done = score("many", *options, pairs=pairs, memory=int(0.52 * size) + (2 << 20))
+        done = score("many", *options, memory=int(0.52 * size) + (2 << 20))
         self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
-        done = score("many", *options, pairs=pairs, memory=int(0.5 * size))
+        done = score("many", *options, memory=int(0.5 * size))
         self.assertEqual(done.returncode, 71, done.stderr)
 
     def test_wrong_lists(self):
@@ -93,7 +97,7 @@ class SeveralDevices(unittest.TestCase):
             self.assertIn(part, done.stderr)
 
     def test_uuids(self):
-        want = score("int4", "--backend", "cpu").stdout
+        want = on_cpu("int4")
         for devices in ("GPU-00000002,0", "GPU-00000001", "1,GPU-00000000-0000", "GPU-00000003-0000-0000"):
             done = score("int4", "--devices", devices, count=4)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
@@ -125,11 +129,11 @@ class SeveralDevices(unittest.TestCase):
 
     def test_a_line_that_is_bad(self):
         """Results of all lines before it are written, in their order."""
-        lines = [json.dumps({"id": i, "tokens": c + k}) for i, (c, k) in enumerate(MANY)]
+        lines, good = [json.dumps({"id": i, "tokens": c + k}) for i, (c, k) in enumerate(MANY)], 3 * len(MANY) // 4
         done = run("score", "--model", model("int4"), "--devices", "all", "--pass-tokens", 60, "--threads", 1,
-                   text="\n".join([*lines[:30], "{}", *lines[30:]]) + "\n", count=4)
+                   text="\n".join([*lines[:good], "{}", *lines[good:]]) + "\n", count=4)
         self.assertEqual(done.returncode, 65, done.stderr)
-        self.assertEqual([json.loads(x)["id"] for x in done.stdout.splitlines()], list(range(30)))
+        self.assertEqual([json.loads(x)["id"] for x in done.stdout.splitlines()], list(range(good)))
 
     def test_jobs_of_two_models(self):
         with server("--devices", "0-2", models=("int4", "deep"), count=3) as a, a.client() as c:

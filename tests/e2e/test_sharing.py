@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import DEEP, N_IDS, WORKER, Checkpoints, environment, run
+from real_worker import DEEP, N_IDS, REFERENCE, WORKER, Checkpoints, environment, run
 from worker_cases import timed, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -53,7 +53,7 @@ def gain(done):
 
 
 def expected(name, pairs):
-    lines = score(name, "--backend", "cpu", "--no-share", pairs=pairs).stdout.splitlines()
+    lines = score(name, "--backend", "cpu", "--no-share", pairs=pairs, program=REFERENCE).stdout.splitlines()
     return {r["id"]: [w.f32(x) for x in r["logprobs"]] for r in map(json.loads, lines)}
 
 
@@ -68,12 +68,12 @@ def results(client, job):
 class Scores(unittest.TestCase):
     def test_the_same_bits(self):
         for name in ("int4", "hybrid"):
-            want = score(name, "--backend", "cpu", "--no-share")
+            want = score(name, "--backend", "cpu", "--no-share", program=REFERENCE)
             self.assertEqual((want.returncode, gain(want)), (0, 1), want.stderr)
             for least, *options in ((6, "--backend", "cpu"), (6, "--backend", "cuda"),
-                                    (2, "--backend", "cuda", "--pass-tokens", 300, "--chunk-tokens", 40),
-                                    (2, "--devices", "0,1", "--pass-tokens", 300),
-                                    (2, "--placement", "streamed", "--pass-tokens", 300, "--backend", "cpu")):
+                                    (6, "--backend", "cuda", "--pass-tokens", 200, "--chunk-tokens", 40),
+                                    (4, "--devices", "0,1", "--pass-tokens", 200),
+                                    (6, "--placement", "streamed", "--pass-tokens", 200, "--backend", "cpu")):
                 done = score(name, *options, count=2)
                 self.assertEqual((done.returncode, done.stdout), (0, want.stdout), (options, done.stderr))
                 self.assertGreater(gain(done), least, (options, done.stderr))
@@ -81,8 +81,8 @@ class Scores(unittest.TestCase):
     def test_little_memory(self):
         """Less is shared, or passes are smaller, rather than that a set does not fit which fits without sharing."""
         for name in ("int4", "hybrid"):
-            want, fits = score(name, "--backend", "cpu", "--no-share").stdout, 0
-            for kib in range(400, 6000, 400):
+            want, fits = score(name, "--backend", "cpu", "--no-share", program=REFERENCE).stdout, 0
+            for kib in range(400, 6000, 5600 // w.repeats(14)):
                 options = ("--backend", "cpu", "--memory-limit", f"{kib}KiB", "--max-length", 256)
                 whole = score(name, *options, "--no-share")
                 done = score(name, *options)
@@ -98,11 +98,7 @@ class Scores(unittest.TestCase):
         nan = next(i for i in range(N_IDS) if not any(i in c + k for c, k in pairs))
         bad = (pairs[3][0] + [nan], ids(3))
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
-            shutil.copytree(model("int4"), d, dirs_exist_ok=True)
-            dtype, (_, dim), _, at = checkpoint_io.Checkpoint(d).records["model.embed_tokens.weight"][:4]
-            with open(f"{d}/model.safetensors", "r+b") as f:
-                f.seek(at + nan * dim * 2)
-                f.write(b"\xc0\x7f" if dtype == "BF16" else b"\x00\x7e")
+            copy_with_nan(d, nan)
             with server("--backend", "cpu", folder=d) as a, a.client() as c, a.client() as other:
                 good, fails = c.pairs(pairs, columns=["logprob"], seal=False), other.pairs([bad], seal=False)
                 other.call("seal", job=fails, parts=1)
@@ -112,6 +108,15 @@ class Scores(unittest.TestCase):
                 self.assertEqual(c.wait(good)["state"], "done")
                 got = results(c, good)
             self.assertEqual(got, expected_in(d, pairs))
+
+
+def copy_with_nan(folder, token):
+    """The checkpoint with an embedding that is not a number."""
+    shutil.copytree(model("int4"), folder, dirs_exist_ok=True)
+    dtype, (_, dim), _, at = checkpoint_io.Checkpoint(folder).records["model.embed_tokens.weight"][:4]
+    with open(f"{folder}/model.safetensors", "r+b") as f:
+        f.seek(at + token * dim * 2)
+        f.write(b"\xc0\x7f" if dtype == "BF16" else b"\x00\x7e")
 
 
 def expected_in(folder, pairs):
@@ -137,6 +142,17 @@ class Jobs(unittest.TestCase):
                 self.assertEqual((r["progress"]["tokens"], r["progress"]["tokens_done"]), (asked, asked))
                 self.assertTrue(0 < r["progress"]["tokens_computed"] < asked / 3, r)
             self.assertRegex(a.text(), r"job of 24 items, \d+ tokens: done .* times fewer computed")
+
+    def test_passes_share(self):
+        """A pass keeps what the next one begins with, though each is a call of its own."""
+        inputs = [tuple(c + k[:-1]) for c, k in PAIRS]
+        distinct = len({i[:n] for i in inputs for n in range(1, len(i) + 1)})
+        for name in ("int4", "hybrid"):
+            with server("--backend", "cpu", "--pass-tokens", "200", name=name) as a, a.client() as c:
+                job = c.pairs(PAIRS, columns=["logprob"])
+                r = c.wait(job)
+                self.assertEqual(results(c, job), expected(name, PAIRS))
+                self.assertLess(r["progress"]["tokens_computed"], distinct * 1.1)
 
     def test_without(self):
         with server("--backend", "cpu", "--no-share") as a, a.client() as c:

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
+from real_worker import DEEP, PAIRS, REFERENCE, WORKER, Checkpoints, environment, random_pairs, run
 from worker_cases import until
 
 # `large` has weights of 100 MiB; with a sanitizer, which is slow at reading them, of 40.
@@ -51,7 +51,7 @@ class Scores(unittest.TestCase):
         streamed = 0
         for name in CHECKPOINTS.kinds:
             pairs = FEW if name == "large" else PAIRS
-            want = score(name, "--placement", "mapped", pairs=pairs)
+            want = score(name, "--placement", "mapped", pairs=pairs, program=REFERENCE)
             self.assertEqual(want.returncode, 0, want.stderr)
             for backend in ("cpu", "cuda"):
                 limits = [int(size_of(name) * rng.uniform(0.1, 1.0)) for _ in range(w.repeats(3))]

@@ -28,21 +28,23 @@ import encoders  # pylint: disable=wrong-import-position
 import families  # pylint: disable=wrong-import-position
 import native_encoders  # pylint: disable=wrong-import-position
 import recipe  # pylint: disable=wrong-import-position
+import tool_encoders  # pylint: disable=wrong-import-position
 import tiny_checkpoint  # pylint: disable=wrong-import-position
 
 # model_types that open, and wrappers whose text model does
 OPEN = {tiny_checkpoint.FAMILIES[name][0] for name in tiny_checkpoint.OPEN}
 OPEN |= {wrapper for wrapper, text in families.TEXTS.items() if text in OPEN}
-OPEN |= {"kimi_k2"}  # deepseek_v3 by another name
+OPEN |= {"kimi_k2", "deepseek_ref"}  # deepseek_v3 and deepseek_v4 by other names
 OPEN |= {"qwen3_vl_moe", "step3p7"}  # whose text models are in no file alone
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
-SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U32": 4, "I64": 8}
 
 # Each size, the names of its key, and the small model's value
 VOCAB, INNER, HEADS = 32, 64, 4
 # Numbers of layers to try: some files leave the first few unquantised.
 LAYERS = (2, 4)
+ALL_KINDS = {"deepseek_v4": (4,), "deepseek_ref": (4,)}  # with layers of every kind
 HEAD_KEYS, KV_KEYS, HIDDEN_KEYS = (
     ("num_attention_heads", "n_head", "n_heads"),
     ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
@@ -58,7 +60,7 @@ def shrink(config, n_layers):
     n_head, n_kv = first(config, HEAD_KEYS), first(config, KV_KEYS)
     head = first(config, ("head_dim", "kv_channels"))
     if not head:
-        head = first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
+        head = 64 if config.get("kv_lora_rank") else first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
     sizes = [(("vocab_size", "padded_vocab_size", "embedding_size"), VOCAB), (HEAD_KEYS, HEADS), (HIDDEN_KEYS, HEADS * head),
              (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), n_layers)]
     optional = [(("vocab_size_per_layer_input",), VOCAB), (KV_KEYS, HEADS if n_kv == n_head else 1),
@@ -72,10 +74,11 @@ def shrink(config, n_layers):
     for key in ("layer_types", "no_rope_layers", "block_configs", "layers_block_type", "hybrid_override_pattern"):
         if small.get(key):  # with the last, which Gemma 4 has rules for
             small[key] = small[key][:n_layers - 1] + small[key][-1:]
-    if small.get("moe_latent_size"):
-        small["moe_latent_size"] = INNER
+    small |= {key: INNER for key in ("moe_latent_size", "routed_expert_hidden_size") if small.get(key)}
     if small.get("mamba_n_heads"):
         small["mamba_n_heads"] = small["mamba_expand"] * small["hidden_size"] // small["mamba_d_head"]
+    if small.get("sparse_attention_config"):
+        small["sparse_attention_config"] = small["sparse_attention_config"] | {"sparse_num_index_heads": first(small, KV_KEYS)}
     if (small.get("num_kv_shared_layers") or 0) >= n_layers:  # no layer would be left to share with
         small["num_kv_shared_layers"] = 0
     for block in small.get("block_configs", ()):
@@ -90,6 +93,13 @@ class Listed(encoders.MixedScheme):
     def of(self, module):
         algo = self.parts.get(module, {}).get("quant_algo")
         return algo and native_encoders.ModelOptScheme(algo.removeprefix("W4A16_"))
+
+
+class DeepSeek(encoders.MixedScheme):
+    """DeepSeek V4's FP8, with the experts' own scheme."""
+
+    def of(self, module):
+        return self.parts if ".ffn.experts." in module else native_encoders.Fp8Scheme(scale_dtype="F8_E8M0", scale_name="scale")
 
 
 def scheme_of(group, quantization):
@@ -112,11 +122,17 @@ def the_scheme(quantization):
         groups = list(quantization.get("config_groups", {}).values())
         whole = len(groups) == 1 and groups[0]["targets"] == ["Linear"]
         return scheme_of(groups[0], quantization) if whole else None, quantization.get("ignore") or ()
-    if method == "fp8" and not algo:
+    if method == "fp8" and (algo or quantization.get("expert_dtype") == "fp4"):
+        return DeepSeek(native_encoders.ModelOptScheme("NVFP4") if algo else native_encoders.Fp4Scheme()), ()
+    if method == "fp8":
         rows, columns = quantization["weight_block_size"] or (0, 0)
         return native_encoders.Fp8Scheme(rows, columns), (*(quantization.get("modules_to_not_convert") or ()), "lm_head")
     if method == "awq":
         return native_encoders.AwqScheme(quantization["group_size"]), (*(quantization["modules_to_not_convert"] or ()), "lm_head")
+    if method == "bitsandbytes":
+        return tool_encoders.Bnb4Scheme(), quantization["llm_int8_skip_modules"] or ()
+    if method is None and quantization.keys() >= {"bits", "group_size"}:
+        return tool_encoders.MlxScheme(quantization["bits"], quantization["group_size"]), ()
     if algo == "MIXED_PRECISION":
         return Listed(quantization["quantized_layers"]), ()
     if algo in ("FP8", "NVFP4"):
@@ -160,12 +176,23 @@ def stored(tensors, quantization):
             out += [(f"{module}.{suffix}", dtype, list(s)) for suffix, (dtype, s) in specs.items()
                     if suffix != "weight_shape"]  # whose contents the file of zeros would have wrong
         else:
-            out.append((name, "BF16", list(shape)))
+            out.append((name, "I64" if kind.startswith("table ") else "BF16", list(shape)))
     return out
 
 
-def write_checkpoint(folder, config, shapes):
-    """With a sparse file of zeros, but for layers' factors: 1."""
+def contents(name, sizes):
+    """What is not 0: layers' factors, and bitsandbytes' code books and states. sizes: of the matrices."""
+    if name.endswith("layer_scalar"):
+        return b"\x80\x3f"
+    if name.endswith(".weight.quant_map"):
+        return tool_encoders.NF4.tobytes()
+    if ".weight.quant_state." in name:
+        return tool_encoders.Bnb4Scheme().state(*sizes[name.split(".quant_state.")[0]], "BF16")
+    return None
+
+
+def write_checkpoint(folder, config, shapes, sizes):
+    """With a sparse file of zeros, but for contents(), and for rows of tables: 0, 1, 2 .."""
     header, at = {}, 0
     for name, dtype, shape in shapes:
         size = SIZES.get(dtype, 1) * math.prod(shape)
@@ -176,9 +203,14 @@ def write_checkpoint(folder, config, shapes):
         f.write(struct.pack("<Q", len(text)) + text)
         f.truncate(8 + len(text) + at)
         for name, entry in header.items():
-            if name.endswith("layer_scalar"):
+            data = contents(name, sizes)
+            if data:
                 f.seek(8 + len(text) + entry["data_offsets"][0])
-                f.write(b"\x80\x3f")
+                f.write(data)
+            elif entry["dtype"] == "I64":
+                n_rows, n = entry["shape"]
+                f.seek(8 + len(text) + entry["data_offsets"][0])
+                f.write(struct.pack(f"<{n}q", *range(n)) * n_rows)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
 
@@ -196,21 +228,24 @@ def check(ctworker, path):
     text = config[inside] if inside else config
     ours = kind in OPEN
     quantization = quantization or text.get("quantization_config")
+    if quantization and text.get("expert_dtype"):
+        quantization = quantization | {"expert_dtype": text["expert_dtype"]}
     formatted = bool(quantization) or any(config.get(key) for key in FORMAT_KEYS)
-    small, shapes = config, []
-    for n_layers in LAYERS if ours else ():
+    small, shapes, sizes = config, [], {}
+    for n_layers in ALL_KINDS.get(kind, LAYERS) if ours else ():
         small = shrink(text, n_layers)
         small = config | {inside: small} if inside else small
         # quantised files have a module for each expert, but for gpt-oss'
-        names = [".experts.0.down_proj."] if formatted and kind != "gpt_oss" else []
+        names = [".experts.0.down_proj."] if formatted and kind not in ("gpt_oss", *ALL_KINDS) else []
         tensors = list(recipe.tensors(families.describe(small, names)))
+        sizes = {name: shape for name, shape, _ in tensors}
         quantised = stored(tensors, quantization)
         shapes = quantised or stored(tensors, None)
         if not quantization or quantised is None or any(dtype != "BF16" for _, dtype, _ in shapes):
             break
     formatted &= not ours or quantised is None
     with tempfile.TemporaryDirectory() as folder:
-        write_checkpoint(folder, small, shapes)
+        write_checkpoint(folder, small, shapes, sizes)
         if os.path.exists(modelopt):
             shutil.copy(modelopt, folder)
         env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}

@@ -40,14 +40,14 @@ def config_of(shape, layers=None):
 def times(c):
     """Name -> how often a token passes each of matrices()."""
     found = {name: c["num_hidden_layers"] for name in matrices(c)}
-    if rs.is_recurrent(c):
+    if rs.is_by_recipe(c):
         found = {name: layers * passes for name, (_, _, layers, passes) in rs.products(c).items()}
     return found | {"lm_head": 1}
 
 
 def matrices(c):
     """Name -> (n, k) of the decoder layers' products, as few as can be, and of the head."""
-    if rs.is_recurrent(c):
+    if rs.is_by_recipe(c):
         return {name: p[:2] for name, p in rs.products(c).items()} | {"lm_head": (c["vocab_size"], c["hidden_size"])}
     h, inner, head = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
@@ -62,12 +62,12 @@ def attention_flops(c, length):
 
 
 def attention_layers(c):
-    return rs.attention_layers(c) if rs.is_recurrent(c) else c["num_hidden_layers"]
+    return rs.attention_layers(c) if rs.is_by_recipe(c) else c["num_hidden_layers"]
 
 
 def pairs_share(c, length=WINDOW):
     """Query-key pairs of a sequence in all layers, over those of attention without a window in every layer."""
-    if rs.is_recurrent(c):
+    if rs.is_by_recipe(c):
         return attention_layers(c) / c["num_hidden_layers"]
     types = c.get("layer_types", [])[:c["num_hidden_layers"]]
     if not types:

@@ -11,6 +11,12 @@
 
 UNUSED_OK static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
+/* Rates take longer than all checks, and are measured only if the first argument says so. */
+UNUSED_OK static bool rates_wanted(int argc, char **argv)
+{
+    return argc > 1 && strcmp(argv[1], "rates") == 0;
+}
+
 UNUSED_OK static double now_s(void)
 {
     struct timespec t;

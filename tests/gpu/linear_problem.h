@@ -120,7 +120,7 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->op.residual_dtype = rng_below(3) == 0 ? dtype : CTW_F32;
     p->x_pool = p->y_pool = s->m;
     if (!dense && epilogue == CTW_EPI_GATE && rng_below(2) == 0) {
-        p->op.glu.kind = (enum ctw_glu_kind)rng_below(CTW_GLU_SLOPED + 1);
+        p->op.glu.kind = (enum ctw_glu_kind)rng_below(CTW_GLU_BOUNDED + 1);
         p->op.glu.limit = rng_below(3) == 0 ? INFINITY : 1.5f;
         p->op.glu.alpha = 1.702f;
         p->op.act = rng_below(2) == 0 ? CTW_ACT_SILU : p->op.act;

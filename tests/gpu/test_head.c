@@ -1,7 +1,7 @@
 /*
  * ctw_head() with its logits stored, on the GPU: the same bits as without logits, the definition in
- * double; rates of a comparison's operations. Run it like test_linear.c. CTW_TEST_RATES=0 skips the
- * rates.
+ * double; test_head rates: only the rates of a comparison's operations. Run it like
+ * test_linear.c.
  */
 #include "gpu_device.h"
 
@@ -318,9 +318,6 @@ static double time_of(struct ctw_backend *be, const struct rated r[2], enum work
 static void rates(void **state)
 {
     (void)state;
-    const char *wanted = getenv("CTW_TEST_RATES");
-    if (wanted != NULL && strcmp(wanted, "0") == 0)
-        return;
     for (size_t v = 0; v < CTW_COUNT(variants); v++) {
         struct ctw_backend *be = gpu(variants[v]);
         struct rated r[2];
@@ -347,9 +344,6 @@ static void rate_of_differences(void **state)
 {
     (void)state;
     enum { SEQS = 4, TOKENS = 2047, DIM = 4096, TIMES = 200 };
-    const char *wanted = getenv("CTW_TEST_RATES");
-    if (wanted != NULL && strcmp(wanted, "0") == 0)
-        return;
     struct ctw_backend *be = gpu("general");
     int64_t start[SEQS + 1], n_rows = SEQS * TOKENS;
     for (int64_t i = 0; i <= SEQS; i++)
@@ -385,12 +379,13 @@ static void rate_of_differences(void **state)
     ctw_backend_close(be);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(storing_logits_changes_no_bit),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(storing_logits_changes_no_bit)};
+    const struct CMUnitTest measured[] = {
         cmocka_unit_test(rates),
         cmocka_unit_test(rate_of_differences),
     };
-    return cmocka_run_group_tests(tests, ops_setup, NULL);
+    return rates_wanted(argc, argv) ? cmocka_run_group_tests(measured, ops_setup, NULL)
+                                    : cmocka_run_group_tests(tests, ops_setup, NULL);
 }

@@ -7,7 +7,7 @@
  *     -lcmocka -ldl -lm -pthread
  *   CTWORKER_CUDA_LIBRARY=BUILD/kernels/cuda/libctworker_cuda.so ./test_linear
  *
- * About a minute. CTW_TEST_RATES=0 skips the rates; CTW_LOG=info prints the chosen algorithms.
+ * About a minute; test_linear rates: only the rates. CTW_LOG=info prints the chosen algorithms.
  */
 #include <dirent.h>
 #include <unistd.h>
@@ -429,7 +429,7 @@ static int teardown(void **state)
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_agrees_with_the_definition),
@@ -441,7 +441,8 @@ int main(void)
         cmocka_unit_test(heads_are_the_same_in_one_step),
         cmocka_unit_test(the_product_finishes_heads_itself),
         cmocka_unit_test(choices_change_nothing),
-        cmocka_unit_test(rates),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    const struct CMUnitTest measured[] = {cmocka_unit_test(rates)};
+    return rates_wanted(argc, argv) ? cmocka_run_group_tests(measured, setup, teardown)
+                                    : cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -112,11 +112,15 @@ def main():
     variants = worker_cli.machine_variants()
     jobs = []
     golden = [p for root in args.golden for p in root.iterdir() if p.name in RECURRENT]
+    seen = set()
     for i, folder in enumerate(sorted(p for p in [*args.tiny.iterdir(), *golden] if (p / "config.json").exists())):
         for v in turn_of(variants, i + args.seed) + ["c"] * (folder.name in PLAIN_C):
             if v in variants:
-                # Batches, chunks and passes are cut by the same code for every variant.
-                rounds = args.rounds if v == variants[-1] else max(1, args.rounds - 1)
+                # Batches, chunks and passes are cut by the same code for every variant and every format.
+                family = (folder.name.split("-")[0], v)
+                first = v == variants[-1] and family not in seen
+                seen.add(family)
+                rounds = args.rounds if first else max(1, args.rounds - 1)
                 # Each draws settings of its own: some draws take ten times as long as others.
                 seed = random.Random(f"{args.seed} {folder.name} {v}").randrange(10**9)
                 jobs.append((f"{folder.name} {v}", lambda f=folder, v=v, s=seed, n=rounds: run_program(

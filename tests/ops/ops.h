@@ -36,11 +36,11 @@ enum { THIN = 1 };
 #endif
 
 /* The longest loops, which call the same code again and again, are thinned under the address
- * sanitizer too; a prime that leaves no shape out. */
+ * sanitizer too; primes that leave no shape and no dtype out. COARSE: for shorter loops. */
 #ifdef __SANITIZE_ADDRESS__
-enum { SPARSE = 11 };
+enum { SPARSE = 11, COARSE = 5 };
 #else
-enum { SPARSE = THIN };
+enum { SPARSE = THIN, COARSE = THIN };
 #endif
 
 /* ---- random numbers ----------------------------------------------------------------------- */

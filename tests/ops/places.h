@@ -35,6 +35,16 @@ UNUSED_OK static struct ctw_backend *open_place(int i, int n_threads)
     return i < (int)CTW_COUNT(variants) ? gpu(variants[i]) : NULL; /* a GPU runs the first */
 }
 
+/* Memory of a backend with a copy of these bytes (NULL: with none), without guards. */
+UNUSED_OK static void *upload(struct ctw_backend *be, const void *from, size_t bytes)
+{
+    void *to;
+    OK(ctw_device_alloc(be, &to, bytes, &last_err));
+    if (from != NULL)
+        OK(ctw_device_upload(be, to, from, bytes, &last_err));
+    return to;
+}
+
 /* Memory of a backend with a copy of `bytes` bytes, `misalign` past a multiple of 64 (on a GPU:
  * 256), 256 bytes around which nothing may write. */
 struct dev {
@@ -59,6 +69,12 @@ UNUSED_OK static struct dev dev_open(struct ctw_backend *be, const void *src, si
     OK(ctw_device_upload(be, d.base, host, all, &last_err));
     free(host);
     return d;
+}
+
+/* With a copy of the buffer. */
+UNUSED_OK static struct dev dev_of(struct ctw_backend *be, const struct buf *from)
+{
+    return dev_open(be, from->p, from->bytes, 0);
 }
 
 /* Copies its bytes into dst; checks the guards. */

@@ -268,7 +268,7 @@ static void cuts_change_no_bit(void **state)
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < 6 * CTW_COUNT(some); s++) {
+        for (size_t s = 0; s < 6 * CTW_COUNT(some); s += COARSE) {
             struct problem p;
             one_sequence(&p, &some[s / 6], dtypes[s % 3], N);
             if (s % 2 == 1)
@@ -345,7 +345,7 @@ static void many_runs_change_no_bit(void **state)
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < CTW_COUNT(some) * CTW_COUNT(dtypes); s++) {
+        for (size_t s = 0; s < CTW_COUNT(some) * CTW_COUNT(dtypes); s += COARSE) {
             struct problem p;
             one_sequence(&p, &some[s / CTW_COUNT(dtypes)], dtypes[s % CTW_COUNT(dtypes)], N);
             struct buf want = problem_run(&p, be);
@@ -375,7 +375,7 @@ static void company_changes_no_bit(void **state)
     const char *v;
     for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 3);
-        for (size_t s = 0; s < CTW_COUNT(shapes); s++) {
+        for (size_t s = 0; s < CTW_COUNT(shapes); s += COARSE) {
             struct problem p;
             problem_open(&p, &shapes[s], dtypes[s % 3], 130);
             if (s % 2 == 1)
@@ -410,7 +410,7 @@ static void what_is_not_finite_spoils_only_who_sees_it(void **state)
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
-        for (int round = 0; round < 72; round++) {
+        for (int round = 0; round < 72; round += SPARSE) {
             const struct shape *s = &some[round % 3];
             struct problem p;
             one_sequence(&p, s, dtypes[round % 3], N);
@@ -497,7 +497,7 @@ static void sinks_at_their_limits(void **state)
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
+        for (size_t s = 0; s < 3 * CTW_COUNT(some); s += COARSE) {
             struct problem p;
             one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
             struct buf none = problem_run(&p, be);

@@ -256,6 +256,8 @@ static void clamped(struct ctw_backend *be, enum ctw_glu_kind kind)
                       : kind == CTW_GLU_CLAMPED ? silu(m) * c
                       : kind == CTW_GLU_CLAMPED_ACT
                           ? fmin(silu(a), 1.5) * c
+                      : kind == CTW_GLU_BOUNDED
+                          ? 1.702f * tanh(a / 1.702f) / (1 + exp(-a)) * 1.5 * tanh(b / 1.5)
                           : m / (1 + exp(-1.702f * m)) * (kind == CTW_GLU_OFFSET ? c + 1 : c);
         want = isnan(a) ? NAN : want;
         near(((float *)y.p)[i], want, 1e-6 * (1 + fabs(want)), "clamped", i);
@@ -318,7 +320,7 @@ static void products_gather_scatter_and_clamp(void **state)
             interleaved(be, dtypes[i], true);
             router_logits(be, dtypes[i]);
         }
-        for (int kind = CTW_GLU_PLAIN; kind <= CTW_GLU_SLOPED; kind++)
+        for (int kind = CTW_GLU_PLAIN; kind <= CTW_GLU_BOUNDED; kind++)
             clamped(be, (enum ctw_glu_kind)kind);
         ctw_backend_close(be);
         if (strcmp(variant, "c") == 0)

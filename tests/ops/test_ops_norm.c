@@ -1,5 +1,4 @@
 /* ctw_norm of every variant against the reference, and its invariance. */
-#include "norm_act.h"
 #include "ops.h"
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
@@ -262,23 +261,12 @@ static void bad_rows_are_marked(void **state)
     }
 }
 
-static void gated_norms_have_the_bits_of_both(void **state)
-{
-    (void)state;
-    for (int i = 0; any_variant(i) != NULL; i++) {
-        struct ctw_backend *be = backend(any_variant(i), 1);
-        norm_act_agrees(be);
-        ctw_backend_close(be);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variants_agree_and_rows_are_alone),
         cmocka_unit_test(equal_values_have_no_deviation),
         cmocka_unit_test(bad_rows_are_marked),
-        cmocka_unit_test(gated_norms_have_the_bits_of_both),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);
 }

@@ -19,12 +19,17 @@ static void route(struct ctw_backend *be, struct ctw_op_route op)
         op.expert_scale != NULL
             ? dev_open(be, op.expert_scale, n * ctw_dtype_bytes(op.expert_scale_dtype), 4)
             : (struct dev){0},
+        op.table != NULL ? dev_open(be, op.table, n * (size_t)op.rule.chosen * 8, 4)
+                         : (struct dev){0},
+        op.table != NULL ? dev_open(be, op.tokens, (size_t)op.n_tok * 4, 0) : (struct dev){0},
     };
     op.logits = (const void *)d[0].p;
     op.ids = (void *)d[1].p;
     op.weights = (void *)d[2].p;
     op.correction = d[3].p;
     op.expert_scale = d[4].p;
+    op.table = d[5].p;
+    op.tokens = (const void *)d[6].p;
     OK(ctw_route(be, &op, &last_err));
     dev_read(&d[1], ids);
     dev_read(&d[2], weights);
@@ -60,9 +65,10 @@ static void check_row(const struct ctw_op_route *op, int64_t t)
         can[e] = true;
     }
     for (int e = 0; e < E; e++) {
-        s[e] = r->score == CTW_SCORE_SIGMOID   ? 1 / (1 + exp(-l[e]))
-               : r->score == CTW_SCORE_SOFTMAX ? exp(l[e]) / total
-                                               : exp(l[e]);
+        s[e] = r->score == CTW_SCORE_SIGMOID         ? 1 / (1 + exp(-l[e]))
+               : r->score == CTW_SCORE_SQRT_SOFTPLUS ? sqrt(log1p(exp(l[e])))
+               : r->score == CTW_SCORE_SOFTMAX       ? exp(l[e]) / total
+                                                     : exp(l[e]);
         choice[e] = correction != NULL ? s[e] + correction[e] : r->n_groups > 0 ? s[e] : l[e];
     }
     for (int g = 0; g < r->n_groups; g++) {
@@ -135,6 +141,52 @@ static void routers_choose_by_the_rule(void **state)
         route(be, op);
         for (int64_t t = 0; t < TOKENS; t++)
             check_row(&op, t);
+    }
+    ctw_backend_close(be);
+}
+
+/* A token's experts are its row of the table, in either dtype, with weights by the rule. */
+static void tables_choose_for_tokens(void **state)
+{
+    (void)state;
+    enum { K = 3 };
+    static float logits[TOKENS * E], weights[TOKENS * K];
+    static int32_t ids[TOKENS * K], tokens[TOKENS], narrow[2 * E * K];
+    static int64_t wide[E * K];
+    struct ctw_backend *be = open_place(0, 3);
+    for (int i = 0; i < TOKENS * E; i++)
+        logits[i] = 3 * rng_normal();
+    for (int t = 0; t < TOKENS; t++)
+        tokens[t] = (int32_t)rng_below(E);
+    for (int i = 0; i < E * K; i++)
+        wide[i] = narrow[i] = (7 * i + i / K) % E;
+    for (int round = 0; round < 4; round++) {
+        const bool sigmoid = round % 2 == 0;
+        struct ctw_op_route op = {
+            .rule = {.score = sigmoid ? CTW_SCORE_SIGMOID : CTW_SCORE_SQRT_SOFTPLUS,
+                     .n_experts = E,
+                     .chosen = K,
+                     .normalised = true,
+                     .scale = 1.5f},
+            .n_tok = TOKENS,
+            .logits = logits,
+            .table = round < 2 ? (const void *)wide : narrow,
+            .table_dtype = round < 2 ? CTW_I64 : CTW_I32,
+            .tokens = tokens,
+            .ids = ids,
+            .weights = weights};
+        route(be, op);
+        for (int t = 0; t < TOKENS; t++) {
+            double s[K], sum = 0;
+            for (int k = 0; k < K; k++) {
+                const int64_t e = wide[tokens[t] * K + k];
+                double l = logits[t * E + e];
+                sum += s[k] = sigmoid ? 1 / (1 + exp(-l)) : sqrt(log1p(exp(l)));
+                assert_int_equal(ids[t * K + k], e);
+            }
+            for (int k = 0; k < K; k++)
+                near(weights[t * K + k], 1.5 * s[k] / sum, 1e-6, "weight", t);
+        }
     }
     ctw_backend_close(be);
 }
@@ -393,6 +445,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(routers_choose_by_the_rule),
+        cmocka_unit_test(tables_choose_for_tokens),
         cmocka_unit_test(sparse_mixers_choose_two),
         cmocka_unit_test(bad_logits_choose_experts_that_exist),
         cmocka_unit_test(routers_choose_as_defined),

@@ -23,10 +23,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+_SWEEP = ("-m", "ctworker.sweep.main")
 _END_S = 20.0  # a worker without its owner ends within seconds, also on a loaded machine
 
 _TRIGGER = """
@@ -44,8 +45,8 @@ def scores(document: dict[str, Any]) -> list[Any]:
 class Killed:
     """text: the sweep's YAML file, without output and store; its paths start at `folder`, where both are made."""
 
-    def __init__(self, text: str, folder: Path, *, limit_s: float, seed: int) -> None:
-        self._folder, self._limit_s, self._random = folder, limit_s, random.Random(seed)
+    def __init__(self, text: str, folder: Path, *, limit_s: float, seed: int, program: Sequence[str] = _SWEEP) -> None:
+        self._folder, self._limit_s, self._random, self._program = folder, limit_s, random.Random(seed), program
         for name in ("whole", "killed"):
             for old in (folder / name, folder / f"{name}.store"):
                 shutil.rmtree(old, ignore_errors=True)
@@ -83,7 +84,7 @@ class Killed:
 
     def _start(self, name: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "ctworker.sweep.main", str(self._folder / f"{name}.yaml")],
+            [sys.executable, *self._program, str(self._folder / f"{name}.yaml")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 

@@ -14,10 +14,12 @@ import pytest
 
 import data_tasks
 from ctworker.sweep import results
+from conftest import HERE
 from killed_sweep import scores
 
-__all__ = ["TWO", "folder", "read", "scores", "start", "sweep", "write"]
+__all__ = ["QUICK", "TWO", "folder", "read", "scores", "start", "sweep", "write"]
 
+QUICK = HERE / "quick_sweep.py"
 TWO = """\
 name: two
 models:
@@ -45,15 +47,16 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def start(file: Path, *options: str) -> subprocess.Popen[str]:
+def start(file: Path, *options: str, plots: bool = False) -> subprocess.Popen[str]:
+    program = ["-m", "ctworker.sweep.main"] if plots else [str(QUICK)]
     return subprocess.Popen(
-        [sys.executable, "-m", "ctworker.sweep.main", str(file), *options],
+        [sys.executable, *program, str(file), *options],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
-def sweep(file: Path, *options: str) -> tuple[int, str]:
-    child = start(file, *options)
+def sweep(file: Path, *options: str, plots: bool = False) -> tuple[int, str]:
+    child = start(file, *options, plots=plots)
     out, _ = child.communicate(timeout=300)
     return child.returncode, out
 

@@ -71,7 +71,6 @@ def test_add_bos_token(value: object) -> None:
     [
         ({"peft": "lora"}, ["'peft'", "merge"]),
         ({"delta": "x"}, ["'delta'"]),
-        ({"gguf_file": "x.gguf"}, ["'gguf_file'", "safetensors"]),
         ({"autogptq": True}, ["'autogptq'"]),
         ({"load_in_4bit": True}, ["'load_in_4bit'"]),
         ({"softmax_dtype": "bfloat16"}, ["'softmax_dtype'", "float32"]),

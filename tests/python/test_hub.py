@@ -73,6 +73,36 @@ def test_a_tokenizer_needs_no_weights(fake_hub: list[dict[str, Any]]) -> None:
     )
 
 
+def test_a_gguf_file_of_a_repository(fake_hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = ["q4-00001-of-00002.gguf", "q4-00002-of-00002.gguf", "q8.gguf"]
+    root = tmp_path / "snapshots/c0ffee"
+
+    def snapshot_download(name: str, *, allow_patterns: list[str], **more: Any) -> str:
+        root.mkdir(parents=True, exist_ok=True)
+        for file in names:
+            if any(fnmatch.fnmatch(file, pattern) for pattern in allow_patterns):
+                (root / file).write_bytes(b"GGUF")
+        return str(root)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    got = hub.resolve("org/model", Settings(gguf_file=names[0]), weights=True)
+    assert got.folder == root / names[0] and got.commit == "c0ffee"
+    assert files(root) == set(names[:2])
+    with pytest.raises(CtworkerError, match=r"has no q3.gguf, which gguf_file= names"):
+        hub.resolve("org/model", Settings(gguf_file="q3.gguf"), weights=True)
+
+
+def test_a_gguf_file_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert hub.resolve(str(tmp_path / "m.gguf"), Settings(), weights=True).folder == tmp_path / "m.gguf"
+    assert hub.resolve(str(tmp_path), Settings(gguf_file="m.gguf"), weights=True).folder == tmp_path / "m.gguf"
+    assert hub.resolve(str(tmp_path), Settings(gguf_file="m.gguf"), weights=False).folder == tmp_path
+    settings = Settings(pretrained=str(tmp_path), gguf_file="m.gguf")
+    assert hub.resolve(str(tmp_path), settings, weights=False).folder == tmp_path / "m.gguf"  # its tokenizer
+    with pytest.raises(ArgumentError, match=r"there is no file .*x.gguf, which gguf_file= names"):
+        hub.resolve(str(tmp_path), Settings(gguf_file="x.gguf"), weights=True)
+
+
 def test_unknown_repository(fake_hub: list[dict[str, Any]]) -> None:
     with pytest.raises(
         CtworkerError, match=r"no folder org/none.*OSError: 401 Client Error.*HF_TOKEN"

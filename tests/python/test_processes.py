@@ -85,8 +85,8 @@ def test_mixed_tasks_are_refused_at_once(
     fake: Callable[[str], Path], arguments: list[str], tmp_path: Path
 ) -> None:
     fake()
-    for program, more in ((LM_EVAL, []), (QUICK, ["--use_cache", str(tmp_path / "cache")])):
-        done = run([*program, *arguments, "toy_rolling,toy_choices,toy_generate", *more], code=1)
+    for more in ([], ["--use_cache", str(tmp_path / "cache")]):
+        done = run([*QUICK, *arguments, "toy_rolling,toy_choices,toy_generate", *more], code=1)
         last = done.stderr.strip().splitlines()[-1]
         assert "toy_generate" in last and "generate_until" in last and "toy_choices" not in last
         assert "Running" not in done.stderr and "Building contexts" not in done.stderr

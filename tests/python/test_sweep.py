@@ -18,7 +18,7 @@ from conftest import wait_for
 from ctworker.compare import runs
 from ctworker.sweep import columns, view
 from killed_sweep import Killed
-from sweep_cases import TWO, read, scores, start, sweep, write
+from sweep_cases import QUICK, TWO, read, scores, start, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
 
 SLOW = """
@@ -107,7 +107,7 @@ class TestRun:
         is computed again."""
         (folder / "text.txt").write_text(" ".join(str(i * i) for i in range(400)))
         methods = "methods: [{method: gptq-2048, text: text.txt, window: 64, stride: 64}]\n"
-        killed = Killed(TWO + methods, folder, limit_s=300, seed=5)
+        killed = Killed(TWO + methods, folder, limit_s=300, seed=5, program=[str(QUICK)])
         killed.run(4)
 
     @staticmethod

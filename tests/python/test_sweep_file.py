@@ -15,7 +15,7 @@ from sweep_cases import (
 )
 
 from ctworker.base.errors import ArgumentError, CtworkerError
-from ctworker.sweep import definition, results
+from ctworker.sweep import definition, models, results
 
 
 class TestFile:
@@ -93,6 +93,18 @@ class TestFile:
         assert [(m.label, m.group, m.original) for m in made.models] == [("one", "", True), ("Q other", "q", False)]
         assert made.options[1].values == {"dtype": "float32", "max_length": 64}
         assert (made.name, made.devices, made.output) == ("sweep", ["0", "1"], folder / "sweep-results")
+
+    def test_gguf_files(self, folder: Path) -> None:
+        for name in ("m-Q4_K.gguf", "m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"):
+            (folder / name).write_bytes(b"GGUF")
+        text = TWO.replace("path: other, method: RTN, bits: 4, label: W4", "path: 'm-*.gguf', label: 'g {name}'")
+        found = definition.load(write(folder, text)).models[1:]
+        assert [(m.label, Path(m.path).name) for m in found] == [
+            ("g m-Q4_K", "m-Q4_K.gguf"), ("g m-Q8_0-00001-of-00002", "m-Q8_0-00001-of-00002.gguf")
+        ]
+        before = [models.stamp_of(Path(m.path)) for m in found]
+        (folder / "m-Q8_0-00002-of-00002.gguf").write_bytes(b"GGUF, longer")
+        assert [models.stamp_of(Path(m.path)) == stamp for m, stamp in zip(found, before, strict=True)] == [True, False]
 
 
 class TestRecord:

@@ -148,7 +148,7 @@ class TestComparisons:
                      "methods: [{method: gptq-2048, window: 128, text: text.txt}]\n"
                      "comparisons: [{method: gptq-2048, window: 128, text: text.txt, layers: true, matrices: 2,\n"
                      "               noise_floor: true}]\n")  # fmt: skip
-        code, out = sweep(file)
+        code, out = sweep(file, plots=True)
         assert code == 0, out
         document = read(folder)
         assert [(cell["model"], cell["work"]) for cell in document["cells"]] == [

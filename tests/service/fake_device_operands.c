@@ -107,8 +107,7 @@ void fake_check_qkv(struct gpu *gpu, const struct ctw_op_qkv *op)
     }
 }
 
-/* The rows of queries and of keys that sequences name. */
-static void count_rows(const struct ctw_attn_seq *seqs, int64_t n_seqs, int64_t *n_q, int64_t *n_kv)
+void fake_count_rows(const struct ctw_attn_seq *seqs, int64_t n_seqs, int64_t *n_q, int64_t *n_kv)
 {
     *n_q = *n_kv = 0;
     for (const struct ctw_attn_seq *s = seqs; s < seqs + n_seqs; s++) {
@@ -123,12 +122,14 @@ void fake_check_attention(struct gpu *gpu, const struct ctw_op_attention *op)
     int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
     int64_t values = (int64_t)op->n_kv * op->head_v, out = (int64_t)op->n_head * op->head_v;
     int64_t n_q, n_kv;
-    count_rows(op->seqs, op->n_seqs, &n_q, &n_kv);
+    fake_count_rows(op->seqs, op->n_seqs, &n_q, &n_kv);
     gpu_check(gpu, op->q, area(n_q, q, q, op->dtype), "attention: q");
     gpu_check(gpu, op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
     gpu_check(gpu, op->v, area(n_kv, values, values, op->dtype), "attention: v");
     gpu_check(gpu, op->out, area(n_q, out, out, op->dtype), "attention: out");
     gpu_check_any(gpu, op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
+    gpu_check_any(gpu, op->seen, (size_t)(n_q * op->ld_seen) * sizeof(*op->seen),
+                  "attention: seen");
     if (op->sinks != NULL)
         gpu_read(gpu, op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
 }
@@ -171,9 +172,9 @@ void fake_check_gate(struct gpu *gpu, const struct ctw_op_gate *op)
 void fake_check_index(struct gpu *gpu, const struct ctw_op_index *op)
 {
     int64_t q = (int64_t)op->n_head * op->head, n_q, n_kv;
-    count_rows(op->seqs, op->n_seqs, &n_q, &n_kv);
+    fake_count_rows(op->seqs, op->n_seqs, &n_q, &n_kv);
     gpu_check(gpu, op->q, area(n_q, q, q, op->dtype), "index: q");
-    gpu_check(gpu, op->k, area(n_kv, op->head, op->head, op->dtype), "index: k");
+    gpu_check(gpu, op->k, area(n_kv, op->ld_k, op->head, op->dtype), "index: k");
     gpu_check(gpu, op->weights, area(n_q, op->ld_weights, op->n_head, op->dtype), "index: weights");
     gpu_check(gpu, op->seen, (size_t)(n_q * op->ld_seen) * sizeof(*op->seen), "index: seen");
 }
@@ -225,6 +226,13 @@ void fake_check_route(struct gpu *gpu, const struct ctw_op_route *op)
     if (op->correction != NULL)
         gpu_read(gpu, op->correction, area(1, 0, (int64_t)n, op->correction_dtype),
                  "route: correction");
+    if (op->table != NULL) {
+        int64_t last = 0, chosen = op->rule.chosen;
+        gpu_check(gpu, op->tokens, n_tok * sizeof(*op->tokens), "route: tokens");
+        for (int64_t t = 0; t < op->n_tok; t++)
+            last = op->tokens[t] > last ? op->tokens[t] : last;
+        gpu_read(gpu, op->table, area(last + 1, chosen, chosen, op->table_dtype), "route: table");
+    }
     if (op->expert_scale != NULL)
         gpu_read(gpu, op->expert_scale, area(1, 0, (int64_t)n, op->expert_scale_dtype),
                  "route: expert scale");

@@ -18,6 +18,9 @@ void fake_read_bias(struct gpu *gpu, const struct ctw_shard *s, const char *what
 /* The bytes of a shard's weight, and its bias. */
 void fake_read_shard(struct gpu *gpu, const struct ctw_shard *s, const char *what);
 
+/* The rows of queries and of keys that sequences name. */
+void fake_count_rows(const struct ctw_attn_seq *seqs, int64_t n_seqs, int64_t *n_q, int64_t *n_kv);
+
 static inline size_t area(int64_t n_rows, int64_t ld, int64_t row, enum ctw_dtype dtype)
 {
     return n_rows == 0 ? 0 : (size_t)((n_rows - 1) * ld + row) * ctw_dtype_bytes(dtype);

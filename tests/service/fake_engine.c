@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "base/order.h"
 #include "worker/engine/open/activity.h"
 
 struct ctw_engine {
@@ -356,6 +357,20 @@ enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *refe
     return st;
 }
 
+void ctw_engine_count(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n_seqs,
+                      int64_t *n_tok, int64_t *n_rows)
+{
+    (void)e;
+    *n_tok = *n_rows = 0;
+    for (int64_t i = 0; i < n_seqs; i++) {
+        const struct ctw_seq *s = &seqs[i], *before = i > 0 ? &seqs[i - 1] : NULL;
+        *n_tok += s->n_tok - 1;
+        if (before != NULL)
+            *n_tok -= ctw_shared_tokens(before->tokens, before->n_tok, s->tokens, s->n_tok - 1);
+        *n_rows += s->n_tok - s->first;
+    }
+}
+
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err)
 {
@@ -363,11 +378,12 @@ enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int
     enum ctw_status st = check(e, seqs, n_seqs, &p.tok_total, err);
     if (st != CTW_OK)
         return st;
-    int64_t end = n_seqs;
+    int64_t end = n_seqs, n_tok, n_rows;
+    ctw_engine_count(e, seqs, n_seqs, &n_tok, &n_rows);
     pthread_mutex_lock(&lock);
     calls++;
     sequences += n_seqs;
-    most = p.tok_total > most ? p.tok_total : most;
+    most = n_tok > most ? n_tok : most;
     if (fail_after >= 0 && fail_after < n_seqs) {
         end = fail_after;
         fail_after = -1;

@@ -29,6 +29,29 @@ static void small_jobs_share_a_pass(void **state)
     fake_engine.us_per_token = 0;
 }
 
+/* What several jobs begin with is computed once, and the room that this makes is filled. */
+static void jobs_that_begin_alike_fill_a_pass(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    int64_t calls, seqs, most;
+    fake_engine.us_per_token = 2000;
+    fake_engine.pass_tokens = 256;
+    open_ready(&b);
+    fake_engine_reset_counts();
+    assert_int_equal(submit(&b, "first-----------", 1, 200, 7, true, &err), CTW_OK);
+    char id[17] = "alike-0---------"; /* 8 times 60 tokens, meanwhile */
+    for (id[6] = '0'; id[6] < '8'; id[6]++)
+        assert_int_equal(submit(&b, id, 1, 60, id[6], true, &err), CTW_OK);
+    for (id[6] = '0'; id[6] < '8'; id[6]++)
+        assert_string_equal(wait_for_job(&b, id, &err), "done");
+    fake_engine_counts(&calls, &seqs, &most);
+    assert_true(calls <= 2); /* three, if each job's tokens counted */
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+}
+
 /* A later job gets no compensation for the past; equal jobs end at about the same time. */
 static void equal_jobs_get_equal_shares(void **state)
 {
@@ -312,6 +335,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_jobs_share_a_pass),
+        cmocka_unit_test(jobs_that_begin_alike_fill_a_pass),
         cmocka_unit_test(equal_jobs_get_equal_shares),
         cmocka_unit_test(many_jobs_get_one_share),
         cmocka_unit_test(infinity_is_no_score),

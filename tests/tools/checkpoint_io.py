@@ -15,7 +15,7 @@ import numpy as np
 
 # safetensors dtype -> the numpy dtype that carries its bits
 CARRIER = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U32": "<u4",
     "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1",
 }
 # names of config.json's dtype -> safetensors dtype

@@ -292,7 +292,7 @@ NAMED = {"nvfp4": Nvfp4Scheme(), "fp8": _FP8, "fp8_tensor": ByteScheme(rows=0, a
 
 def part_of(scheme, module):
     """The scheme of a module; None: dense."""
-    return scheme.of(module) if isinstance(scheme, MixedScheme) else scheme
+    return scheme.of(module) if hasattr(scheme, "of") else scheme
 
 
 def quantization_config(scheme, ignore, targets=("Linear",)):

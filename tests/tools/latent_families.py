@@ -3,9 +3,10 @@
 import math
 from dataclasses import replace
 
-from family_keys import act_of, build, rms, rope_settings
+from family_keys import act_of, build, partial, rms, rope_settings
 from mixture_families import STACKED, experts_of, mixed, sigmoid_router, sparse_from
-from recipe import Indexer, Latent, Rope, Router
+from pooled import Pooled, Streams
+from recipe import Experts, Indexer, Latent, Rope, Router
 
 
 def latent(c, head_v=None, **rope):
@@ -71,4 +72,58 @@ def glm_moe_dsa(c):
     return sparse(c, with_mixture(c, rms(c, 1e-5), sigmoid_router(c)), True, own)
 
 
-FAMILIES = {f.__name__: f for f in (deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa)}
+BLOCKS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+
+
+def v4_types(c):
+    if c.get("layer_types"):
+        return c["layer_types"]
+    if c.get("compress_ratios"):
+        return [{ratio: kind for kind, ratio in BLOCKS.items()}[ratio] for ratio in c["compress_ratios"]]
+    sparse, heavy = list(BLOCKS)[1:]
+    return [sparse if i >= 2 and i % 2 else heavy for i in range(c["num_hidden_layers"])]
+
+
+def v4_rope(c, plain, turning):
+    new = c.get("rope_parameters") or {}
+    if "main" in new:
+        return Rope(turning, rope_settings(c, "main" if plain else "compress"), True)
+    if plain:
+        return Rope(turning, {"rope_type": "default", "rope_theta": float(c.get("rope_theta", 10000.0))}, True)
+    settings = rope_settings(c) | {"rope_theta": float(c.get("compress_rope_theta", 160000.0))}
+    return Rope(turning, {"attention_factor": 1.0} | settings, True)
+
+
+def deepseek_v4(c):
+    def of(key, default):
+        return c.get(key, default)
+
+    head, norm, types = of("head_dim", 512), rms(c, once=True), v4_types(c)
+    turning = c.get("qk_rope_head_dim") or int(head * partial(c, 64 / 512))
+    blocks = BLOCKS | (c.get("compress_rates") or {})
+    index = of("index_topk", 512), of("index_n_heads", 64), of("index_head_dim", 128)
+    common = Pooled(c["num_attention_heads"], head, turning, of("q_lora_rank", 1024), of("sliding_window", 128), of("o_groups", 8),
+                    of("o_lora_rank", 1024), norm.eps)
+    inner = c.get("moe_intermediate_size") or c["intermediate_size"]
+    limit = {"limit": of("swiglu_limit", 10.0), "limit_first": True}
+    hashed = c.get("mlp_layer_types") or ["hash_moe"] * of("num_hash_layers", 3)
+
+    def own(i):
+        sparse, table = types[i] == "compressed_sparse_attention", i < len(hashed) and hashed[i] == "hash_moe"
+        router = Router("ffn.gate", scores=of("scoring_func", "sqrtsoftplus"), table="ffn.gate.tid2eid" if table else None,
+                        correction=None if table else "ffn.gate.bias", added=1e-20, scale=of("routed_scaling_factor", 1.5))
+        experts = Experts(of("n_routed_experts", 256), of("num_experts_per_tok", 6), inner, router, act=act_of(c),
+                          gate_up=("ffn.experts.{}.w1", "ffn.experts.{}.w3"), down="ffn.experts.{}.w2", **limit)
+        return {"experts": experts, "rope": v4_rope(c, types[i] == "sliding_attention", turning),
+                "pooled": replace(common, block=blocks[types[i]], overlaps=sparse, index=index if sparse else None)}
+
+    shared = "ffn.shared_experts"
+    return build(c | {"intermediate_size": inner}, norm, stem="layers.{}.", head_dim=head, own=own,
+                 layer={"heads": 0, "kv_heads": 0, "attention_in": "attn_norm", "mlp_in": "ffn_norm", "act": act_of(c),
+                        "gate_up": (f"{shared}.w1", f"{shared}.w3"), "down": f"{shared}.w2", **limit},
+                 embed="embed", final="norm", head="head", streams=Streams(
+                     of("hc_mult", 4), of("hc_sinkhorn_iters", 20), of("hc_eps", 1e-6), norm.eps))
+
+
+FAMILIES = {f.__name__: f for f in (deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa, deepseek_v4)}
+FAMILIES["deepseek_ref"] = deepseek_v4  # SGLang's name

@@ -111,7 +111,8 @@ SHAPES |= mixture_shapes.SHAPES | recurrent_shapes.SHAPES
 
 
 # Other methods' formats: 4 bits, as their own tools write them.
-NATIVE = {"gptq": native_encoders.GptqScheme, "awq": native_encoders.AwqScheme}
+NATIVE = {"gptq": native_encoders.GptqScheme, "awq": native_encoders.AwqScheme,
+          "deepseek": lambda group_size: native_encoders.DeepSeekScheme()}
 
 
 class Dense:
@@ -217,6 +218,11 @@ def content(suffix, dtype, shape, scheme, kind):
         return "all", np.full(shape, 0x77777777, np.int32)
     if suffix == "scales":
         return "table", scale_table(dtype, STD / (2.0 ** 4 / np.sqrt(12)))
+    four_bits = isinstance(scheme, native_encoders.Fp4Scheme)
+    if suffix == "scale":
+        return "table", power_table(NVFP4_STD if four_bits else BYTE_STD["F8_E4M3"])
+    if suffix == "weight" and four_bits:
+        return ("bits",)
     if suffix == "weight" and dtype in BYTE_STD:
         return "table", byte_table(dtype)
     if suffix == "weight":
@@ -347,7 +353,7 @@ def tensors_of(config, scheme, dtype):
 
     def by_recipe():
         for name, shape, kind, value in recurrent_shapes.tensors(config):
-            own = "F32" if kind.startswith("wide ") else dtype
+            own = "F32" if kind.startswith("wide ") else "I64" if kind.startswith("table ") else dtype
             if isinstance(value, np.ndarray):
                 yield (name, own, shape, ("all", cio.encode(value, own)))
             elif value == "linear":
@@ -355,7 +361,7 @@ def tensors_of(config, scheme, dtype):
             else:
                 yield (name, own, shape, content("weight", own, shape, scheme, value))
 
-    if recurrent_shapes.is_recurrent(config):
+    if recurrent_shapes.is_by_recipe(config):
         yield from by_recipe()
         return
     yield plain("model.embed_tokens.weight", (vocab, h))
@@ -469,7 +475,7 @@ def main():
     native = "quantization_config" in config  # of the maker: its experts are stored so
     if scheme.name and not native:
         ignore = mixture_shapes.IGNORE.get(config["model_type"], [])
-        if recurrent_shapes.is_recurrent(config):
+        if recurrent_shapes.is_by_recipe(config):
             ignore = recurrent_shapes.IGNORE
         config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head", *ignore])
     os.makedirs(args.out, exist_ok=True)

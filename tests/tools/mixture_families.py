@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from family_keys import (act_of, build, head_of, interleaved, layer_types, partial, rms, rope_settings)
-from recipe import Experts, Norm, Rope, Router
+from recipe import Blocks, Experts, Norm, Rope, Router
 
 W123 = {"gate_up": ("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3"),
         "down": "block_sparse_moe.experts.{}.w2"}
@@ -36,6 +36,20 @@ def apart(m):
     return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
 
 
+def by_mlx(m):
+    """The Model as mlx-lm converts Qwen's: stacks of experts, convolutions [channels, taps, 1], norms with the 1 added."""
+    def one(a):
+        e, mixer = a.experts, a.mixer
+        stem = e and e.down.split("experts")[0] + "switch_mlp."
+        return replace(
+            a, norm=replace(a.norm, offset=0.0), qk_norm=a.qk_norm and replace(a.qk_norm, offset=0.0),
+            mixer=mixer and replace(mixer, by_mlx=True),
+            experts=e and replace(e, gate_up=(stem + "gate_proj.weight", stem + "up_proj.weight"), down=stem + "down_proj.weight",
+                                  columns=False, mixed_rows=False))
+
+    return replace(m, norm=replace(m.norm, offset=0.0), layers=tuple(map(one, m.layers)))
+
+
 # What transformers 5's classes call tensors and modules of a layer in memory.
 IN_MEMORY = {
     "mixtral": {"block_sparse_moe": "mlp"},
@@ -58,6 +72,8 @@ IN_MEMORY = {
 def names_of(kind, how):
     """Some names of the tensors in a file that has experts apart, as modules or stacked, the latter two as in memory."""
     parts = {"apart": ["experts.0.down_proj"], "modules": ["experts.0.down_proj"], "stacked": ["experts.gate_up_proj"]}
+    if how == "mlx":
+        return ["model.layers.1.mlp.switch_mlp.gate_proj.weight"]
     if how not in parts:
         return []
     renamed = [] if how == "apart" else IN_MEMORY.get(kind, {}).values()
@@ -178,6 +194,28 @@ def minimax_m2(c):
     rotated = c.get("rotary_dim") or int(head * partial(c))
     return build(c, norm, rope=Rope(rotated, rope_settings(c)), layer={"qk_norm": norm, "qk_over": "width"} | mixed(
         experts_of(c, router, inner=c["intermediate_size"], **W123)))
+
+
+def minimax_m3(c):
+    n, norm, older = c["num_hidden_layers"], rms(c, offset=1.0), c.get("sparse_attention_config") or {}
+    router = sigmoid_router(c, module="block_sparse_moe.gate", added=0.0, groups=1, normalised=True,
+                            correction="block_sparse_moe.e_score_correction_bias", scale=c.get("routed_scaling_factor", 2.0))
+    clamped = {"act": "gpt_oss", "limit": c.get("swiglu_limit", 7.0)}
+    e = experts_of(c, router, inner=c["intermediate_size"], **W123, **clamped)
+    beside = mixed(e, c["shared_intermediate_size"], "block_sparse_moe.shared_experts")
+    sizes = [older.get(old, c.get(new)) for old, new in (
+        ("sparse_block_size", "index_block_size"), ("sparse_topk_blocks", "index_topk_blocks"),
+        ("sparse_local_block", "index_local_blocks"), ("sparse_index_dim", "index_head_dim"))]
+    types, kinds = c.get("layer_types"), c.get("mlp_layer_types")
+    chooses = [t == "minimax_m3_sparse" for t in types] if types else older.get("sparse_attention_freq", [0] * n)
+    sparse = [k == "sparse" for k in kinds] if kinds else c.get("moe_layer_freq", [1] * n)
+    rotated = int(head_of(c) * partial(c, (c.get("rotary_dim") or head_of(c)) / head_of(c)))
+
+    def own(i):
+        choice = {"blocks_seen": Blocks(*sizes)} if chooses[i] else {}
+        return choice | (beside if sparse[i] else {"inner": c["dense_intermediate_size"]})
+
+    return build(c, norm, rope=Rope(rotated, rope_settings(c)), own=own, layer={"qk_norm": norm} | clamped)
 
 
 def ernie4_5_moe(c):
@@ -346,5 +384,7 @@ def gemma4_experts(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2, ernie4_5_moe,
+    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2,
+    minimax_m3, ernie4_5_moe,
     hunyuan_v1_moe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}
+FAMILIES["minimax_m3_vl_text"] = minimax_m3

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import checkpoint_io as cio
-from encoders import E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, MxScheme, Nvfp4Scheme, nearest_code, pack_rows
+from encoders import (E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, MixedScheme, MxScheme, Nvfp4Scheme, nearest_code,
+                      pack_rows)
 
 
 def renamed(tensors, names):
@@ -54,16 +55,42 @@ class Fp8Scheme(Native):
 
 
 @dataclass(frozen=True)
+class Fp4Scheme(Native):
+    """DeepSeek's FP4: MXFP4 under other names."""
+    name = "mxfp4-pack-quantized"
+    NAMES = {"weight_packed": "weight", "weight_scale": "scale"}
+
+    def specs(self, n, k, scale_dtype):
+        kinds = {"weight": "I8", "scale": "F8_E8M0"}
+        return {name: (kinds[name], shape) for name, (_, shape) in renamed(MxScheme(4).specs(n, k, scale_dtype), self.NAMES).items()}
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        return renamed(MxScheme(4).encode(w, scale_dtype), self.NAMES)
+
+
+@dataclass(frozen=True)
+class DeepSeekScheme(MixedScheme):
+    """DeepSeek V4's own files: FP8 in blocks, and experts (in other models, gates) in FP4, of which the configuration says nothing."""
+    parts: tuple = ((r".*(ffn\.experts|gate_proj)", Fp4Scheme()), ("", Fp8Scheme(scale_dtype="F8_E8M0", scale_name="scale")))
+
+    name = "float-quantized"
+
+    def native_config(self, ignore):  # pylint: disable=unused-argument
+        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
+                "weight_block_size": [128, 128]}
+
+
+@dataclass(frozen=True)
 class ModelOptScheme(Native):
-    """ModelOpt: bytes with one factor or one per row, NVFP4, whose second scale multiplies, and MXFP4."""
+    """ModelOpt: bytes with one factor or one per row, NVFP4, whose second scale multiplies, MXFP4 and MXFP8."""
     algo: str = "NVFP4"
     own_file: bool = False  # hf_quant_config.json instead of config.json
     group: int = NVFP4_GROUP  # columns of NVFP4 that share a scale
 
     @property
     def name(self):
-        if "MXFP4" in self.algo:
-            return "mxfp4-pack-quantized"
+        if "MXFP" in self.algo:
+            return "mxfp4-pack-quantized" if "MXFP4" in self.algo else "mxfp8-quantized"
         if "AWQ" in self.algo or "SQ" in self.algo:
             return "modelopt-awq"
         return "nvfp4" if "NVFP4" in self.algo else "int-quantized" if self.algo.startswith("W8") else "float-quantized"
@@ -74,7 +101,7 @@ class ModelOptScheme(Native):
 
     @property
     def inner(self):
-        return {"MXFP4": MxScheme(4), "W8A16": ByteScheme(False), "W8A8_SQ_PER_CHANNEL": ByteScheme(False),
+        return {"MXFP4": MxScheme(4), "MXFP8": MxScheme(8), "W8A16": ByteScheme(False), "W8A8_SQ_PER_CHANNEL": ByteScheme(False),
                 "FP8": ByteScheme(rows=0, activations="tensor"), "FP8_PER_CHANNEL_PER_TOKEN": ByteScheme(),
                 "FP8_PB_WO": ByteScheme(rows=128, group_size=128)}[self.algo]
 
@@ -101,7 +128,7 @@ class ModelOptScheme(Native):
 
     def shape(self, name, shape):
         """ModelOpt's shape of what encoders store."""
-        if "MXFP4" in self.algo or name == "weight" or self.algo == "FP8_PB_WO" and name == "weight_scale":
+        if "MXFP" in self.algo or name == "weight" or self.algo == "FP8_PB_WO" and name == "weight_scale":
             return (shape[0], 1, shape[1], 1) if self.algo == "FP8_PB_WO" and name != "weight" else shape
         return () if shape == (1,) else shape[:1]
 
@@ -250,6 +277,46 @@ class AutoRoundScheme(Native):
                 "extra_config": {module: {"bits": 16, "data_type": "float"} for module in ignore}}
 
 
+@dataclass(frozen=True)
+class Exl3Scheme(Native):
+    """EXL3. Any words are a trellis, so these are random: a matrix has the size of the weights, and no other likeness."""
+    bits: float = 4
+    codebook: str = "mul1"  # or mcg, 3inst
+
+    name = "exl3"
+
+    def specs(self, n, k, scale_dtype):
+        n, k = (-(-size // 128) * 128 for size in (n, k))
+        flag = {} if self.codebook == "3inst" else {self.codebook: ("I32", ())}
+        return {"trellis": ("I16", (k // 16, n // 16, int(16 * self.bits))), "suh": ("F16", (k,)), "svh": ("F16", (n,))} | flag
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        rng = np.random.default_rng(np.abs(w * 2.0**20).astype(np.uint64).sum())
+        specs = self.specs(*w.shape, scale_dtype)
+        out = {"trellis": rng.integers(-32768, 32768, specs["trellis"][1], np.int16)}
+        for name, size in (("suh", 1.0), ("svh", w.std() / 1.24)):
+            signed = rng.uniform(0.5, 1.5, specs[name][1]) * rng.choice([-1, 1], specs[name][1]) * size
+            out[name] = signed.astype(np.float16)
+        return out | {name: np.int32({"mcg": -0x3453E013, "mul1": -0x7C232ED3}[name]) for name in specs.keys() & {"mcg", "mul1"}}
+
+
+@dataclass(frozen=True)
+class Exl3MixedScheme(Native):
+    """Bits and codebook by module, and a quantised head, as in recompiled mixes."""
+
+    name = "exl3"
+    head = Exl3Scheme(6)
+
+    def of(self, module):
+        parts = {"q_proj": (2, "mcg"), "k_proj": (3, "3inst"), "v_proj": (1.5, "mul1"), "o_proj": (4, "mul1"),
+                 "gate_proj": (2.5, "mul1"), "up_proj": (5, "mcg"), "down_proj": (8, "3inst")}
+        return Exl3Scheme(*parts[module.rsplit(".", 1)[-1]])
+
+    def native_config(self, ignore):
+        return {"quant_method": "exl3", "version": "1.6.5", "bits": 3.71, "head_bits": 6,
+                "calibration": {"rows": 250, "cols": 2048}, "out_scales": "auto", "codebook": "mul1"}
+
+
 FP8_TENSOR = Fp8Scheme(rows=0, columns=0, scale_name="weight_scale")
 NATIVE = {
     "fp8native_block": ("bfloat16", Fp8Scheme()),
@@ -258,6 +325,7 @@ NATIVE = {
     "mxfp8native": ("bfloat16", Fp8Scheme(rows=1, columns=32, scale_dtype="U8", method="mxfp8")),
     "fp8native_tensor": ("bfloat16", FP8_TENSOR),
     "fp8native_static": ("bfloat16", replace(FP8_TENSOR, scale_name="weight_scale_inv", scale_dtype="BF16", static=True)),
+    "fp8native_fp4": ("bfloat16", DeepSeekScheme()),
     "fbgemm_fp8": ("bfloat16", replace(FP8_TENSOR, rows=1, method="fbgemm_fp8")),
     "modelopt_fp8": ("bfloat16", ModelOptScheme("FP8", own_file=True)),
     "modelopt_fp8_channel": ("bfloat16", ModelOptScheme("FP8_PER_CHANNEL_PER_TOKEN")),
@@ -282,5 +350,6 @@ NATIVE = {
     "auto_round_fp8_static": ("bfloat16", AutoRoundScheme("auto_round:fp8_static", ByteScheme())),
     "awq_g64": ("float16", AwqScheme()),
     "awq_channel_bf16": ("bfloat16", AwqScheme(0)),
+    "exl3": ("bfloat16", Exl3MixedScheme()),
     "modelopt_nvfp4_fp16": ("float16", ModelOptScheme("W4A16_NVFP4", own_file=True)),
 }

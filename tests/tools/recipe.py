@@ -7,6 +7,7 @@ tensors. The defaults of Layer and Model are Llama's.
 import math
 from dataclasses import dataclass
 
+import pooled
 import recurrent
 
 
@@ -33,9 +34,10 @@ class Router:
 
     module: str = "mlp.gate"
     bias: bool = False
-    scores: str = "softmax"  # or "sigmoid"; "chosen": softmax over the chosen logits; "sparsemixer"
+    scores: str = "softmax"  # or "sigmoid", "sqrtsoftplus"; "chosen": softmax over the chosen logits; "sparsemixer"
     correction: str | None = None  # a tensor, added to the scores for the choice only
     correction_shape: tuple = ()  # before the experts, in the file
+    table: str | None = None  # a tensor of integers: each token's experts, which are then not chosen
     groups: int = 1  # of experts, of which only the best `kept` are candidates
     kept: int = 1
     group_best: int = 2  # how many of a group's best experts make its score
@@ -67,9 +69,13 @@ class Experts:
     mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
     gated: bool = True
     latent: int = 0  # width of the experts' input and output, between two products; 0: the layer's
+    latent_products: tuple = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
+    latent_norm: str | None = None  # of the experts' sum, before the second product
     bias: bool = False
     act: str = "silu"
     limit: float = 0.0
+    slope: float = 0.0  # situ's bound of the gate
+    limit_first: bool = False  # of the gate, before the activation
     norm_in: str | None = None  # of an own input; None: as the dense MLP
     norm_out: str | None = None
     dense_out: str | None = None  # a norm of the dense MLP's output
@@ -97,6 +103,16 @@ class Indexer:
     interleaved: bool  # in pairs of neighbours
     shared: bool = False  # the choice of the layer before
     norm: Norm = Norm(kind="layer", bias=True)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Chooses the blocks of keys that the queries of each key head see, with MiniMax's names."""
+
+    size: int
+    chosen: int
+    local: int  # blocks up to the query's own, which are always seen
+    head: int  # the layer's rope turns its first elements
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,8 @@ class Layer:
     attention_factors: tuple = (1.0, 1.0, 1.0)  # of the input, the keys and the output
     out_gate: tuple | None = None  # module, activation, by element: factors of the attention's output; by head otherwise
     latent: Latent | None = None
+    blocks_seen: Blocks | None = None
+    pooled: "pooled.Pooled | None" = None  # attention of its own
     softcap: float | None = None
     attention_norm: str | None = None  # before o
     kv_of: int | None = None  # another layer whose keys and values are used
@@ -162,6 +180,9 @@ class Layer:
     mlp_factors: tuple = (1.0, 1.0)  # of gate and of the output
     mlp_norm: str | None = None  # before down
     limit: float = 0.0  # of gate after the activation, from above, and of up on both sides; 0: none
+    slope: float = 0.0  # situ's bound of the gate
+    blended: bool = False  # each branch reads a blend of sums of blocks of layers
+    limit_first: bool = False  # of gate before it
     experts: Experts | None = None  # the MLP above is the shared expert then
     shared_gate: str | None = None  # a module of one row: the shared expert's factor before a sigmoid
     extra: int = 0  # width of the layer's own input
@@ -189,14 +210,17 @@ class Model:
     unit_head: bool = False  # its rows are divided by their lengths
     logit_scale: float = 1.0
     softcap: float | None = None
+    block: int = 0  # layers of a block, whose outputs have a sum of their own; 0: one sum for all
     extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
     extra_stem: str = "model."
+    streams: "pooled.Streams | None" = None  # None: one
 
 
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
     linear one stored [inputs, outputs]), stack and column stack (of experts), router, wide router and wide bias (F32), bias,
-    long head (rows of very different lengths), norm, shifted norm (1 is added), small norm, head, half, tiny (constants);
+    long head (rows of very different lengths), table N (integers below N), norm,
+    shifted norm (1 is added), small norm, head, half, tiny (constants), blend;
     and the kinds of recurrent.py."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
@@ -213,10 +237,16 @@ def tensors(m):
     if m.project_in:
         yield m.project_in + ".weight", (m.hidden, width), "linear"
     for layer in m.layers:
-        for name, shape, kind in layer_tensors(layer, m.hidden):
+        for name, shape, kind in layer_tensors(layer, m.hidden, m.vocab):
             yield layer.stem + name, shape, kind
+        for name in ("hc_attn", "hc_ffn") if m.streams else ():
+            yield from pooled.mix_tensors(layer.stem + name, m.streams, m.hidden)
+    if m.streams:
+        yield from pooled.mix_tensors("hc_head", m.streams, m.hidden, mixes=False)
     if m.final:
         yield from norm_tensors(m.final, m.hidden, m.norm)
+    if m.block:
+        yield from blend_tensors(m.final.removesuffix("norm") + "output_attn_res", m.hidden)
     if m.project_out:
         yield m.project_out + ".weight", (width, m.hidden), "linear"
     if m.head:
@@ -233,12 +263,19 @@ def norm_tensors(name, n, norm, kind=None):
         yield name + ".bias", shape, "bias"
 
 
-def layer_tensors(a, hidden):
+def blend_tensors(stem, hidden):
+    yield f"{stem}_norm.weight", (hidden,), "norm"
+    yield f"{stem}_proj.weight", (1, hidden), "blend"
+
+
+def layer_tensors(a, hidden, vocab=0):
     q, kv, v = a.heads * a.head, a.kv_heads * a.head, a.kv_heads * (a.head_v or a.head)
     out = a.heads * (a.head_v or a.head)
     for name in (a.attention_in, a.attention_out, a.attention_after, a.mlp_in, a.mlp_out, a.mlp_after):
         if name:
             yield from norm_tensors(name, hidden, a.norm)
+    for stem in ("self_attention_res", "mlp_res") if a.blended else ():
+        yield from blend_tensors(stem, hidden)
     rows = (q + kv + v,) if len(a.projections) == 1 else (q * (1 + a.gate_in_q), kv, v)
     own = a.projections if a.kv_of is None else a.projections[:1]
     products = [(p, n, hidden, a.qkv_bias) for p, n in zip(own, rows)]
@@ -249,6 +286,11 @@ def layer_tensors(a, hidden):
             yield from norm_tensors("self_attn.q_a_layernorm", a.latent.q_rank, a.latent.norm)
         if a.latent.index and not a.latent.index.shared:
             yield from norm_tensors("self_attn.indexer.k_norm", a.latent.index.head, a.latent.index.norm)
+    if a.blocks_seen:
+        b = a.blocks_seen
+        products += [("self_attn.index_q_proj", a.kv_heads * b.head, hidden, False), ("self_attn.index_k_proj", b.head, hidden, False)]
+        for name in ("self_attn.index_q_norm", "self_attn.index_k_norm"):
+            yield from norm_tensors(name, b.head, a.qk_norm)
     wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
     products += [(a.o, hidden, out, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
                  (a.down, hidden, a.inner, a.mlp_bias)]
@@ -265,6 +307,8 @@ def layer_tensors(a, hidden):
             yield name + ".bias", (n,), "bias"
     if a.mixer:
         yield from recurrent.tensors(a.mixer, hidden)
+    if a.pooled:
+        yield from pooled.tensors(a.pooled, hidden)
     normed = [(a.q_norm, a.heads), (a.k_norm, a.kv_heads)][:2 if a.kv_of is None else 1]
     for name, heads in normed if a.qk_norm and a.heads else ():
         for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:
@@ -281,6 +325,8 @@ def layer_tensors(a, hidden):
         yield a.sinks, (a.heads,), "bias"
     if a.experts:
         yield from expert_tensors(a.experts, hidden, a.norm)
+        if a.experts.router.table:
+            yield a.experts.router.table, (vocab, a.experts.chosen), f"table {a.experts.n}"
     if a.act == "xielu":
         for name, shape, kind in (("alpha_p", (1,), "bias"), ("alpha_n", (1,), "bias"), ("beta", (), "half"),
                                   ("eps", (), "tiny")):
@@ -318,8 +364,10 @@ def expert_tensors(e, hidden, norm):
             yield from norm_tensors(name, hidden, norm)
     wide, width = e.inner * (2 if e.gated and len(e.gate_up) == 1 else 1), e.latent or hidden
     if e.latent:
-        yield "mixer.fc1_latent_proj.weight", (e.latent, hidden), "linear"
-        yield "mixer.fc2_latent_proj.weight", (hidden, e.latent), "linear"
+        yield f"{e.latent_products[0]}.weight", (e.latent, hidden), "linear"
+        yield f"{e.latent_products[1]}.weight", (hidden, e.latent), "linear"
+        if e.latent_norm:
+            yield from norm_tensors(e.latent_norm, e.latent, norm)
     for name, n, k in (*((p, wide, width) for p in e.gate_up), (e.down, width, e.inner)):
         if "{}" in name:
             yield from ((name.format(i) + ".weight", (n, k), "linear") for i in range(e.n))

@@ -25,10 +25,27 @@ class DeltaRule:
     gate: str = "silu"
     wide: bool = False  # A_log and the norm's weight are stored as F32
     module: str = "linear_attn"
+    by_mlx: bool = False  # mlx-lm's shape of the convolution
 
     @property
     def channels(self):
         return 2 * self.key_heads * self.key + self.value_heads * self.value
+
+
+@dataclass(frozen=True)
+class ChannelDelta:
+    """Kimi's delta rule, with a decay for each channel of a head's key."""
+
+    heads: int
+    head: int  # elements of a key, and of a value
+    taps: int
+    eps: float
+    rank: int  # of the decays' product, and of the gate's; 0: one matrix each
+    whole_gate: bool = False  # the gate's is one matrix even so
+    bound: float = 0.0  # of the decays' logarithm; 0: none
+    out: str = "o_proj"
+    flat: bool = False  # A_log is [heads], not [1, 1, heads, 1]
+    module: str = "self_attn"
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,8 @@ class ShortConv:
 
 def tensors(m, hidden):
     """(name, shape, kind) of a mixer's tensors."""
-    for name, shape, kind in {DeltaRule: delta_rule, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}[type(m)](m, hidden):
+    of_kind = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}
+    for name, shape, kind in of_kind[type(m)](m, hidden):
         yield f"{m.module}.{name}", shape, kind
 
 
@@ -102,11 +120,29 @@ def delta_rule(m, hidden):
         yield "in_proj_z.weight", (values, hidden), "linear"
         yield "in_proj_b.weight", (m.value_heads, hidden), "gates"
         yield "in_proj_a.weight", (m.value_heads, hidden), "gates"
-    yield "conv1d.weight", (m.channels, 1, m.taps), "taps"
+    yield "conv1d.weight", (m.channels, m.taps, 1) if m.by_mlx else (m.channels, 1, m.taps), "taps"
     yield "A_log", (m.value_heads,), wide + "decay"
     yield "dt_bias", (m.value_heads,), "step"
     yield "norm.weight", (m.value,), wide + "norm"
     yield "out_proj.weight", (hidden, values), "linear"
+
+
+def channel_delta(m, hidden):
+    n = m.heads * m.head
+    for name in "qkv":
+        yield f"{name}_proj.weight", (n, hidden), "linear"
+        yield f"{name}_conv1d.weight", (n, 1, m.taps), "taps"
+    yield "b_proj.weight", (m.heads, hidden), "gates"
+    for name, whole in (("f", m.rank == 0), ("g", m.rank == 0 or m.whole_gate)):
+        if whole:
+            yield f"{name}_proj.weight", (n, hidden), "linear"
+        else:
+            yield f"{name}_a_proj.weight", (m.rank, hidden), "linear"
+            yield f"{name}_b_proj.weight", (n, m.rank), "linear"
+    yield "A_log", (m.heads,) if m.flat else (1, 1, m.heads, 1), "decay"
+    yield "dt_bias", (n,), "step"
+    yield "o_norm.weight", (m.head,), "norm"
+    yield f"{m.out}.weight", (hidden, n), "linear"
 
 
 def convolved(m, channels):

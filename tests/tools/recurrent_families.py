@@ -3,9 +3,10 @@
 import math
 
 from family_keys import act_of, build, head_of, partial, plain_mlp, rms, rope_settings
-from mixture_families import experts_of, mixed, sigmoid_router
+from latent_families import latent
+from mixture_families import W123, experts_of, mixed, sigmoid_router
 from recipe import Norm, Rope, Router
-from recurrent import DeltaRule, Mamba1, Mamba2, ShortConv
+from recurrent import ChannelDelta, DeltaRule, Mamba1, Mamba2, ShortConv
 
 NO_ATTENTION = {"heads": 0, "kv_heads": 0}
 
@@ -47,6 +48,31 @@ def qwen3_next(c):
     step, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers") or ()
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(c["num_hidden_layers"])]
     return qwen3_5_moe(c, normalised=c.get("norm_topk_prob", True), sparse=sparse, by_head=True)
+
+
+def kimi_linear(c):
+    """With the keys of Kimi K3, too."""
+    norm, n, own_keys = rms(c, 1e-5), c["num_hidden_layers"], c["linear_attn_config"]
+    delta = ChannelDelta(own_keys["num_heads"], own_keys["head_dim"], own_keys["short_conv_kernel_size"], norm.eps, own_keys["head_dim"],
+                         own_keys.get("use_full_rank_gate", False), own_keys.get("gate_lower_bound") or 0.0)
+    bounded = {"act": "situ", "slope": c.get("activation_situ_beta") or 1.0, "limit": c.get("activation_situ_linear_beta") or 0.0}
+    bounded = bounded if c.get("hidden_act") == "situ" else {}
+    router = sigmoid_router(c, module="block_sparse_moe.gate", correction="block_sparse_moe.gate.e_score_correction_bias",
+                            groups=c.get("num_expert_group") or 1, normalised=c.get("moe_renormalize", True))
+    e = experts_of(c, router, chosen=c["num_experts_per_token"], **W123, **bounded, latent=c.get("routed_expert_hidden_size") or 0,
+                   latent_products=("block_sparse_moe.routed_expert_down_proj", "block_sparse_moe.routed_expert_up_proj"),
+                   latent_norm="block_sparse_moe.routed_expert_norm" if c.get("latent_moe_use_norm") else None)
+    beside = mixed(e, c["moe_intermediate_size"] * c["num_shared_experts"], "block_sparse_moe.shared_experts")
+    gate = ("self_attn.g_proj", "sigmoid", True) if c.get("mla_use_output_gate") else None
+    full = latent(c) | {"rope": None, "out_gate": gate}
+
+    def own(i):
+        mixer = NO_ATTENTION | {"mixer": delta, "rope": None} if i + 1 in own_keys["kda_layers"] else full
+        return mixer | (beside if i >= c.get("first_k_dense_replace", 1) else {})
+
+    block = c.get("attn_res_block_size") or 0
+    return build(c | {"num_key_value_heads": None}, norm, head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"],
+                 layer={"blended": block > 0} | bounded, own=own, block=block)
 
 
 def infinite(x):
@@ -196,5 +222,5 @@ def lfm2_moe(c):
 
 
 FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba2, falcon_mamba, granitemoehybrid, falcon_h1, nemotron_h,
-                                    jamba, lfm2, lfm2_moe)} | {
+                                    jamba, lfm2, lfm2_moe, kimi_linear)} | {
     "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe}

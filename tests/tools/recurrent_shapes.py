@@ -1,4 +1,5 @@
-"""Published models with recurrent layers for make_checkpoint.py: their configurations, and their tensors by recipe.py.
+"""Published models with recurrent layers, block-sparse attention or pooled keys for make_checkpoint.py: their
+configurations, and their tensors by recipe.py.
 
 Of wrappers it is the text model alone, as text-only files have it.
 """
@@ -37,6 +38,16 @@ SHAPES = {
     # No published model: for a CPU.
     "like-qwen3.5-300m": _qwen("qwen3_5_text", "Qwen3_5ForCausalLM", 768, 24, 6, 2, 12, 65536, intermediate_size=2688, head_dim=128,
                                linear_num_key_heads=6, tie_word_embeddings=True),
+    "deepseek-v4-flash": {
+        "model_type": "deepseek_v4", "architectures": ["DeepseekV4ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 43,
+        "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "vocab_size": 129280, "moe_intermediate_size": 2048,
+        "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 6, "num_hash_layers": 3, "num_nextn_predict_layers": 0,
+        "compress_ratios": [0, 0] + [4, 128] * 20 + [4, 0], "compress_rope_theta": 160000, "q_lora_rank": 1024, "o_lora_rank": 1024,
+        "o_groups": 8, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 512, "sliding_window": 128,
+        "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-06, "swiglu_limit": 10.0, "routed_scaling_factor": 1.5,
+        "scoring_func": "sqrtsoftplus", "expert_dtype": "fp4", "rms_norm_eps": 1e-06, "rope_theta": 10000,
+        "max_position_embeddings": 1048576, "tie_word_embeddings": False, "rope_scaling": {
+            "type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 65536}},
     "nemotron-3-nano-30b-a3b": {
         "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "hidden_size": 2688, "num_hidden_layers": 52,
         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "num_attention_heads": 32,
@@ -48,18 +59,30 @@ SHAPES = {
         "moe_shared_expert_intermediate_size": 3712, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 6,
         "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "max_position_embeddings": 262144,
         "sliding_window": None, "residual_in_fp32": False, "tie_word_embeddings": False},
+    "minimax-m3": {
+        "model_type": "minimax_m3", "architectures": ["MiniMaxM3ForCausalLM"], "hidden_size": 6144, "num_hidden_layers": 60,
+        "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 200064, "intermediate_size": 3072,
+        "dense_intermediate_size": 12288, "shared_intermediate_size": 3072, "num_local_experts": 128, "num_experts_per_tok": 4,
+        "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
+        "index_n_heads": 4, "index_head_dim": 128, "index_block_size": 128, "index_topk_blocks": 16, "index_local_blocks": 1,
+        "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "routed_scaling_factor": 2.0, "rotary_dim": 64, "partial_rotary_factor": 0.5,
+        "rope_theta": 5000000, "rms_norm_eps": 1e-06, "max_position_embeddings": 1048576, "tie_word_embeddings": False},
 }
 # Modules that are not quantised.
-IGNORE = ["re:.*in_proj_(a|b|ba)$", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*mixer.gate$"]
+IGNORE = ["re:.*in_proj_(a|b|ba)$", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*mixer.gate$", "re:.*block_sparse_moe.gate$",
+          "re:.*compressor\\.w", "re:.*weights_proj$", "re:.*ffn\\.gate$", "re:head$"]
 
 
-def is_recurrent(c):
-    return "linear_num_key_heads" in c or "hybrid_override_pattern" in c
+def is_by_recipe(c):
+    return any(key in c for key in ("linear_num_key_heads", "hybrid_override_pattern", "index_block_size", "compress_ratios"))
 
 
 def with_layers(c, layers):
     if "hybrid_override_pattern" in c:
         c["hybrid_override_pattern"] = c["hybrid_override_pattern"][:layers]
+    if "index_block_size" in c and layers < c["num_hidden_layers"]:  # one layer is dense
+        for key in ("layer_types", "mlp_layer_types"):
+            c[key] = [c[key][0], *c[key][1 - layers:]] if layers > 1 else c[key][:1]
 
 
 def products(c):
@@ -78,7 +101,8 @@ def products(c):
             add("mamba_in", a.mixer.inner + a.mixer.channels + a.mixer.heads, hidden)
             add("mamba_out", hidden, a.mixer.inner)
         if a.heads:
-            add("qkv", ((1 + a.gate_in_q) * a.heads + 2 * a.kv_heads) * a.head, hidden)
+            choice = (a.kv_heads + 1) * a.blocks_seen.head if a.blocks_seen else 0
+            add("qkv", ((1 + a.gate_in_q) * a.heads + 2 * a.kv_heads) * a.head + choice, hidden)
             add("o", hidden, a.heads * a.head)
         if a.inner:
             add("gate_up" if a.gated else "up", (1 + a.gated) * a.inner, hidden)
@@ -103,6 +127,9 @@ def tensors(c):
         if short in recurrent.KINDS:
             yield name, shape, kind, recurrent.values(short, shape, rng.random(shape, np.float32),
                                                       rng.standard_normal(shape, np.float32))
+        elif kind.startswith("table "):
+            first = rng.integers(int(kind[6:]) - shape[1], size=(shape[0], 1))
+            yield name, shape, kind, np.arange(shape[1]) + first
         elif short in means:
             yield name, shape, kind, means[short]
         else:

@@ -43,13 +43,14 @@ def route(model, x, e, stem):
         logits = np.tanh(logits / r.softcap) * r.softcap
     if r.scores == "sparsemixer":
         return sparsemixer(logits, r.jitter)
-    scores = {"softmax": softmax, "sigmoid": sigmoid, "chosen": lambda x: x}[r.scores](logits)
+    scores = {"softmax": softmax, "sigmoid": sigmoid, "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0, x)),
+              "chosen": lambda x: x}[r.scores](logits)
     choice = scores
     if r.correction:
         choice = scores + model.weight(stem + r.correction).reshape(-1)
     if r.groups > 1:
         choice = candidates(choice, r)
-    ids = best(choice, e.chosen)
+    ids = model.integers(stem + r.table)[model.tokens] if r.table else best(choice, e.chosen)
     weights = np.take_along_axis(scores, ids, axis=-1)
     if r.scores == "chosen":
         weights = softmax(weights)
@@ -76,9 +77,12 @@ def activated(model, gate, up, e):
     if e.act == "gpt_oss":  # clamped first; up + 1
         gate, up = np.minimum(gate, e.limit), np.clip(up, -e.limit, e.limit)
         return model.r(model.r(up + 1) * model.r(gate * model.r(sigmoid(model.r(1.702 * gate)))))
-    y = model.r(ACTIVATIONS[e.act](gate))
+    if e.act == "situ":
+        up = np.tanh(up / e.limit) * e.limit if e.limit else up
+        return model.r(np.tanh(gate / e.slope) * e.slope * sigmoid(gate) * up)
+    y = model.r(ACTIVATIONS[e.act](np.minimum(gate, e.limit) if e.limit_first else gate))
     if e.limit:
-        y, up = np.minimum(y, e.limit), np.clip(up, -e.limit, e.limit)
+        y, up = y if e.limit_first else np.minimum(y, e.limit), np.clip(up, -e.limit, e.limit)
     return model.r(y * up)
 
 
@@ -124,10 +128,11 @@ def feed_forward(model, x, a):
     if e.norm_in:
         own = model.norm(x, a.stem + e.norm_in, a.norm)
     if e.latent:
-        own = model.linear(own, a.stem + "mixer.fc1_latent_proj")
+        own = model.linear(own, a.stem + e.latent_products[0])
     y = routed(model, own, router_input, e, a.stem)
     if e.latent:
-        y = model.linear(y, a.stem + "mixer.fc2_latent_proj")
+        y = model.norm(y, a.stem + e.latent_norm, a.norm) if e.latent_norm else y
+        y = model.linear(y, a.stem + e.latent_products[1])
     if e.norm_out:
         y = model.norm(y, a.stem + e.norm_out, a.norm)
     if not a.inner:

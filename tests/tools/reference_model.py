@@ -29,6 +29,7 @@ import families
 import recipe
 import reference_activations
 import reference_experts
+import reference_pooled
 import reference_recurrent
 import reference_rotations
 from reference_formats import NUMPY, narrow_bytes, round_to, widen
@@ -143,7 +144,7 @@ class Model:
             self.config = json.load(f)
         self.tensors = read_folder(folder)
         self.family = families.describe(self.config, self.tensors)
-        self.cache = {}
+        self.cache, self.tokens = {}, None
         self.activations, self.tables, self.quantise = activations, tables, quantise
         self.weights = activations or (self.dtype if rounded and self.dtype != "F32" else None)
 
@@ -160,11 +161,20 @@ class Model:
 
     def weight(self, name):
         if name not in self.cache:
-            dtype, w = decode(self.tensors, name, self.config)
+            dtype, w = self.decoded(name)
             if self.weights and self.tensors.get(name, (None,))[0] != dtype:  # decoded, not stored as it is
                 w = round_to(w, self.weights)
             self.cache[name] = w.astype(np.float64)
         return self.cache[name]
+
+    def decoded(self, name):
+        """(dtype, fp32 values) without the padding of EXL3's blocks."""
+        dtype, w = decode(self.tensors, name, self.config)
+        shape = next((shape for n, shape, _ in recipe.tensors(self.family) if n == name), w.shape)
+        return dtype, w[tuple(slice(size) for size in shape)]
+
+    def integers(self, name):
+        return self.tensors[name][1].astype(np.int64)
 
     def input(self, x, module):
         """x as the module reads it."""
@@ -265,6 +275,22 @@ class Model:
         np.put_along_axis(seen, np.argsort(-scores, axis=1, kind="stable")[:, :m.chosen], True, axis=1)
         return seen
 
+    def choose_blocks(self, x, a):
+        """[kv_heads, n_tok, n_tok]: whether a query of the key head sees a key."""
+        b, n, stem = a.blocks_seen, len(x), a.stem + "self_attn."
+        q = self.norm(self.linear(x, stem + "index_q_proj").reshape(n, -1, b.head), stem + "index_q_norm", a.qk_norm)
+        k = self.norm(self.linear(x, stem + "index_k_proj"), stem + "index_k_norm", a.qk_norm)
+        q, k = self.turn(q, a.rope, n), self.turn(k[:, None], a.rope, n)[:, 0]
+        scores = np.einsum("ihd,jd->hij", q, k)
+        scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+        firsts = range(0, n, b.size)
+        scores = np.stack([scores[:, :, at:at + b.size].max(axis=2) for at in firsts], axis=2)
+        behind = np.arange(n)[:, None] // b.size - np.arange(len(firsts))[None]
+        scores[:, (behind >= 0) & (behind < b.local)] = np.inf
+        seen = np.zeros(scores.shape, bool)
+        np.put_along_axis(seen, np.argsort(-scores, axis=2, kind="stable")[:, :, :b.chosen], True, axis=2)
+        return np.repeat(seen, b.size, axis=2)[:, :, :n]
+
     def heads(self, x, a, which):
         return reference_activations.heads(x, a.stem, which, self.tensors, self.config, self.activations)
 
@@ -323,6 +349,8 @@ class Model:
         if self.quantise:
             q = self.heads(q, a, "q")
         chosen = kept["seen"] if a.latent and a.latent.index else True
+        if a.blocks_seen:
+            chosen = self.choose_blocks(x, a)
         out = self.r(self.mix(q, k, v, a, chosen))
         if a.gate_in_q:
             out = self.r(out * self.r(ACTIVATIONS["sigmoid"](gate)))
@@ -336,7 +364,7 @@ class Model:
         return self.r(out * a.attention_factors[2]) if a.attention_factors[2] != 1 else out
 
     def mix(self, q, k, v, a, chosen):
-        """Softmax attention [n_tok, heads, head] over the chosen keys."""
+        """Softmax attention [n_tok, heads, head] over the chosen keys, which may differ by key head."""
         distance = np.arange(len(q))[:, None] - np.arange(len(q))[None]
         seen = (distance >= 0) & chosen
         if a.window is not None:
@@ -348,12 +376,13 @@ class Model:
         out = np.empty((*q.shape[:2], v.shape[2]))
         for h, at in itertools.product(range(a.heads), range(0, len(q), 128)):
             kv, rows, end = h // (a.heads // a.kv_heads), slice(at, at + 128), at + 128  # these rows see no key from `end` on
+            here = seen if seen.ndim == 2 else seen[kv]
             s = self.r(self.r(q[rows, h] @ k[:end, kv].T) * a.scale)
             if a.softcap is not None:
                 s = self.r(self.r(np.tanh(self.r(s / a.softcap))) * a.softcap)
             if a.slopes is not None:
                 s = self.r(s - a.slopes[h] * distance[rows, :end])
-            s = np.where(seen[rows, :end], s, -np.inf)
+            s = np.where(here[rows, :end], s, -np.inf)
             top = np.maximum(s.max(axis=1, keepdims=True), sinks[h])
             p = np.exp(s - top)
             out[rows, h] = self.r(p / (p.sum(axis=1, keepdims=True) + np.exp(sinks[h] - top))) @ v[:end, kv]
@@ -365,9 +394,13 @@ class Model:
             parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
         if a.mlp_factors[0] != 1:
             parts[0] = self.r(parts[0] * a.mlp_factors[0])
+        if a.act in ("gpt_oss", "situ"):
+            return self.linear(reference_experts.activated(self, *parts, a), a.stem + a.down, a.mlp_bias, a.columns)
+        if a.limit_first:
+            parts[0] = np.minimum(parts[0], a.limit)
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         if a.limit:
-            y, parts[1] = np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)
+            y, parts[1] = y if a.limit_first else np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)
         y = self.r(y * parts[1]) if a.gated else y
         if a.mlp_norm:
             y = self.norm(y, a.stem + a.mlp_norm, a.norm)
@@ -406,6 +439,27 @@ class Model:
             f = self.linear(self.r(gate * extra), a.stem + "per_layer_projection")
             x = add(x, f, "post_per_layer_input_norm")
         return self.r(x * self.weight(a.stem + a.out_scalar)) if a.out_scalar else x
+
+    def blend(self, sums, stem):
+        """A sum of the sums [n_tok, hidden], weighted by themselves."""
+        x, w = np.stack(sums), self.weight(stem + "_norm.weight") * self.weight(stem + "_proj.weight")[0]
+        scores = x @ w / np.sqrt(np.mean(x * x, axis=-1) + self.family.norm.eps)
+        p = np.exp(scores - scores.max(axis=0))
+        return self.r((p[:, :, None] * x).sum(axis=0) / p.sum(axis=0)[:, None])
+
+    def layers_of_blocks(self, x, kept):
+        """What the final norm reads, of a model whose branches read blends of sums of blocks of layers."""
+        sums, m = [x], self.family
+        for i, a in enumerate(m.layers):
+            n = self.norm(self.blend(sums, a.stem + "self_attention_res"), a.stem + a.attention_in, a.norm)
+            if i % m.block == 0:
+                sums.append(np.zeros_like(x))
+            f = reference_recurrent.mix(self, n, a) if a.mixer else self.attention(n, a, kept)
+            sums[-1] = self.r(sums[-1] + f)
+            h = self.blend(sums, a.stem + "mlp_res")
+            f = reference_experts.feed_forward(self, h, a) if a.experts else self.mlp(self.norm(h, a.stem + a.mlp_in, a.norm), a)
+            sums[-1] = self.r(sums[-1] + f)
+        return self.blend(sums, m.final.removesuffix("norm") + "output_attn_res")
 
     def extra_inputs(self, tokens, x):
         """[n_tok, layers, extra] of Gemma 4 E; x is the embedding."""
@@ -447,11 +501,18 @@ class Model:
 
     def log_softmax(self, tokens):
         """[n, vocabulary]: ln of the probability of each id after each of the n tokens."""
-        inputs, kept = np.asarray(tokens), {}
+        inputs, kept, streams = np.asarray(tokens), {}, self.family.streams
+        self.tokens = inputs
         x = self.embedding(inputs)
+        if streams:
+            x = np.repeat(x[:, None], streams.n, axis=1)
         extra = self.extra_inputs(inputs, x) if self.family.extra else None
-        for i, a in enumerate(self.family.layers):
-            x = self.layer(x, a, kept, extra[:, i] if a.extra else None)
+        if self.family.block:
+            x = self.layers_of_blocks(x, kept)
+        for i, a in enumerate(self.family.layers if not self.family.block else ()):
+            x = reference_pooled.layer(self, x, a) if streams else self.layer(x, a, kept, extra[:, i] if a.extra else None)
+        if streams:
+            x = reference_pooled.collapsed(self, x, reference_pooled.factors(self, x, "hc_head", streams, mixes=False)[0])
         logits = self.logits(x)
         top = logits.max(axis=1)
         return logits - (top + np.log(np.exp(logits - top[:, None]).sum(axis=1)))[:, None]
@@ -465,11 +526,12 @@ class Model:
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
         m = self.family
         matrices = ("linear", "gates", "columns", "head", "long head", "router", "wide router")
-        names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices}
+        names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices or n.removesuffix("weight") + "scales" in self.tensors}
+        names = {n: s for n, s in names.items() if self.tensors.get(n, (None, np.empty(0)))[1].ndim < 3}
         if m.head is None:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
-            yield name, *self.hash_of(*decode(self.tensors, stored, self.config))
+            yield name, *self.hash_of(*self.decoded(stored))
         for stored in sorted(n for n, _, kind in recipe.tensors(m) if kind in ("stack", "column stack")):
             dtype, experts = decode(self.tensors, stored, self.config)
             for i, w in enumerate(experts):

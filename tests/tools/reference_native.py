@@ -3,7 +3,9 @@ the format. Part of reference_model.py; shares no code with the worker."""
 
 import numpy as np
 
+import reference_exl3
 import reference_formats
+import reference_tools
 from reference_formats import e2m1_values, e4m3_values, round_to, widen
 
 
@@ -11,7 +13,7 @@ def decode_fp8(t, stem, block):
     """fp8, fbgemm_fp8, ModelOpt's FP8: the code times the factor of its block, row or matrix."""
     codes = t[stem + "weight"][1]
     n, k = codes.shape
-    dtype, raw = t.get(stem + "weight_scale_inv") or t[stem + "weight_scale"]
+    dtype, raw = t.get(stem + "weight_scale_inv") or t.get(stem + "weight_scale") or t[stem + "scale"]  # the last is DeepSeek V4's
     scale = widen(dtype, raw)
     if scale.ndim == 4:  # ModelOpt's blocks
         scale = scale[:, 0, :, 0]
@@ -69,6 +71,9 @@ def decode_awq(t, stem, n):
 def decode(t, name, config):
     """(dtype, fp32 values) of one weight matrix in any format."""
     stem = name.removesuffix("weight")
+    found = reference_tools.decode(t, name, config)
+    if found:
+        return found
     quantization = config.get("quantization_config") or {}
     if stem + "pre_quant_scale" in t:  # ModelOpt's, of the inputs
         dtype, w = decode_plain(t, name, stem, config, quantization)
@@ -78,13 +83,15 @@ def decode(t, name, config):
 
 def decode_plain(t, name, stem, config, quantization):
     """Without what ModelOpt multiplies the inputs by."""
+    if stem + "trellis" in t:
+        return "F16", reference_exl3.decode(t, stem)
     if stem + "qweight" in t:
         n = t[stem + "scales"][1].shape[1]
         return decode_awq(t, stem, n) if quantization["quant_method"] == "awq" else decode_gptq(t, stem, n, quantization)
     if stem + "weight_scale_2" in t:
         return decode_nvfp4(t, stem)
     if name in t and t[name][0] in ("U8", "I8") and quantization.get("quant_method") != "compressed-tensors":  # ModelOpt's
-        scale_dtype, scale = t[stem + "weight_scale"]
+        scale_dtype, scale = t.get(stem + "weight_scale") or t[stem + "scale"]
         if scale_dtype in ("U8", "F8_E8M0"):
             return reference_formats.decode_mx({stem + "weight_packed": t[name], stem + "weight_scale": (scale_dtype, scale)}, stem)
         scale, codes = widen(scale_dtype, scale), t[name][1]

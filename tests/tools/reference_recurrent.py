@@ -4,12 +4,13 @@ rounds what goes into them and what comes out."""
 import numpy as np
 
 from reference_math import ACTIVATIONS, sigmoid, silu, softplus
-from recurrent import DeltaRule, Mamba1, Mamba2, ShortConv
+from recurrent import ChannelDelta, DeltaRule, Mamba1, Mamba2, ShortConv
 
 
 def conv(model, x, stem, bias, act=None):
     """Causal convolution of each column of x [n_tok, channels]; the last tap is of the token itself."""
-    w = model.weight(stem + ".weight")[:, 0]  # [channels, taps]
+    w = model.weight(stem + ".weight")
+    w = w.reshape(len(w), -1)  # [channels, taps]
     taps = w.shape[1]
     padded = np.concatenate([np.zeros((taps - 1, x.shape[1])), x])
     y = sum(padded[i:i + len(x)] * w[:, i] for i in range(taps))
@@ -55,6 +56,29 @@ def delta_rule(model, x, m, stem):
         out[t] = np.einsum("hkv,hk->hv", state, q[t])
     normed = model.r(model.r(rms(model.r(out), m.eps)) * model.weight(stem + ".norm.weight"))
     return model.linear(model.r(normed * ACTIVATIONS[m.gate](z)).reshape(n, -1), stem + ".out_proj")
+
+
+def channel_delta(model, x, m, stem):
+    n, shape = len(x), (len(x), m.heads, m.head)
+
+    def low(name, whole):
+        return model.linear(x if whole else model.linear(x, f"{stem}.{name}_a_proj"), f"{stem}.{name}{'' if whole else '_b'}_proj")
+
+    q, k, v = (conv(model, model.linear(x, f"{stem}.{name}_proj"), f"{stem}.{name}_conv1d", False, silu).reshape(shape)
+               for name in "qkv")
+    q, k, beta = unit(q) * m.head ** -0.5, unit(k), model.r(sigmoid(model.linear(x, stem + ".b_proj")))
+    f = (low("f", m.rank == 0) + model.weight(stem + ".dt_bias").reshape(-1)).reshape(shape)
+    rate = np.exp(model.weight(stem + ".A_log").reshape(m.heads, 1))
+    decay = np.exp(m.bound * sigmoid(rate * f) if m.bound else -rate * softplus(f))
+    state, out = np.zeros((m.heads, m.head, m.head)), np.empty(shape)
+    for t in range(n):
+        state *= decay[t][:, :, None]
+        change = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+        state += k[t][:, :, None] * change[:, None]
+        out[t] = np.einsum("hkv,hk->hv", state, q[t])
+    normed = model.r(model.r(rms(model.r(out), m.eps)) * model.weight(stem + ".o_norm.weight"))
+    gate = model.r(sigmoid(low("g", m.rank == 0 or m.whole_gate)))
+    return model.linear(model.r(normed.reshape(n, -1) * gate), f"{stem}.{m.out}")
 
 
 def gated_norm(model, y, z, m, stem):
@@ -120,5 +144,5 @@ def short_conv(model, x, m, stem):
 
 def mix(model, x, a):
     """What a layer's mixer makes of x [n_tok, hidden]."""
-    run = {DeltaRule: delta_rule, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}[type(a.mixer)]
+    run = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}[type(a.mixer)]
     return run(model, x, a.mixer, a.stem + a.mixer.module)

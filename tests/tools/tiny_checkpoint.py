@@ -20,6 +20,7 @@ import encoders
 import families
 import mixture_families
 import native_encoders
+import tool_encoders
 import recipe
 import recurrent
 import tiny_mixtures
@@ -284,7 +285,7 @@ def _formats():
         (r".*(v_proj|in_proj_z)$", MxScheme(4)), (r".*o(ut)?_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
         (r".*gate_proj$", Nvfp4Scheme()), (r".*up_proj$", IntScheme(4, 32, False)),
         (r".*down_proj$", ByteScheme(rows=0, activations="token")))))
-    return out | native_encoders.NATIVE
+    return out | native_encoders.NATIVE | tool_encoders.TOOLS
 
 
 FORMATS = _formats()
@@ -342,12 +343,12 @@ def common_keys(family, sizes, scheme):
     keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
         head = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out"}.get(kind, "lm_head")
-        keys["quantization_config"] = encoders.quantization_config(scheme, [head])
+        keys[getattr(scheme, "key", "quantization_config")] = encoders.quantization_config(scheme, [head])
     return keys, ours
 
 
 OUTER = ("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "tie_word_embeddings",
-         "quantization_config", "vocab_size")
+         "quantization_config", "quantization", "vocab_size")
 
 
 def wrapped(config):
@@ -384,6 +385,11 @@ def plain_configs(family, dtype, sizes, scheme):
     if part:
         new_rope["partial_rotary_factor"] = part
         old["rotary_pct" if common["model_type"] == "gpt_neox" else "partial_rotary_factor"] = part
+    if common["model_type"] == "deepseek_v4":
+        part = common["qk_rope_head_dim"] / common["head_dim"]
+        new_rope = {"main": {"rope_type": "default", "rope_theta": float(theta), "partial_rotary_factor": part},
+                    "compress": new_rope | {"rope_theta": common["compress_rope_theta"], "attention_factor": 1.0,
+                                            "partial_rotary_factor": part}}
     if ours["local"]:
         local = {"rope_theta": ours["local"], "rope_type": "default"}
         new_rope = {"full_attention": new_rope, "sliding_attention": local}
@@ -399,6 +405,8 @@ def values(name, shape, kind, seed, tied):
     """Deterministic fp32 content: a function of the tensor's name and the seed only."""
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
     x = np.asarray(rng.standard_normal(shape, dtype=np.float32), np.float32)
+    if kind.startswith("table "):
+        return np.argsort(rng.random((shape[0], int(kind[6:]))), axis=1)[:, :shape[1]].astype(np.int64)
     kind = kind.removeprefix("wide ") if kind.removeprefix("wide ") in ("norm", *recurrent.KINDS) else kind
     if kind in recurrent.KINDS:
         return np.asarray(recurrent.values(kind, shape, rng.random(shape, np.float32), x), np.float32)
@@ -421,7 +429,7 @@ def values(name, shape, kind, seed, tied):
     if kind == "long head":
         return x * np.exp(rng.standard_normal((shape[0], 1), dtype=np.float32))
     gain = {"linear": 1.0, "gates": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5, "stack": 1.0,
-            "column stack": 1.0, "router": 3.0, "wide router": 3.0}[kind]
+            "column stack": 1.0, "blend": 1.0, "router": 3.0, "wide router": 3.0}[kind]
     # a few columns are larger than others, as in real models, so that scales differ
     spread = np.exp(np.float32(0.5) * rng.standard_normal(shape[-1], dtype=np.float32))
     return x * spread * np.float32(gain / np.sqrt(shape[-1]))
@@ -430,11 +438,13 @@ def values(name, shape, kind, seed, tied):
 def stack_batch(name, shape, encoder, dtype, plain):
     """A quantised stack of experts: a part of all its matrices in one tensor. NAME may end in ".weight" or not."""
     specs = encoder.specs(*shape[1:], dtype)
+    if hasattr(encoder, "kinds"):  # a module of its own
+        name = name.removesuffix("weight")
 
     def encode():
         experts = [dict(encoder.encode(w, dtype)) for w in plain()]
         return [np.stack([e[part] for e in experts]) for part in specs]
-    return cio.Batch([(name + part.removeprefix("weight"), kind, (shape[0], *size))
+    return cio.Batch([(name + (part if name.endswith(".") else part.removeprefix("weight")), kind, (shape[0], *size))
                       for part, (kind, size) in specs.items()], encode)
 
 
@@ -444,10 +454,12 @@ def batches(model, dtype, scheme, seed):
         def plain(n=name, s=shape, k=kind):
             return values(n, s, k, seed, tied)
         stem = name.removesuffix("weight")
-        encoder = encoders.part_of(scheme, stem[:-1]) if kind in ("linear", "stack") else None
+        encoder = encoders.part_of(scheme, stem[:-1]) if kind in getattr(scheme, "kinds", ("linear", "stack")) else None
+        if kind == "head":
+            encoder = getattr(scheme, "head", None) or encoder
         if encoder is None:
-            own = "F32" if kind.startswith("wide ") else st_dtype
-            yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [cio.encode(p(), d)])
+            own = "F32" if kind.startswith("wide ") else "I64" if kind.startswith("table ") else st_dtype
+            yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [p() if d == "I64" else cio.encode(p(), d)])
             continue
         if kind == "stack":
             yield stack_batch(name, shape, encoder, st_dtype, plain)

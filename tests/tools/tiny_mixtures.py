@@ -30,6 +30,10 @@ STEP = by_type(
     "moe_top_k": 2, "moe_router_scaling_factor": 1.5, "num_sliding_attention_heads": 6, "rms_norm_eps": 1e-5,
     "share_expert_dim": 96, "swiglu_limits": [0.0, 1.5], "swiglu_limits_shared": [0.0, 1.0]}
 
+MINIMAX_M3 = LOCAL | {
+    "dense_intermediate_size": 320, "hidden_act": "swigluoai", "intermediate_size": 64, "rope_theta": 5e6,
+    "routed_scaling_factor": 2.0, "shared_intermediate_size": 96, "swiglu_alpha": 1.702, "swiglu_limit": 1.5}
+
 TYPES = {
     "mixtral": ("MixtralForCausalLM", LOCAL | {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", NO_HEAD | QWEN | {
@@ -48,6 +52,13 @@ TYPES = {
         "first_k_dense_replace": LACKS, "intermediate_size": LACKS, "n_group": 1, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
         "rope": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}}),
     "minimax_m2": ("MiniMaxM2ForCausalLM", LOCAL | {"rotary_dim": 24, "rope_theta": 5e6, "use_routing_bias": True}),
+    "minimax_m3": ("MiniMaxM3ForCausalLM", MINIMAX_M3 | {
+        "index_n_heads": 2, "index_head_dim": 32, "index_block_size": 20, "index_topk_blocks": 2, "index_local_blocks": 1,
+        "layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"], "partial": 0.5}),
+    "minimax_m3_vl": ("MiniMaxM3SparseForConditionalGeneration", MINIMAX_M3 | {
+        "moe_layer_freq": [0, 1], "rotary_dim": 24, "sparse_attention_config": {
+            "sparse_attention_freq": [1, 1], "sparse_block_size": 8, "sparse_index_dim": 24, "sparse_local_block": 2,
+            "sparse_num_index_heads": 2, "sparse_topk_blocks": 3}}),
     "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", NO_HEAD | {
         "moe_k": 2, "moe_num_experts": 6, "moe_num_shared_experts": 2, "moe_intermediate_size": 64, "moe_layer_interval": 1,
         "moe_layer_start_index": 1, "moe_layer_end_index": 1, "moe_norm_min": 1e-12, "use_bias": False,
@@ -82,6 +93,14 @@ TYPES = {
     "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"rope": YARN, "topk_method": "group_limited_greedy", "mlp_bias": True}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v32": ("DeepseekV32ForCausalLM", LATENT | INDEXER | {"num_nextn_predict_layers": 0, "rope": YARN}),
+    "deepseek_v4": ("DeepseekV4ForCausalLM", {
+        "num_hidden_layers": 3, "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 20}, "compress_rope_theta": 160000.0,
+        "intermediate_size": LACKS, "moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2, "num_hash_layers": 1,
+        "num_key_value_heads": 1, "head_dim": 32, "qk_rope_head_dim": 8, "q_lora_rank": 64, "o_groups": 2, "o_lora_rank": 32,
+        "index_topk": 24, "index_n_heads": 4, "index_head_dim": 16, "sliding_window": 24, "hc_mult": 3, "hc_sinkhorn_iters": 5,
+        "hc_eps": 1e-6, "swiglu_limit": 1.0, "routed_scaling_factor": 1.5, "scoring_func": "sqrtsoftplus",
+        "rope": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 64}}),
     "glm_moe_dsa": ("GlmMoeDsaForCausalLM", LATENT | INDEXER | {
         "indexer_types": ["full", "shared"], "mlp_layer_types": ["dense", "sparse"], "rope_theta": 1e6}),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | {
@@ -120,4 +139,5 @@ QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mi
              ("mixtral_apart", "fp8_channel"), ("mixtral_modules", "nvfp4"), ("gpt_oss_apart", "w4a16_g32"), ("granitemoe_apart", "nvfp4"),
              ("qwen3_moe_stacked", "w4a16_g32"), ("mixtral_stacked", "w4a16_g32_asym"), ("granitemoe", "fp8_channel"),
              ("granitemoe_stacked", "nvfp4"), ("laguna_stacked", "mxfp4"), ("step3p5", "w8a16_channel"), ("hy_v3_stacked", "fp8_channel"),
-             ("hy_v3_modules", "gptq4_g64"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"))
+             ("hy_v3_modules", "gptq4_g64"), ("qwen3_moe", "exl3"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"),
+             ("deepseek_v4", "fp8native_fp4"))

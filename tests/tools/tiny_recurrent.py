@@ -28,7 +28,20 @@ FACTORS = {"attention_in_multiplier": 1.3, "attention_out_multiplier": 0.94, "em
            "lm_head_multiplier": 0.5, "mlp_multipliers": [0.88, 0.55], "ssm_in_multiplier": 1.25,
            "ssm_multipliers": [0.35, 0.25, 0.5, 0.7, 0.45], "ssm_out_multiplier": 0.48}
 
+KIMI = NO_HEAD | {
+    "rope": LACKS, "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+    "v_head_dim": 32, "mla_use_nope": True, "first_k_dense_replace": 1, "moe_intermediate_size": 64, "num_experts": 6,
+    "num_experts_per_token": 2, "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": True,
+    "moe_layer_freq": 1, "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-5, "num_hidden_layers": 4, "linear_attn_config": {
+        "full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 32, "num_heads": 3, "short_conv_kernel_size": 4}}
+
 TYPES = {
+    "kimi_linear": ("KimiLinearForCausalLM", KIMI),
+    "kimi_k3": ("KimiK3ForConditionalGeneration", KIMI | {
+        "q_lora_rank": 64, "hidden_act": "situ", "activation_situ_beta": 4.0, "activation_situ_linear_beta": 6.0,
+        "attn_res_block_size": 3, "mla_use_output_gate": True, "routed_expert_hidden_size": 96, "latent_moe_use_norm": True,
+        "num_shared_experts": 2, "linear_attn_config": KIMI["linear_attn_config"] | {
+            "gate_lower_bound": -5.0, "use_full_rank_gate": True}}),
     "qwen3_next": ("Qwen3NextForCausalLM", DELTA | SHARED | layers(*HALF, "linear_attention") | {
         "decoder_sparse_step": 1, "mlp_only_layers": [1], "norm_topk_prob": True}),
     "qwen3_5_text": ("Qwen3_5ForCausalLM", DELTA),
@@ -70,13 +83,14 @@ FAMILIES = {
     "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),
     "nemotron_h_types": ("nemotron_h", {"hybrid_override_pattern": LACKS, "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
                                         "num_hidden_layers": LACKS}),
+    "qwen3_next_mlx": ("qwen3_next", {}),
     "lfm2_bias": ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
 }
 
 # In formats, beside bf16.
 QUANTISED = (("qwen3_5_text", "w4a16_g32"), ("qwen3_5_text", "fp8_block"), ("qwen3_5", "nvfp4"), ("qwen3_5_moe_text", "fp8_block"),
              ("qwen3_5_moe", "fp8_channel"), ("qwen3_5_moe_text", "modelopt_nvfp4"), ("qwen3_next", "w4a16_g32_asym"),
-             ("qwen3_next", "fp8_block"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
+             ("qwen3_next", "fp8_block"), ("qwen3_next_mlx", "mlx4"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
              ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),
              ("granitemoehybrid_mamba", "w4a16_g32"), ("granitemoehybrid_moe", "fp8_block"), ("falcon_h1", "w4a16_g32_asym"),
              ("mamba2", "fp8_block"), ("falcon_mamba", "w8a16_channel"), ("jamba", "w4a16_g32"), ("jamba", "fp8_block"),

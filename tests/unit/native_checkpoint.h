@@ -14,7 +14,7 @@ struct parts {
     struct tensor values, scale, more;
 };
 
-static void set_parts(struct checkpoint *c, const struct parts *p)
+static inline void set_parts(struct checkpoint *c, const struct parts *p)
 {
     const struct tensor *all[] = {&p->values, &p->scale, &p->more};
     for (int i = c->n - 1; i >= 0; i--)
@@ -37,7 +37,7 @@ static const struct parts fp8_tensor = {
 };
 
 /* A file that is removed again. */
-static void write_beside(const struct checkpoint *c, const char *name, const char *text)
+static inline void write_beside(const struct checkpoint *c, const char *name, const char *text)
 {
     char path[128];
     path_of(c, name, path);
@@ -47,7 +47,7 @@ static void write_beside(const struct checkpoint *c, const char *name, const cha
     assert_int_equal(fclose(to), 0);
 }
 
-static void remove_beside(const struct checkpoint *c, const char *name)
+static inline void remove_beside(const struct checkpoint *c, const char *name)
 {
     char path[128];
     path_of(c, name, path);
@@ -55,7 +55,7 @@ static void remove_beside(const struct checkpoint *c, const char *name)
 }
 
 /* The weight of q_proj of the model, which is closed. */
-static struct ctw_weight q_weight(struct checkpoint *c, const char *activations)
+static inline struct ctw_weight q_weight(struct checkpoint *c, const char *activations)
 {
     struct ctw_model *m = open_ok(c);
     struct ctw_weight w = m->layers[1].matrix[CTW_M_Q].weight;

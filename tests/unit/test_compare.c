@@ -444,7 +444,7 @@ static void failed_allocations_are_reported(void **state)
 {
     (void)state;
 #ifdef __SANITIZE_THREAD__
-    enum { STEP = 5 }; /* the address sanitizer sees every one */
+    enum { STEP = 17 }; /* the address sanitizer sees every one */
 #else
     enum { STEP = 1 };
 #endif

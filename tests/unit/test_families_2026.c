@@ -1,4 +1,6 @@
-/* Families of 2026 with attention alone: tensors by their keys, properties of layers, refusals. */
+/* Families of 2026 without recurrent layers: tensors by their keys, properties of layers, refusals.
+ */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +24,11 @@
     "{\"architectures\": [\"MuseGlimmerForConditionalGeneration\"], "                              \
     "\"model_type\": \"muse_glimmer\", \"text_config\": {\"model_type\": \"muse_glimmer_text\""
 #define COHERE "{\"architectures\": [\"Cohere2MoeForCausalLM\"], \"model_type\": \"cohere2_moe\""
+#define MINIMAX "{\"architectures\": [\"MiniMaxM3ForCausalLM\"], \"model_type\": \"minimax_m3\""
+#define MINIMAX_VL                                                                                 \
+    "{\"architectures\": [\"MiniMaxM3SparseForConditionalGeneration\"], "                          \
+    "\"model_type\": \"minimax_m3_vl\", \"text_config\": {\"num_hidden_layers\": 2"
+#define V4 "{\"architectures\": [\"DeepseekV4ForCausalLM\"], \"model_type\": \"deepseek_v4\""
 #define TWO ", \"num_hidden_layers\": 2, "
 
 static void tensors(void **state)
@@ -56,6 +63,29 @@ static void tensors(void **state)
         {COHERE ", \"first_k_dense_replace\": 1, \"prefix_dense_intermediate_size\": 64}",
          "model.layers.0.mlp.down_proj", 8192, 64},
         {COHERE ", \"first_k_dense_replace\": 1}", "model.layers.1.mlp.gate", 8, 8192},
+        {MINIMAX "}", "model.layers.59.block_sparse_moe.experts.127.w2", 6144, 3072},
+        {MINIMAX "}", "model.layers.0.block_sparse_moe.shared_experts.gate_proj", 3072, 6144},
+        {MINIMAX "}", "model.layers.0.self_attn.index_q_proj", 0, 0},
+        {MINIMAX TWO "\"layer_types\": [\"full_attention\", \"minimax_m3_sparse\"]}",
+         "model.layers.1.self_attn.index_q_proj", 512, 6144},
+        {MINIMAX TWO "\"moe_layer_freq\": [0, 1]}", "model.layers.0.mlp.down_proj", 6144, 12288},
+        {MINIMAX_VL ", \"sparse_attention_config\": {\"sparse_attention_freq\": [1, 0], "
+                    "\"sparse_index_dim\": 256}}}",
+         "model.layers.0.self_attn.index_k_norm.weight", 256, 0},
+        {MINIMAX_VL ", \"sparse_attention_config\": {\"sparse_attention_freq\": [1, 0]}}}",
+         "model.layers.1.self_attn.index_k_proj", 0, 0},
+        {V4 "}", "layers.42.attn.wo_a", 8192, 4096},
+        {V4 "}", "layers.2.ffn.gate.tid2eid", 129280, 6},
+        {V4 "}", "layers.2.ffn.gate.bias", 0, 0},
+        {V4 "}", "layers.3.ffn.gate.bias", 256, 0},
+        {V4 "}", "layers.0.hc_attn_fn", 24, 16384},
+        {V4 ", \"hc_mult\": 2}", "hc_head_fn", 2, 8192},
+        {V4 "}", "layers.0.attn.compressor.ape", 128, 512},
+        {V4 "}", "layers.3.attn.indexer.compressor.ape", 4, 256},
+        {V4 ", \"compress_rate_csa\": 8}", "layers.3.attn.compressor.ape", 8, 1024},
+        {V4 ", \"num_hash_layers\": 4, \"num_local_experts\": 32}", "layers.3.ffn.gate", 32, 4096},
+        {V4 TWO "\"mlp_layer_types\": [\"moe\", \"hash_moe\"]}", "layers.1.ffn.gate.tid2eid",
+         129280, 6},
     };
     expect_tensors(rows, CTW_COUNT(rows));
 }
@@ -101,6 +131,73 @@ static void windows_and_positions(void **state)
     }
 }
 
+/* A layer's blocks, how many of them are chosen, and the base of its RoPE. */
+static void pooled_layers(void **state)
+{
+    (void)state;
+#define TYPES                                                                                      \
+    TWO "\"layer_types\": [\"heavily_compressed_attention\", \"sliding_attention\"], "             \
+        "\"compress_rates\": {\"compressed_sparse_attention\": 4, "                                \
+        "\"heavily_compressed_attention\": 64}"
+    static const struct {
+        const char *text;
+        int layer;
+        int64_t block, chosen;
+        double theta;
+    } rows[] = {
+        {V4 ", \"num_hidden_layers\": 4}", 0, 128, 0, 1.6e5},
+        {V4 ", \"num_hidden_layers\": 4}", 2, 128, 0, 1.6e5},
+        {V4 ", \"num_hidden_layers\": 4}", 3, 4, 512, 1.6e5},
+        {V4 TWO "\"compress_ratios\": [0, 4, 128]}", 0, 0, 0, 1e4},
+        {V4 TWO "\"compress_ratios\": [0, 4, 128], \"index_topk\": 9}", 1, 4, 9, 1.6e5},
+        {V4 TYPES "}", 0, 64, 0, 1.6e5},
+        {V4 TYPES ", \"compress_ratios\": [0, 4, 128]}", 1, 0, 0, 1e4},
+        {V4 TWO "\"compress_rope_theta\": 50000}", 1, 128, 0, 5e4},
+        {"{\"architectures\": [\"DeepseekV4ForCausalLM\"], \"model_type\": \"deepseek_ref\"" TWO
+         "\"compress_ratios\": [4, 0]}",
+         0, 4, 512, 1.6e5},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_branch *b = &c.model->layers[rows[i].layer + 1].branch[CTW_MIXER];
+        const struct ctw_pooled *x = &b->pooled;
+        const struct ctw_rope *rope = &c.model->rope[x->rope];
+        const double slowest = pow(rows[i].theta, -62.0 / 64);
+        assert_int_equal(b->kind, CTW_KIND_pooled);
+        if (x->block != rows[i].block || x->index.chosen != rows[i].chosen ||
+            x->overlaps != (rows[i].chosen > 0) || rope->rot_dim != 64 ||
+            fabs(rope->inv_freq[31] / slowest - 1) > 1e-5 || x->window != 128)
+            fail_msg("%s: layer %d is not as expected", rows[i].text, rows[i].layer);
+        ctw_config_close(&c);
+    }
+}
+
+/* YaRN of layers with pooled keys does not scale cosines, unless an object of their own is silent.
+ */
+static void pooled_layers_have_yarn_of_their_own(void **state)
+{
+    (void)state;
+#define YARN "\"rope_type\": \"yarn\", \"factor\": 16, \"original_max_position_embeddings\": 65536"
+    static const struct {
+        const char *text;
+        double scale;
+    } rows[] = {
+        {V4 ", \"rope_scaling\": {" YARN "}}", 1},
+        {V4 ", \"rope_scaling\": {" YARN ", \"attention_factor\": 1.5}}", 1.5},
+        {V4 ", \"rope_parameters\": {\"main\": {\"rope_type\": \"default\"}, \"compress\": {" YARN
+            "}}}",
+         1.2772588722239782},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        assert_true(c.model->rope[0].scale == 1);
+        assert_true(c.model->rope[1].scale == (float)rows[i].scale);
+        ctw_config_close(&c);
+    }
+}
+
 static void factors_and_norms(void **state)
 {
     (void)state;
@@ -134,6 +231,31 @@ static void factors_and_norms(void **state)
     }
 }
 
+/* The choice of blocks; the keys of older files win. */
+static void choices_of_blocks(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, MINIMAX TWO "\"layer_types\": [\"full_attention\", \"minimax_m3_sparse\"], "
+                             "\"rotary_dim\": 64}");
+    const struct ctw_attention *a = &c.model->layers[2].branch[CTW_MIXER].attention;
+    assert_int_equal(c.model->layers[1].branch[CTW_MIXER].attention.choice.block, 0);
+    assert_int_equal(a->choice.block, 128);
+    assert_int_equal(a->choice.chosen, 16);
+    assert_int_equal(a->choice.local, 1);
+    assert_int_equal(c.model->rope[a->rope].rot_dim, 64);
+    assert_true(c.model->layers[1].norm[CTW_AT_MIXER].offset == 1);
+    ctw_config_close(&c);
+    parse_ok(&c, MINIMAX_VL ", \"index_block_size\": 64, \"sparse_attention_config\": "
+                            "{\"sparse_attention_freq\": [0, 1], \"sparse_block_size\": 32, "
+                            "\"sparse_topk_blocks\": 5, \"sparse_local_block\": 0}}}");
+    a = &c.model->layers[2].branch[CTW_MIXER].attention;
+    assert_int_equal(a->choice.block, 32);
+    assert_int_equal(a->choice.chosen, 5);
+    assert_int_equal(a->choice.local, 0);
+    ctw_config_close(&c);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -147,6 +269,20 @@ static void refusals(void **state)
         {GEMMA ", \"use_bidirectional_attention\": \"all\"}}",
          "use_bidirectional_attention: attention to later tokens"},
         {MUSE TWO "\"layer_rope_theta\": [5e5]}}", "layer_rope_theta: found 1 entries"},
+        {MINIMAX ", \"num_key_value_heads\": 8}",
+         "index_n_heads: 4 heads choose blocks for 8 key heads; expected as many"},
+        {MINIMAX ", \"index_local_blocks\": 17}",
+         "index_local_blocks: found 17, expected at most index_topk_blocks (16)"},
+        {MINIMAX ", \"index_head_dim\": 64}",
+         "index_head_dim: found 64, expected at least the 128 elements that RoPE rotates"},
+        {V4 TWO "\"compress_ratios\": [0, 8]}",
+         "compress_ratios: layer 1 is neither sliding_attention, compressed_sparse_attention nor "},
+        {V4 TWO "\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+         "layer_types: layer 0 is neither"},
+        {V4 ", \"scoring_func\": \"softmax\"}",
+         "scoring_func: \"softmax\" is not supported; supported: sqrtsoftplus, sigmoid"},
+        {V4 ", \"o_groups\": 7}", "o_groups: found 7, expected a divisor"},
+        {V4 ", \"index_head_dim\": 32}", "must turn by as many elements: 64"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -161,9 +297,9 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors),
-        cmocka_unit_test(windows_and_positions),
-        cmocka_unit_test(factors_and_norms),
+        cmocka_unit_test(tensors),           cmocka_unit_test(windows_and_positions),
+        cmocka_unit_test(factors_and_norms), cmocka_unit_test(choices_of_blocks),
+        cmocka_unit_test(pooled_layers),     cmocka_unit_test(pooled_layers_have_yarn_of_their_own),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

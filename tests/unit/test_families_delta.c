@@ -22,6 +22,11 @@
     "\"minicpmv4_6\", \"text_config\": {\"model_type\": \"qwen3_5_text\"}"
 
 #define KIMI "{\"architectures\": [\"KimiLinearForCausalLM\"], \"model_type\": \"kimi_linear\""
+#define K3                                                                                         \
+    "{\"architectures\": [\"KimiK3ForConditionalGeneration\"], \"model_type\": \"kimi_k3\", "      \
+    "\"text_config\": {\"hidden_act\": \"situ\""
+#define K3_BLOCKS                                                                                  \
+    ", \"num_hidden_layers\": 5, \"first_k_dense_replace\": 1, \"attn_res_block_size\": 2"
 #define OLMO "{\"architectures\": [\"OlmoHybridForCausalLM\"], \"model_type\": \"olmo_hybrid\""
 #define BAILING                                                                                    \
     "{\"architectures\": [\"BailingHybridForCausalLM\"], \"model_type\": \"bailing_hybrid\""
@@ -75,6 +80,20 @@ static void tensors_apart(void **state)
         {KIMI "}", "model.layers.1.block_sparse_moe.experts.255.w2", 2304, 1024},
         {KIMI ", \"num_shared_experts\": 2}",
          "model.layers.1.block_sparse_moe.shared_experts.up_proj", 2048, 2304},
+        {K3 "}}", "model.layers.0.self_attention_res_norm.weight", 0, 0},
+        {K3 "}}", "model.layers.0.self_attn.g_a_proj", 128, 7168},
+        {K3 "}}", "model.layers.0.block_sparse_moe.gate", 256, 7168},
+        {K3 ", \"moe_layer_freq\": 2}}", "model.layers.1.mlp.down_proj", 7168, 33792},
+        {K3 ", \"mla_use_output_gate\": true}}", "model.layers.4.self_attn.g_proj", 12288, 7168},
+        {K3 K3_BLOCKS "}}", "model.layers.4.mlp_res_norm.weight", 7168, 0},
+        {K3 K3_BLOCKS "}}", "model.layers.4.mlp_res_proj.weight", 1, 7168},
+        {K3 K3_BLOCKS "}}", "model.output_attn_res_norm.weight", 7168, 0},
+        {K3 K3_BLOCKS ", \"routed_expert_hidden_size\": 64, \"latent_moe_use_norm\": true}}",
+         "model.layers.1.block_sparse_moe.routed_expert_norm.weight", 64, 0},
+        {K3 K3_BLOCKS ", \"routed_expert_hidden_size\": 64}}",
+         "model.layers.1.block_sparse_moe.routed_expert_norm.weight", 0, 0},
+        {K3 ", \"linear_attn_config\": {\"use_full_rank_gate\": true}}}",
+         "model.layers.0.self_attn.g_proj", 4096, 7168},
         {KIMI TWO_LISTS "}", "model.layers.0.self_attn.kv_a_proj_with_mqa", 576, 2304},
         {KIMI TWO_LISTS "}", "model.layers.1.self_attn.v_conv1d.weight", 512, 3},
         {KIMI TWO_LISTS ", \"mlp_layer_types\": [\"sparse\", \"dense\"]}",
@@ -169,6 +188,34 @@ static void decays_and_positions(void **state)
     }
 }
 
+/* Which sums the branches of a model with blocks of two layers read and add to. */
+static void sums_of_blocks(void **state)
+{
+    (void)state;
+    static const struct {
+        int read[2], adds_to;
+        bool begins;
+    } rows[] = {{{1, 2}, 1, true},
+                {{2, 2}, 1, false},
+                {{2, 3}, 2, true},
+                {{3, 3}, 2, false},
+                {{3, 4}, 3, true}};
+    struct ctw_config c;
+    parse_ok(&c, K3 K3_BLOCKS "}}");
+    for (int i = 0; i < (int)CTW_COUNT(rows); i++) {
+        const struct ctw_block_sums *s = &c.model->layers[i + 1].residual.block_sums;
+        assert_int_equal(c.model->layers[i + 1].residual.kind, CTW_RESIDUAL_block_sums);
+        assert_int_equal(s->n_read[CTW_MIXER], rows[i].read[0]);
+        assert_int_equal(s->n_read[CTW_MLP], rows[i].read[1]);
+        assert_int_equal(s->adds_to, rows[i].adds_to);
+        assert_int_equal(s->begins, rows[i].begins);
+        assert_int_equal(s->n_sums, 4);
+    }
+    assert_int_equal(c.model->layers[6].residual.block_sums.n_read[0], 4);
+    assert_true(c.model->layers[2].branch[CTW_MLP].mixture.glu.kind == CTW_GLU_BOUNDED);
+    ctw_config_close(&c);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -183,6 +230,7 @@ static void refusals(void **state)
         {KIMI ", \"num_hidden_layers\": 2, \"linear_attn_config\": {\"full_attn_layers\": [1], "
               "\"kda_layers\": [3]}}",
          "layer 2, counted from 1, is neither here nor in kda_layers"},
+        {K3 ", \"mla_use_nope\": false}}", "mla_use_nope: false is not supported"},
         {KIMI ", \"hidden_act\": \"gelu\"}", "hidden_act: delta rules have silu alone"},
         {BAILING ", \"kda_lower_bound\": 1}", "kda_lower_bound: found 1, expected -1000 to -0.001"},
         {BAILING ", \"head_dim\": 192}", "head_dim: expected a whole number from 1 to 128"},
@@ -200,7 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors),         cmocka_unit_test(tensors_apart),
         cmocka_unit_test(gates_and_heads), cmocka_unit_test(decays_and_positions),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(sums_of_blocks),  cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

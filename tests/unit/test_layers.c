@@ -161,10 +161,11 @@ static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_pro
     for (int pass = 0; pass < 2; pass++) {
         struct ctw_seq seq = {
             .tokens = tokens, .n_tok = N_TOK, .first = 1, .logprob = logprob, .greedy = greedy};
+        const struct ctw_sharing sharing = {.shares = true};
         struct ctw_progress progress = {0};
         struct ctw_pass *p;
         bool done = false;
-        assert_int_equal(ctw_pass_begin(&p, f, provider, &seq, 1, true, NULL, &progress, &err),
+        assert_int_equal(ctw_pass_begin(&p, f, provider, &seq, 1, &sharing, NULL, &progress, &err),
                          CTW_OK);
         while (!done)
             assert_int_equal(ctw_pass_step(p, &done, &err), CTW_OK);

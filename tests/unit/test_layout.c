@@ -57,13 +57,20 @@ static void draw(struct sequences *s, int64_t max_len)
         }
         for (int64_t t = n_same; t < n_tok; t++)
             s->tokens[i][t] = (int32_t)below(1000);
-        s->seq[i] =
-            (struct ctw_seq){.tokens = s->tokens[i], .n_tok = n_tok, .first = 1 + below(n_tok - 1)};
+        s->seq[i] = (struct ctw_seq){.tokens = s->tokens[i],
+                                     .n_tok = n_tok,
+                                     .first = below(2) == 0 ? n_tok - 1 : 1 + below(n_tok - 1)};
         s->n_tok += n_tok - 1;
         s->longest = n_tok - 1 > s->longest ? n_tok - 1 : s->longest;
     }
     if (below(4) > 0)
         order(s);
+}
+
+/* In place of an index in the pass, of a token that the trunk has. */
+static int64_t trunk_at(int64_t pos)
+{
+    return -10 - pos;
 }
 
 /* The index in the pass of each input of sequence i, said by its spans. */
@@ -72,8 +79,9 @@ static void path_of(const struct ctw_layout *l, int64_t i, int64_t n_inputs, int
     int64_t pos = 0;
     for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
         assert_int_equal(l->spans[k].pos0, pos);
-        for (int64_t t = 0; t < l->spans[k].n_tok; t++)
-            path[pos++] = l->spans[k].tok0 + t;
+        assert_true(k == l->span_start[i] || l->spans[k].tok0 >= 0);
+        for (int64_t t = 0; t < l->spans[k].n_tok; t++, pos++)
+            path[pos] = l->spans[k].tok0 == CTW_OF_TRUNK ? trunk_at(pos) : l->spans[k].tok0 + t;
     }
     assert_int_equal(pos, n_inputs);
 }
@@ -81,7 +89,8 @@ static void path_of(const struct ctw_layout *l, int64_t i, int64_t n_inputs, int
 /* Tokens, positions and scored rows, said anew token by token. Every token of the pass is added by
  * one sequence. */
 static void check_tokens(const struct ctw_layout *l, const struct sequences *s,
-                         const struct ctw_plan *plan, int64_t long_from)
+                         const struct ctw_plan *plan, int64_t long_from,
+                         const struct ctw_trunk *trunk)
 {
     int64_t target = 0, path[MAX_LEN];
     for (int64_t i = 0; i < s->n; i++) {
@@ -93,6 +102,13 @@ static void check_tokens(const struct ctw_layout *l, const struct sequences *s,
         for (int64_t t = 0; t < seq->n_tok - 1; t++) {
             int64_t at = path[t], own = t - (seq->n_tok - 1 - n_own);
             assert_true(own < 0 ? at < l->start[i] : at == l->start[i] + own);
+            if (at < 0) {
+                assert_int_equal(trunk->tokens[t], seq->tokens[t]);
+                assert_true(t + 1 < seq->first);
+                assert_true(t < l->n_of_trunk);
+                assert_true(trunk->is_long == (long_shift > 0));
+                continue;
+            }
             assert_int_equal(l->tokens[at], seq->tokens[t]);
             assert_int_equal(l->positions[at], t);
             if (l->rope_rows != NULL)
@@ -136,18 +152,36 @@ static int64_t seq_of(const struct ctw_layout *l, int64_t tok)
 
 static const enum ctw_carry_life lives[] = {CTW_FOR_LAYER, CTW_FOR_PASS};
 
-/* Every token's queries are asked once, in order, of the rows of either life. */
+/* left[pos]: the token at this position of the next trunk, as the chunk leaves it. */
+static void leave(const struct ctw_chunk *chunk, int64_t *const rows[2], int64_t *left)
+{
+    for (int i = 0; i < chunk->n_leaves; i++) {
+        const struct ctw_path_span part = ctw_span_in_chunk(&chunk->leaves[i], chunk);
+        for (int64_t t = 0; t < part.n_tok; t++) {
+            int64_t at = part.tok0 + t - chunk->tok0;
+            assert_int_equal(rows[0][chunk->row0 + at], rows[1][chunk->tok0 + at]);
+            left[part.pos0 + t] = rows[0][chunk->row0 + at];
+        }
+    }
+}
+
+/* Every token's queries are asked once, in order, of the rows of either life. Behind them lies the
+ * trunk. */
 static void check_chunks(const struct ctw_layout *l, const struct sequences *s,
                          const struct ctw_plan *plan)
 {
-    const int64_t n_rows[] = {plan->carry_rows, l->n_tok};
-    int64_t *rows[2], tok = 0, path[MAX_LEN];
+    const int64_t trunk_row[] = {plan->carry_rows, plan->pass_tokens};
+    const int64_t n_rows[] = {plan->carry_rows + l->n_of_trunk, plan->pass_tokens + l->n_of_trunk};
+    int64_t *rows[2], tok = 0, path[MAX_LEN], left[MAX_LEN];
     for (int i = 0; i < 2; i++) {
         rows[i] = ctw_calloc((size_t)n_rows[i], sizeof(**rows));
         assert_non_null(rows[i]);
         for (int64_t j = 0; j < n_rows[i]; j++)
-            rows[i][j] = NONE;
+            rows[i][j] = j < trunk_row[i] ? NONE : trunk_at(j - trunk_row[i]);
     }
+    for (int64_t t = 0; t < MAX_LEN; t++)
+        left[t] = trunk_at(t);
+    assert_true(l->n_of_trunk == 0 || l->chunks[0].of_trunk == l->n_of_trunk);
     for (int64_t c = 0; c < l->n_chunks; c++) {
         const struct ctw_chunk *chunk = &l->chunks[c];
         assert_int_equal(chunk->tok0, tok);
@@ -173,8 +207,14 @@ static void check_chunks(const struct ctw_layout *l, const struct sequences *s,
             tok += first->n_q;
         }
         assert_int_equal(tok, chunk->tok0 + chunk->n_tok);
+        leave(chunk, rows, left);
     }
     assert_int_equal(tok, l->n_tok);
+    if (l->n_left > 0) {
+        path_of(l, l->left_seq, s->seq[l->left_seq].n_tok - 1, path);
+        assert_in_range(l->n_left, plan->trunk_from, plan->trunk_tokens);
+        assert_memory_equal(left, path, (size_t)l->n_left * sizeof(*left));
+    }
     ctw_free(rows[0]);
     ctw_free(rows[1]);
 }
@@ -204,18 +244,25 @@ static void check_stretch(const struct ctw_layout *l, const struct sequences *s,
 static void check_stretches(const struct ctw_layout *l, const struct sequences *s,
                             const struct ctw_plan *plan)
 {
-    int64_t states[64], tok = 0;
+    int64_t states[64], tok = 0, path[MAX_LEN];
+    states[plan->states] = trunk_at(l->n_of_trunk - 1);
+    states[plan->states + 1] = NONE;
     for (int64_t c = 0; c < l->n_chunks; c++) {
         assert_true((l->chunks[c].n_stretches > 0) == (plan->states > 0));
         for (int64_t i = 0; i < l->chunks[c].n_stretches; i++) {
             const struct ctw_stretch *t = &l->chunks[c].stretches[i];
             assert_int_equal(l->chunks[c].tok0 + t->row0, tok);
-            assert_true(t->before == NONE || t->before < plan->states);
+            assert_true(t->before == NONE || t->before < plan->states + 2);
             check_stretch(l, s, t, tok, states);
             tok += t->n_tok;
-            assert_in_range(t->after, 0, plan->states - 1);
+            assert_in_range(t->after, 0, plan->states + 1);
+            assert_int_not_equal(t->after, plan->states);
             assert_int_not_equal(t->after, t->before);
             states[t->after] = tok - 1;
+        }
+        if (plan->states > 0 && l->n_left > 0 && ctw_chunk_ends_trunk(&l->chunks[c])) {
+            path_of(l, l->left_seq, s->seq[l->left_seq].n_tok - 1, path);
+            assert_int_equal(states[plan->states + 1], path[l->n_left - 1]);
         }
     }
     assert_int_equal(tok, plan->states > 0 ? l->n_tok : 0);
@@ -237,37 +284,78 @@ static void check_sharing(const struct ctw_layout *l, const struct sequences *s,
     }
 }
 
+/* Tokens of all passes; n_read: of trunks, as rows and with states. */
+struct counted {
+    int64_t n_asked, n_limited, n_read[2];
+};
+
+/* A pass of sequences first .. of a set, up to `end`. *trunk is the pass's, then the next one's. */
+static void check_pass(const struct sequences *all, int64_t first, int64_t end,
+                       const struct ctw_plan *plan, int64_t long_from, bool shares,
+                       struct ctw_trunk *trunk, struct counted *n)
+{
+    struct sequences s = {.n = end - first};
+    int64_t n_targets = 0;
+    struct ctw_layout l;
+    struct ctw_err err;
+    const struct ctw_sharing sharing = {.shares = shares,
+                                        .own_rows = below(4) == 0,
+                                        .trunk = trunk,
+                                        .next = end < all->n ? &all->seq[end] : NULL};
+    memcpy(s.seq, all->seq + first, (size_t)s.n * sizeof(*s.seq));
+    for (int64_t i = 0; i < s.n; i++) {
+        s.n_tok += s.seq[i].n_tok - 1;
+        n_targets += s.seq[i].n_tok - s.seq[i].first;
+        s.longest = s.seq[i].n_tok - 1 > s.longest ? s.seq[i].n_tok - 1 : s.longest;
+    }
+    assert_int_equal(ctw_layout_make(&l, s.seq, s.n, plan, long_from, &sharing, &err), CTW_OK);
+    check_tokens(&l, &s, plan, long_from, trunk);
+    check_chunks(&l, &s, plan);
+    check_stretches(&l, &s, plan);
+    if (!shares || sharing.own_rows)
+        assert_int_equal(l.n_rows, n_targets);
+    if (!shares)
+        assert_int_equal(l.n_tok + l.n_left + l.n_of_trunk, s.n_tok);
+    else if (plan->states == 0 && plan->carry_rows == plan->pass_tokens && l.n_of_trunk == 0)
+        check_sharing(&l, &s, long_from);
+    else
+        n->n_limited += s.n_tok - l.n_tok;
+    n->n_asked += s.n_tok;
+    n->n_read[plan->states > 0] += l.n_of_trunk;
+    if (l.n_left > 0)
+        *trunk =
+            (struct ctw_trunk){.tokens = s.seq[l.left_seq].tokens,
+                               .n_tok = l.n_left,
+                               .is_long = long_from > 0 && s.seq[l.left_seq].n_tok - 1 > long_from};
+    assert_true((l.rope_rows != NULL) == (long_from > 0 && s.longest > long_from));
+    ctw_layout_free(&l);
+}
+
 static void every_query_sees_its_own_keys(void **state)
 {
     (void)state;
     struct sequences s;
-    struct ctw_layout l;
-    struct ctw_err err;
-    int64_t n_asked = 0, n_limited = 0;
+    struct counted n = {0};
     for (int trial = 0; trial < N_TRIALS; trial++) {
         draw(&s, 1 + below(MAX_LEN));
         struct ctw_plan plan = {.chunk_tokens = 1 + below(s.n_tok + 3),
                                 .pass_tokens = s.n_tok,
                                 .longest = s.longest + below(5),
-                                .states = below(2) * (CTW_STATES + below(6))};
+                                .states = below(2) * (CTW_STATES + below(6)),
+                                .trunk_tokens = below(4) > 0 ? CTW_BRANCH_TOKENS + below(60) : 0,
+                                .trunk_from = CTW_BRANCH_TOKENS};
+        struct ctw_trunk trunk = {0};
         bool shares = below(8) > 0;
         plan.carry_rows = ctw_layout_carry_rows(plan.longest, plan.chunk_tokens, below(3), s.n_tok);
         int64_t long_from = below(3) == 0 ? 1 + below(MAX_LEN) : 0;
-        assert_int_equal(ctw_layout_make(&l, s.seq, s.n, &plan, long_from, shares, &err), CTW_OK);
-        check_tokens(&l, &s, &plan, long_from);
-        check_chunks(&l, &s, &plan);
-        check_stretches(&l, &s, &plan);
-        if (!shares)
-            assert_int_equal(l.n_tok, s.n_tok);
-        else if (plan.states == 0 && plan.carry_rows == s.n_tok)
-            check_sharing(&l, &s, long_from);
-        else
-            n_limited += s.n_tok - l.n_tok;
-        n_asked += s.n_tok;
-        assert_true((l.rope_rows != NULL) == (long_from > 0 && s.longest > long_from));
-        ctw_layout_free(&l);
+        for (int64_t first = 0, end; first < s.n; first = end) {
+            end = below(2) == 0 ? s.n : first + 1 + below(s.n - first);
+            check_pass(&s, first, end, &plan, long_from, shares, &trunk, &n);
+        }
     }
-    assert_true(n_limited > n_asked / 20); /* limits leave something to share */
+    assert_true(n.n_limited > n.n_asked / 20); /* limits leave something to share */
+    assert_true(n.n_read[0] > 1000);
+    assert_true(n.n_read[1] > 1000);
 }
 
 enum { MOST = 6 };
@@ -290,7 +378,8 @@ static int64_t computed(const int64_t *n_same, const int64_t *n_tok, int n, int6
             tokens[i][t] = t < n_same[i] ? tokens[i - 1][t] : (int32_t)(1000 * i + t);
         seq[i] = (struct ctw_seq){.tokens = tokens[i], .n_tok = n_tok[i], .first = n_tok[i] - 1};
     }
-    assert_int_equal(ctw_layout_make(&l, seq, n, &plan, 0, true, &err), CTW_OK);
+    const struct ctw_sharing sharing = {.shares = true};
+    assert_int_equal(ctw_layout_make(&l, seq, n, &plan, 0, &sharing, &err), CTW_OK);
     int64_t n_computed = l.n_tok;
     ctw_layout_free(&l);
     return n_computed;
@@ -352,7 +441,8 @@ static void a_path_has_so_many_spans(void **state)
     }
     const struct ctw_plan plan = {
         .chunk_tokens = 4096, .pass_tokens = 4096, .carry_rows = 4096, .longest = N * STEP + STEP};
-    assert_int_equal(ctw_layout_make(&l, seq, N, &plan, 0, true, &err), CTW_OK);
+    const struct ctw_sharing sharing = {.shares = true};
+    assert_int_equal(ctw_layout_make(&l, seq, N, &plan, 0, &sharing, &err), CTW_OK);
     for (int i = 0; i < N; i++) {
         int64_t behind = i < CTW_PATH_SPANS ? 0 : (int64_t)(i - CTW_PATH_SPANS + 1) * STEP;
         assert_true(l.span_start[i + 1] - l.span_start[i] <= CTW_PATH_SPANS);
@@ -372,12 +462,13 @@ static void lack_of_memory_leaves_nothing(void **state)
                                   .pass_tokens = MAX_SEQS * MAX_LEN,
                                   .carry_rows = MAX_SEQS * MAX_LEN,
                                   .states = 6};
+    const struct ctw_sharing sharing = {.shares = true};
     enum ctw_status st = CTW_ENOMEM;
     draw(&s, MAX_LEN);
     s.seq[0] = (struct ctw_seq){.tokens = s.tokens[0], .n_tok = MAX_LEN, .first = 1};
     for (int64_t n = 1; st != CTW_OK; n++) {
         ctw_mem_fail_at(n);
-        st = ctw_layout_make(&l, s.seq, s.n, &plan, 2, true, &err);
+        st = ctw_layout_make(&l, s.seq, s.n, &plan, 2, &sharing, &err);
         ctw_mem_fail_at(0);
         assert_true(st == CTW_OK || st == CTW_ENOMEM);
         ctw_layout_free(&l);

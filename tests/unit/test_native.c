@@ -20,6 +20,12 @@ static const struct parts nvfp4 = {
     {Q ".weight_scale_2", "F32", "", 4, NULL},
 };
 
+static const struct parts fp4 = {
+    {Q ".weight", "I8", "32, 16", 512, NULL},
+    {Q ".scale", "F8_E8M0", "32, 1", 32, NULL},
+    {NULL, NULL, NULL, 0, NULL},
+};
+
 static void fp8_in_blocks_and_whole(void **state)
 {
     struct checkpoint *c = *state;
@@ -59,6 +65,25 @@ static void fp8_in_blocks_and_whole(void **state)
     /* A message names the tensor that the file has. */
     c->config = QUANTISED(BLOCKS);
     expect_refusal(c, Q ": weight_scale: found F32 [32, 1], expected [2, 2]");
+    /* DeepSeek V4: scales of another name, and experts in FP4, which no key describes */
+    c->config = QUANTISED(BLOCKS ", \"expert_dtype\": \"fp4\"");
+    set_parts(c, &fp8_blocks);
+    find(c, Q ".weight_scale_inv")->name = Q ".scale";
+    assert_int_equal(q_weight(c, "float8 group 24 dynamic").group_rows, 16);
+    set_parts(c, &fp4);
+    w = q_weight(c, "float8 group 24 dynamic");
+    assert_true(w.format->id == CTW_FORMAT_mxfp4);
+    assert_int_equal(w.group_size, 32);
+    find(c, Q ".scale")->shape = "16, 2";
+    expect_refusal(c, "scale: found F8_E8M0 [16, 2], expected U8 [32, 1]");
+    /* ModelOpt's NVFP4 in a file of FP8 */
+    c->config =
+        QUANTISED(BLOCKS ", \"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": "
+                         "{\"model.layers.0.self_attn.q_proj\": {\"quant_algo\": \"NVFP4\"}}");
+    set_parts(c, &nvfp4);
+    assert_true(q_weight(c, "float4 tensor_group 16 local").format->id ==
+                CTW_FORMAT_nvfp4_modelopt);
+    set_parts(c, &fp8_blocks);
     /* Scales that divide, of GPTQModel */
     c->config = QUANTISED(FP8 ", \"weight_scale_semantics\": \"inverse\"");
     expect_refusal(c, "GPTQModel's FP8, whose scales divide, is not supported");
@@ -344,7 +369,7 @@ static void contradictions(void **state)
         {"\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"", "all weights are stored"},
         {"\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"",
          "fmt: \"e5m2\" is not supported; expected e4m3"},
-        {"\"quant_method\": \"fp8\", \"expert_dtype\": \"fp4\"", "expert_dtype: \"fp4\""},
+        {"\"quant_method\": \"fp8\", \"expert_dtype\": \"fp6\"", "expert_dtype: \"fp6\""},
         {FP8 ", \"weight_block_size\": [128]", "weight_block_size: expected rows and columns"},
         {FP8 ", \"weight_block_size\": [128, 0]", "weight_block_size[1]: expected a whole number"},
         {FP8 ", \"weight_block_size\": 128", "weight_block_size: expected an array"},

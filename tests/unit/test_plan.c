@@ -142,6 +142,46 @@ static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
     assert_null(strstr(err.msg, "lower"));
 }
 
+/* A trunk is kept only of memory that passes, chunks and the carry within a pass do not need, and
+ * only if passes follow one another; in part, if that is what there is room for. */
+static void a_trunk_takes_what_is_left(void **state)
+{
+    struct ctw_plan_request r = request(*state);
+    struct ctw_plan with, without;
+    struct ctw_err err;
+    const size_t row = (size_t)2 * 3 * 64 * 2; /* the layers have one layer's keys */
+    int64_t before = INT64_MAX, n_sizes = 0;
+    r.shares = true;
+    for (r.memory_limit = 1 << 30;; r.memory_limit -= r.memory_limit / 64) {
+        r.trunk = 0;
+        if (ctw_plan_make(&without, &r, &err) != CTW_OK)
+            break;
+        r.trunk = 1800;
+        assert_int_equal(ctw_plan_make(&with, &r, &err), CTW_OK);
+        assert_int_equal(with.pass_tokens, without.pass_tokens);
+        assert_int_equal(with.chunk_tokens, without.chunk_tokens);
+        assert_true(with.total <= r.memory_limit);
+        assert_int_equal(with.total, with.residual + with.activations + with.carried + with.trunk +
+                                         with.tables + with.scratch);
+        assert_int_equal(with.trunk, (size_t)with.trunk_tokens * row);
+        assert_true(with.trunk_tokens == 0 || with.trunk_from == CTW_BRANCH_TOKENS);
+        n_sizes += with.trunk_tokens != before && with.trunk_tokens < before;
+        before = with.trunk_tokens;
+    }
+    assert_true(n_sizes > 2);
+    r.memory_limit = 1 << 30;
+    r.trunk = 1800;
+    r.total = 3000; /* one pass */
+    assert_int_equal(ctw_plan_make(&with, &r, &err), CTW_OK);
+    assert_int_equal(with.trunk_tokens, 0);
+    r.follows = true;
+    assert_int_equal(ctw_plan_make(&with, &r, &err), CTW_OK);
+    assert_int_equal(with.trunk_tokens, 1800);
+    r.trunk = CTW_BRANCH_TOKENS - 1;
+    assert_int_equal(ctw_plan_make(&with, &r, &err), CTW_OK);
+    assert_int_equal(with.trunk_tokens, 0);
+}
+
 /* Of chunks that are no power of 2: whole tiles of rows, and never fewer than 64. */
 static void chunks_are_halved_to_whole_tiles(void **state)
 {
@@ -454,6 +494,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_set_stays_below_the_promise),
         cmocka_unit_test(limit_is_kept_by_smaller_passes_then_chunks),
+        cmocka_unit_test(a_trunk_takes_what_is_left),
         cmocka_unit_test(chunks_are_halved_to_whole_tiles),
         cmocka_unit_test(queries_have_their_place),
         cmocka_unit_test(small_work_takes_little),

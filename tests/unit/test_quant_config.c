@@ -313,7 +313,7 @@ static void refusals(void **state)
         {"{\"quantization_config\": {\"config_groups\": {}}}",
          "\"quant_method\" is missing, and no other key identifies the format; expected one of "
          "compressed-tensors, fp8, mxfp8, fbgemm_fp8, mxfp4, modelopt, modelopt_fp4, gptq, awq, "
-         "auto-round, intel/auto-round"},
+         "exl3, bitsandbytes, mlx, auto-round, intel/auto-round"},
         {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
          "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
@@ -434,9 +434,7 @@ static void other_formats_are_named(void **state)
     static const struct {
         const char *text, *where, *name, *remedy;
     } rows[] = {
-        {QC "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}}", "quant_method",
-         "bitsandbytes", "call its dequantize()"},
-        {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "W4A16"},
+        {QC "{\"quant_method\": \"exl2\", \"bits\": 4.0}}", "quant_method", "EXL2", "W4A16"},
         {QC "{\"quant_method\": \"quark\"}}", "quant_method", "Quark", "custom_mode"},
         {QC "{\"quant_method\": \"TorchAO\"}}", "quant_method", "torchao", "FP8_DYNAMIC"},
         {QC "{\"quant_method\": \"gguf\"}}", "quant_method", "GGUF", "safetensors checkpoint"},
@@ -458,11 +456,6 @@ static void other_formats_are_named(void **state)
         {QC "{\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"a\": {\"quant_algo\": "
             "\"INT4_AWQ\"}}}}",
          "quantized_layers.a.quant_algo", "ModelOpt INT4_AWQ", "quantise"},
-        {QC "{\"load_in_8bit\": true}}", "quantization_config", "bitsandbytes", "quantise"},
-        {QC "{\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\"}}", "quantization_config",
-         "MLX", "--dequantize"},
-        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4}}", "quantization", "MLX",
-         "quantise"},
         {"{\"quantize\": \"w8a8_dynamic\"}", "quantize", "msModelSlim", "quantise"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {

@@ -18,12 +18,14 @@
 
 enum { N_DECODERS = 5, N_SEQS = 40, N_TOK = 9, N_OUT = N_SEQS * (N_TOK - 1), MAX_GPUS = 8 };
 
-/* The thread sanitizer makes opening an engine slow. Trials are then left out, but no number of
- * devices, faulty device, kind of fault or placement. */
-#ifdef __SANITIZE_THREAD__
-enum { STEP_NUMBER = 3, STEP_FAULT = 5 };
+/* Sanitizers make opening an engine slow. Trials are then left out, but no faulty device, kind of
+ * fault or placement, and no number of devices that each hold the whole model. */
+#if defined(__SANITIZE_THREAD__)
+enum { STEP_NUMBER = 3, STEP_FAULT = 5, STEP_ALLOCATION = 35, N_HOSTED = 14 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { STEP_NUMBER = 3, STEP_FAULT = 5, STEP_ALLOCATION = 11, N_HOSTED = 14 };
 #else
-enum { STEP_NUMBER = 1, STEP_FAULT = 1 };
+enum { STEP_NUMBER = 1, STEP_FAULT = 1, STEP_ALLOCATION = 7, N_HOSTED = 20 };
 #endif
 
 static char dir[] = "/tmp/ctw_test_several_XXXXXX";
@@ -275,7 +277,7 @@ static void the_same_bits_from_shards(void **state)
     struct scores s;
     struct ctw_err err;
     set("COPY_US", "100,0,300");
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i += STEP_FAULT) {
         int n = 2 + i % (MAX_GPUS - 1);
         uint64_t limit = i % 3 == 0 ? 0 : (uint64_t)(32 + random_below(28)) << 10;
         struct ctw_engine *e = NULL;
@@ -305,7 +307,7 @@ static void the_same_bits_from_host_memory(void **state)
     struct ctw_err err;
     int n_sharded = 0, n_streamed = 0;
     set("COPY_US", "100,0,300");
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < N_HOSTED; i++) {
         struct ctw_engine *e = NULL;
         struct ctw_engine_info info;
         const struct ctw_engine_options opt = {
@@ -324,7 +326,7 @@ static void the_same_bits_from_host_memory(void **state)
         n_streamed += strcmp(info.place, "streamed") == 0 && info.weights_hosted > 0;
         score_thrice_and_close(e, &s, true);
     }
-    if (n_sharded < 2 || n_streamed < 4)
+    if (n_sharded < 2 || n_streamed < N_HOSTED / 5)
         fail_msg("%d sharded, %d streamed", n_sharded, n_streamed);
 }
 
@@ -334,7 +336,7 @@ static void shards_of_a_device_that_fails(void **state)
     (void)state;
     struct scores s;
     struct ctw_err err;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 12; i += STEP_FAULT) {
         char list[32];
         struct ctw_engine *e = NULL;
         int64_t n;
@@ -560,7 +562,7 @@ static void lack_of_host_memory(void **state)
     struct scores s;
     struct ctw_err err;
     int64_t n_ok = 0;
-    for (int64_t n = 1; n_ok < 3; n += 7 * STEP_NUMBER) {
+    for (int64_t n = 1; n_ok < 3; n += STEP_ALLOCATION) {
         struct ctw_engine *e = NULL;
         ctw_mem_fail_at(n);
         st = try_open(&e, "0-1", (struct ctw_engine_options){.pass_tokens = 30}, &err);

@@ -217,12 +217,13 @@ static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_pro
         const struct ctw_hooks hooks = {.arg = &polls, .cancelled = pass == 0 ? at_once : never};
         struct ctw_seq seq = {
             .tokens = tokens, .n_tok = N_TOK, .first = 1, .logprob = logprob, .greedy = greedy};
+        const struct ctw_sharing sharing = {.shares = true};
         struct ctw_progress progress = {0};
         struct ctw_pass *p;
         bool done = false;
         enum ctw_status st = CTW_OK;
-        assert_int_equal(ctw_pass_begin(&p, f, provider, &seq, 1, true, &hooks, &progress, &err),
-                         CTW_OK);
+        assert_int_equal(
+            ctw_pass_begin(&p, f, provider, &seq, 1, &sharing, &hooks, &progress, &err), CTW_OK);
         while (st == CTW_OK && !done)
             st = ctw_pass_step(p, &done, &err);
         assert_int_equal(st, pass == 0 ? CTW_ECANCELED : CTW_OK);

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/threads.h"
+#include "kernels/formats/ggml/ggml_types.h"
 
 enum block_state { BLOCK_UNREAD, BLOCK_COMING /* a thread is digesting it */, BLOCK_IN };
 
@@ -48,9 +49,13 @@ static void feed_text(struct ctw_sha256 *sha, const char *text, size_t bytes)
 
 static void feed_shape(struct ctw_sha256 *sha, const struct ctw_tensor *t)
 {
-    const char *dtype = ctw_dtype_name(t->dtype);
+    const char *dtype = t->block != NULL ? t->block->name : ctw_dtype_name(t->dtype);
     feed_text(sha, t->name, strlen(t->name));
     feed_text(sha, dtype, strlen(dtype));
+    if (t->paired != 0 || t->added != 0) {
+        feed_number(sha, (uint64_t)t->paired);
+        feed_number(sha, (uint64_t)t->added);
+    }
     feed_number(sha, (uint64_t)t->n_dims);
     for (int d = 0; d < t->n_dims; d++)
         feed_number(sha, (uint64_t)t->shape[d]);

@@ -106,6 +106,21 @@ static void print_range(const struct ctw_model *m, size_t fact)
         printf(" to %" PRId64, most);
 }
 
+/* What the files say of themselves: who made them, from what, with which importance matrix. */
+static void print_metadata(const struct ctw_metadata *metadata)
+{
+    static const char *const shown[] = {"general.", "quantize."};
+    char text[128];
+    bool first = true;
+    for (int64_t i = 0; metadata != NULL && i < metadata->n_items; i++)
+        for (size_t s = 0; s < CTW_COUNT(shown); s++)
+            if (strncmp(metadata->items[i].key, shown[s], strlen(shown[s])) == 0) {
+                printf("%-13s %s: %s\n", first ? "metadata" : "", metadata->items[i].key,
+                       ctw_meta_describe(&metadata->items[i], text, sizeof(text)));
+                first = false;
+            }
+}
+
 static void print_model(const struct ctw_model *m)
 {
     char size[32];
@@ -135,6 +150,7 @@ static void print_model(const struct ctw_model *m)
            ctw_container_n_files(m->container), ctw_container_n_files(m->container) == 1 ? "" : "s",
            ctw_container_is_headers_alone(m->container) ? ", of which only the headers are here"
                                                         : "");
+    print_metadata(ctw_container_metadata(m->container));
     if (m->n_apart > 0)
         printf("not text      %s in %" PRId64 " tensors, which scores do not need\n",
                ctw_format_bytes(size, sizeof(size), (double)m->apart_bytes), m->n_apart);

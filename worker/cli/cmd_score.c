@@ -280,7 +280,8 @@ int ctw_cmd_score(int argc, char **argv)
     struct ctw_score_paths paths = {0};
     struct ctw_engine_option_values values = {0};
     struct ctw_option options[4 + CTW_N_ENGINE_OPTIONS] = {
-        ctw_opt_required(ctw_opt_string("model", &model, "DIR", "the checkpoint folder")),
+        ctw_opt_required(ctw_opt_string("model", &model, "DIR",
+                                        "the checkpoint: its folder or its file")),
         ctw_opt_string("in", &paths.in, "FILE", "input, JSON lines (default: -, standard input)"),
         ctw_opt_string("out", &paths.out, "FILE",
                        "results, JSON lines (default: -, standard output)"),

@@ -55,7 +55,8 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
     const struct ctw_option own[] = {
         ctw_opt_required(ctw_opt_list(
             "model", &v->models, "DIR",
-            "a checkpoint folder; may be repeated, and more folders may follow without --model. "
+            "a checkpoint, its folder or its file; may be repeated, and more may follow "
+            "without --model. "
             "A model's name is the last part of its path, or NAME with NAME=DIR. NAME:DTYPE=DIR "
             "gives the model another --dtype than the other models. A job without a model name "
             "uses the first model. The variable holds one model, and is ignored with --model")),

@@ -9,7 +9,9 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
 {
     const struct ctw_option all[] = {
         ctw_opt_string("config", &v->config, "NAME",
-                       "read this file in the folder instead of config.json"),
+                       "read this file in the folder instead of config.json; for a model with its "
+                       "configuration in the weights' file, the original's config.json or its "
+                       "folder, which must agree"),
         ctw_opt_choice("backend", &v->backend, "auto|cpu|cuda",
                        "device that computes (default: auto, a GPU if the machine has one)"),
         ctw_opt_int("device", &v->device, 0, 255, "N",

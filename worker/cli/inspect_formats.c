@@ -11,6 +11,16 @@ void ctw_inspect_describe(const struct ctw_weight *w, char *buf, size_t bytes)
         snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
         return;
     }
+    if (w->part[CTW_PART_VALUES].block != NULL) {
+        snprintf(buf, bytes, "%s", ctw_part_type(&w->part[CTW_PART_VALUES]));
+        return;
+    }
+    if (w->format->id == CTW_FORMAT_exl3) {
+        static const char *const codebooks[] = {"3inst", "mcg", "mul1"};
+        snprintf(buf, bytes, "%s, %g bits, codebook %s", w->format->name,
+                 (double)w->part[CTW_PART_VALUES].shape[2] / 16, codebooks[w->codebook]);
+        return;
+    }
     if (w->scale_stride == 0)
         snprintf(group, sizeof(group), ", one scale");
     else if (w->group_rows > 1)

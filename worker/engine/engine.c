@@ -128,13 +128,17 @@ void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
 
 /* Buffers that were too small once are likely to be slightly too small again. Plans for twice the
  * need, unless that makes passes or chunks smaller. */
-static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t total, bool shares,
+static void plan_ahead(const struct ctw_engine *e, const struct ctw_need *need,
                        struct ctw_plan *plan)
 {
     struct ctw_plan roomy;
-    int64_t twice = longest < e->max_length / 2 ? 2 * longest : e->max_length;
-    if (ctw_engine_make_plan(e, twice, 2 * total, shares, &roomy, NULL) == CTW_OK &&
-        roomy.chunk_tokens >= plan->chunk_tokens && roomy.pass_tokens >= plan->pass_tokens)
+    struct ctw_need twice = *need;
+    twice.longest = need->longest < e->max_length / 2 ? 2 * need->longest : e->max_length;
+    twice.total = 2 * need->total;
+    twice.trunk = 2 * need->trunk < twice.longest ? 2 * need->trunk : twice.longest;
+    if (ctw_engine_make_plan(e, &twice, &roomy, NULL) == CTW_OK &&
+        roomy.chunk_tokens >= plan->chunk_tokens && roomy.pass_tokens >= plan->pass_tokens &&
+        roomy.trunk_tokens >= plan->trunk_tokens)
         *plan = roomy;
 }
 
@@ -161,11 +165,12 @@ static bool suffices(const struct ctw_plan *have, const struct ctw_plan *plan, i
 {
     return have->chunk_tokens >= plan->chunk_tokens && have->pass_tokens >= plan->pass_tokens &&
            have->longest >= longest && have->states >= plan->states &&
+           have->trunk_tokens >= plan->trunk_tokens &&
            (have->carry_rows >= plan->carry_rows || have->carry_rows >= have->pass_tokens);
 }
 
-enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
-                                   bool shares, struct ctw_err *err)
+enum ctw_status ctw_engine_prepare(struct ctw_engine *e, const struct ctw_need *need,
+                                   struct ctw_err *err)
 {
     struct ctw_plan plan;
     enum ctw_status st = CTW_OK;
@@ -173,15 +178,15 @@ enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_
     if (e->forward == NULL)
         st = ctw_engine_measure_limit(e, err);
     if (st == CTW_OK)
-        st = ctw_engine_make_plan(e, longest, total, shares, &plan, err);
+        st = ctw_engine_make_plan(e, need, &plan, err);
     if (st != CTW_OK)
         return st;
     if (e->forward != NULL) {
-        if (suffices(&e->forward->plan, &plan, longest))
+        if (suffices(&e->forward->plan, &plan, need->longest))
             return CTW_OK;
         close_buffers(e);
         struct ctw_plan roomy = plan;
-        plan_ahead(e, longest, total, shares, &roomy);
+        plan_ahead(e, need, &roomy);
         if (open_buffers(e, &roomy, NULL) == CTW_OK)
             return CTW_OK;
         close_buffers(e); /* fall back to exactly what is needed */

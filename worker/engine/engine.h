@@ -109,6 +109,9 @@ struct ctw_hooks {
     /* The results of seqs[first .. first+n-1] are final. May be NULL. With several devices, in any
      * order. */
     void (*done)(void *arg, int64_t first, int64_t n);
+    /* What the caller is about to score after these sequences, or NULL: what it has in common with
+     * one of these need not be computed again. Its tokens and `first` are read. */
+    const struct ctw_seq *next;
     /*
      * For comparing without layers and matrices; set both hooks or neither. The caller keeps the
      * reference's final hidden states, which the reference's head reads. `rows` holds the states of
@@ -184,6 +187,11 @@ static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, 
 {
     return n_seqs == 0 || n_tok + n_more <= pass_tokens;
 }
+
+/* The input tokens and the scored rows that scoring these sequences alone would compute now, about;
+ * what they share, also with sequences that the engine scored before, counts once. */
+void ctw_engine_count(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n_seqs,
+                      int64_t *n_tok, int64_t *n_rows);
 
 /*
  * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which) and

@@ -62,14 +62,20 @@ enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine 
                                         const struct ctw_hooks *hooks, bool *in_reference,
                                         struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Makes e->forward suffice for sequences of up to `longest` input tokens, `total` together. total
- * and shares: see struct ctw_plan_request. */
-enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
-                                   bool shares, struct ctw_err *err) CTW_MUST_CHECK;
+/* Sequences, as struct ctw_plan_request describes them. */
+struct ctw_need {
+    int64_t longest, total; /* input tokens */
+    bool shares;
+    int64_t trunk;
+    bool follows;
+};
+
+/* Makes e->forward suffice for these sequences. */
+enum ctw_status ctw_engine_prepare(struct ctw_engine *e, const struct ctw_need *need,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
 /* engine_open.c: the plan for that, within the engine's limits. */
-enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
-                                     bool shares, struct ctw_plan *plan,
-                                     struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, const struct ctw_need *need,
+                                     struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
 /* limits.c: of the device, which is open, for all of its engines together. */
 void ctw_engine_limit_device(struct ctw_engine *e, const struct ctw_amount *limit);
 /* limits.c: bytes of the device's memory that the engine may still allocate, or map. */
@@ -87,7 +93,7 @@ enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *e
 /* pair.c: the same for two engines, which share the memory with the buffers of comparing. Passes
  * may have *pass_tokens. */
 enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *reference,
-                                    int64_t longest, int64_t total, struct ctw_compare **compare,
+                                    const struct ctw_need *need, struct ctw_compare **compare,
                                     int64_t *pass_tokens, struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -11,8 +11,8 @@
 
 /* Read for every family: here and in quant_config.c. */
 static const char *const common_keys[] = {
-    "architectures", "model_type",          "dtype",
-    "torch_dtype",   "quantization_config", "compression_config",
+    "architectures",       "model_type",         "dtype",        "torch_dtype",
+    "quantization_config", "compression_config", "quantization",
 };
 
 /*
@@ -221,7 +221,7 @@ static enum ctw_status describe(struct ctw_config *c, struct ctw_err *err)
  * the root. */
 static const struct ctw_json_node *find_quantised(const struct ctw_config *c)
 {
-    static const char *const keys[] = {"quantization_config", "compression_config"};
+    static const char *const keys[] = {"quantization_config", "compression_config", "quantization"};
     const struct ctw_json_node *root = ctw_json_root(c->doc);
     bool outer = false, inner = false;
     for (size_t i = 0; i < CTW_COUNT(keys); i++) {
@@ -239,6 +239,8 @@ static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
         return st;
     c->quantised = find_quantised(c);
     st = ctw_quant_config_read(&c->quant, c->quantised, err);
+    if (st == CTW_OK && c->files != NULL && ctw_container_method(c->files) != NULL)
+        c->quant.names = ctw_part_names_find(ctw_container_method(c->files));
     if (st == CTW_OK)
         st = check_base_keys(c, root, err);
     if (st == CTW_OK && c->text != root)

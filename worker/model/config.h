@@ -36,6 +36,7 @@ struct ctw_want {
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
     bool transposed;           /* a matrix that the module (a Conv1D) stores as [k, n] */
+    int64_t below; /* > 0: a vector of integers from 0 on, below this, different ones in a row */
     int64_t expert, n_stacked; /* the expert; n_stacked > 0: all, whose matrices are one tensor */
 };
 
@@ -59,10 +60,11 @@ struct ctw_config {
     const char *file;        /* the file's name, for messages */
     const struct ctw_container *files; /* the checkpoint's tensors; NULL: unknown */
     struct {
-        bool known;   /* are the others? They are asked for by the first layer with experts */
-        bool apart;   /* a module for each expert, "experts.0.down_proj" */
-        bool stacked; /* one tensor for all, "experts.gate_up_proj" */
-    } experts;        /* how the files name them */
+        bool known;    /* are the others? They are asked for by the first layer with experts */
+        bool apart;    /* a module for each expert, "experts.0.down_proj" */
+        bool stacked;  /* one tensor for all, "experts.gate_up_proj" */
+        bool switches; /* mlx-lm's stacks, "switch_mlp.gate_proj.weight" */
+    } experts;         /* how the files name them */
     const struct ctw_family *family;
     struct ctw_family *hosted;        /* NULL, or `family`: that of the text model in its host */
     const struct ctw_json_node *text; /* the object with the text model's keys: the root, or

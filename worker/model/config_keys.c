@@ -255,7 +255,13 @@ bool ctw_key_tied(struct ctw_config *c, bool absent)
 
 bool ctw_key_is_given(const struct ctw_config *c, const char *name)
 {
-    return ctw_json_has(c->text, name);
+    const char *dot = strchr(name, '.');
+    char object[64];
+    if (dot == NULL)
+        return ctw_json_has(c->text, name);
+    (void)snprintf(object, sizeof(object), "%.*s", (int)(dot - name), name);
+    const struct ctw_json_node *node = ctw_json_get(c->text, object);
+    return node != NULL && ctw_json_type(node) == CTW_JSON_OBJECT && ctw_json_has(node, dot + 1);
 }
 
 const char *ctw_key_either(const struct ctw_config *c, const char *name, const char *llama)

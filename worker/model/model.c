@@ -55,6 +55,23 @@ size_t ctw_vector_bytes(const struct ctw_layer *l, int vector)
     return bytes;
 }
 
+/* A norm whose weights are stored as 1 + w adds nothing to them. */
+static enum ctw_status settle_norms(struct ctw_layer *l, struct ctw_err *err)
+{
+    for (int place = 0; place < CTW_N_NORMS; place++) {
+        const struct ctw_tensor *t = l->vector[ctw_norm_weight(place)];
+        if (t == NULL || t->added == 0)
+            continue;
+        if (l->norm[place].offset != (float)t->added)
+            return ctw_fail(err, CTW_EUNSUP,
+                            "%s: its weights are stored plus %d, but this norm multiplies by w, "
+                            "not by 1 + w",
+                            t->name, t->added);
+        l->norm[place].offset = 0;
+    }
+    return CTW_OK;
+}
+
 /* Opens the tensors that the family's function describes, in its order. */
 static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *finder,
                                     struct ctw_err *err)
@@ -76,6 +93,8 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
         else
             st = ctw_matrix_open(finder, &l->matrix[w->role], w, err);
     }
+    for (int i = 0; i < m->n_layers && st == CTW_OK; i++)
+        st = settle_norms(&m->layers[i], err);
     return st;
 }
 
@@ -335,24 +354,37 @@ static enum ctw_status account_for_tensors(struct ctw_model *m, const struct ctw
     return st;
 }
 
-/* Reads config.json and opens the files; *out is the model as described, in the files' names.
- * Families ask for the files' spelling of names, so the files are opened first; errors of
- * config.json are nevertheless reported first. */
+/* Do errors of the files come before those of config.json? They are what is wrong if the path names
+ * a file, or if the folder has files that need no config.json. */
+static bool are_files_first(const char *path, enum ctw_status opened, enum ctw_status keys)
+{
+    struct ctw_checkpoint_path place;
+    bool is_file = ctw_checkpoint_path(&place, path, NULL) != CTW_OK || place.file[0] != '\0';
+    return opened != CTW_OK &&
+           (keys == CTW_OK || is_file || (keys == CTW_ENOTFOUND && opened != CTW_ENOTFOUND));
+}
+
+/* Reads config.json, or the files' own keys, and opens the files; *out is the model as described,
+ * in the files' names. Families ask for the files' spelling of names, so the files are opened
+ * first; errors of config.json are nevertheless reported first. */
 static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config *config,
-                                      const char *dir, const char *file, struct ctw_err *err)
+                                      const char *path, const char *file, struct ctw_err *err)
 {
     struct ctw_container *files = NULL;
     struct ctw_err files_err = {0};
-    enum ctw_status opened = ctw_container_open(&files, dir, &files_err);
+    enum ctw_status opened = ctw_container_open(&files, path, &files_err);
     struct ctw_json *keys = NULL;
-    enum ctw_status st = ctw_model_keys_read(&keys, dir, file, err);
+    const char *title;
+    enum ctw_status st = ctw_model_keys_read(&keys, path, file, files, &title, err);
     if (st == CTW_OK)
-        st = ctw_config_read(config, keys, file, files, err);
-    if (st == CTW_OK)
-        st = ctw_config_read_beside(config, dir, err);
-    if (st == CTW_OK && opened != CTW_OK && err != NULL)
-        *err = files_err;
-    st = st == CTW_OK ? opened : st;
+        st = ctw_config_read(config, keys, title, files, err);
+    if (st == CTW_OK && (files == NULL || ctw_container_metadata(files) == NULL))
+        st = ctw_config_read_beside(config, path, err);
+    if (are_files_first(path, opened, st)) {
+        if (err != NULL)
+            *err = files_err;
+        st = opened;
+    }
     if (st != CTW_OK) {
         ctw_container_close(files);
         return st;
@@ -360,7 +392,7 @@ static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config 
     *out = config->model;
     config->model = NULL;
     (*out)->container = files;
-    st = name_model(*out, dir, config, err);
+    st = name_model(*out, path, config, err);
     return st == CTW_OK ? ctw_names_choose(config, *out, err) : st;
 }
 
@@ -371,7 +403,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
     struct ctw_finder finder = {.config = &config,
                                 .quantises_activations = opt != NULL && opt->quantises_activations};
     bool kv_scales = false;
-    const char *file = opt != NULL && opt->config_name != NULL ? opt->config_name : "config.json";
+    const char *file = opt != NULL ? opt->config_name : NULL;
     char files_stamp[65];
     struct ctw_model *m = NULL;
     enum ctw_status st = CTW_OK;
@@ -379,7 +411,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
     st = describe_model(&m, &config, dir, file, err);
     if (st != CTW_OK)
         goto done;
-    memcpy(m->files_stamp, files_stamp, sizeof(files_stamp));
+    if (file == NULL || ctw_container_metadata(m->container) == NULL) /* else it may be elsewhere */
+        memcpy(m->files_stamp, files_stamp, sizeof(files_stamp));
     if (finder.quantises_activations) /* its scales are numbers in the files */
         st = ctw_container_check_weights(m->container, err);
     if (st != CTW_OK)
@@ -410,10 +443,11 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
     if (m->length_limit != 0)
         ctw_info("%s: sequences of more than max_position_embeddings = %" PRId64
                  " tokens are refused (%s)",
-                 file, m->length_limit, m->limited_by);
+                 config.file, m->length_limit, m->limited_by);
     tell_lacking(&finder);
     warn_of_contradictions(&finder);
-    ctw_adapter_warn(dir);
+    if (ctw_container_metadata(m->container) == NULL)
+        ctw_adapter_warn(dir);
     count_weights(m);
 done:
     ctw_free(finder.group_used);

@@ -125,7 +125,7 @@ struct ctw_model {
 };
 
 struct ctw_model_options {
-    const char *config_name;    /* NULL: "config.json" */
+    const char *config_name;    /* NULL: "config.json"; see ctw_model_keys_read() */
     bool quantises_activations; /* as the checkpoint declares, if it does */
 };
 

@@ -29,7 +29,7 @@ static int64_t list(const struct ctw_model *m, const struct ctw_layer *l,
     for (int i = 0; i < ctw_layer_n_matrices(l); i++) {
         const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
         for (int part = 0; part < CTW_N_PARTS; part++) {
-            if (matrix->part[part] == NULL || part == CTW_PART_SHAPE || matrix->at > 0 ||
+            if (matrix->part[part] == NULL || !ctw_part_is_decoded(part) || matrix->at > 0 ||
                 ctw_is_tied_head(m, layer, i))
                 continue;
             if (out != NULL)

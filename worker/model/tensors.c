@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "worker/checkpoint/quant/foreign.h"
+#include "worker/checkpoint/quant/quant_native.h"
 #include "worker/model/inputs.h"
 #include "worker/model/names/missing.h"
 #include "worker/model/names/names.h"
@@ -17,14 +18,18 @@ enum { MAX_NAME = 512 };
 
 struct ctw_part ctw_tensor_part(const struct ctw_tensor *t)
 {
-    struct ctw_part part = {.dtype = t->dtype, .n_dims = t->n_dims, .bytes = t->bytes};
+    struct ctw_part part = {.dtype = t->dtype,
+                            .block = t->block,
+                            .paired = t->paired,
+                            .n_dims = t->n_dims,
+                            .bytes = t->bytes};
     memcpy(part.shape, t->shape, sizeof(part.shape));
     return part;
 }
 
-/* Finds a tensor (*out NULL: absent). A tensor that cannot be read is an error. */
-static enum ctw_status find(const struct ctw_finder *finder, const char *module, const char *name,
-                            const struct ctw_tensor **out, struct ctw_err *err)
+enum ctw_status ctw_tensor_find(const struct ctw_finder *finder, const char *module,
+                                const char *name, const struct ctw_tensor **out,
+                                struct ctw_err *err)
 {
     char full[MAX_NAME];
     bool dot = module[0] != '\0' && name[0] != '_'; /* struct ctw_part_names */
@@ -85,17 +90,19 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
     const char *found[CTW_N_PARTS] = {NULL};
     for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++) {
         const char *stack = m->n_stacked > 0 ? names->stacks[kind] : NULL;
-        const char *const any[] = {names->codes[kind], names->also[kind], stack};
-        for (int i = 0; i < 3 && st == CTW_OK && m->part[kind] == NULL; i++) {
+        const char *const any[] = {names->codes[kind], names->also[kind], names->makers[kind],
+                                   stack};
+        for (size_t i = 0; i < CTW_COUNT(any) && st == CTW_OK && m->part[kind] == NULL; i++) {
             found[kind] = any[i];
-            st = any[i] == NULL ? CTW_OK : find(finder, name, any[i], &m->part[kind], err);
+            st = any[i] == NULL ? CTW_OK
+                                : ctw_tensor_find(finder, name, any[i], &m->part[kind], err);
         }
     }
     const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
     if (st == CTW_OK)
-        st = find(finder, name, names->values, &values, err);
+        st = ctw_tensor_find(finder, name, names->values, &values, err);
     if (st == CTW_OK && values == NULL && *either == NULL)
-        st = find(finder, "", name, &values, err); /* not of a module */
+        st = ctw_tensor_find(finder, "", name, &values, err); /* not of a module */
     if (st == CTW_OK && values != NULL && *either != NULL)
         return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
                         ctw_container_file(finder->container, values->file), name,
@@ -112,6 +119,8 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
             st = unstack(part, kind, m->part[kind], m->n_stacked, err);
     }
+    if (names->mlx)
+        ctw_parts_as_mlx(m->weight.part);
     return st;
 }
 
@@ -138,8 +147,7 @@ static enum ctw_status find_any_parts(const struct ctw_finder *finder, struct ct
     return find_parts(finder, m, name, qc->names, err);
 }
 
-/* Number i of a tensor of I64 or I32. */
-static int64_t integer(const struct ctw_finder *finder, const struct ctw_tensor *t, int64_t i)
+int64_t ctw_tensor_integer(const struct ctw_finder *finder, const struct ctw_tensor *t, int64_t i)
 {
     const char *data = ctw_container_data(finder->container, t);
     int64_t wide;
@@ -169,18 +177,19 @@ static enum ctw_status read_shape(const struct ctw_finder *finder, const struct 
         return ctw_fail(err, CTW_EFORMAT, "weight_shape: found %s, expected I64 [2]%s",
                         ctw_part_text(&part, found, sizeof(found)), stack);
     for (int i = 0; i < 2; i++)
-        shape[i] = integer(finder, t, whole + i);
+        shape[i] = ctw_tensor_integer(finder, t, whole + i);
     for (int64_t e = 1; each && e < n; e++)
-        if (integer(finder, t, 2 * e) != shape[0] || integer(finder, t, 2 * e + 1) != shape[1])
+        if (ctw_tensor_integer(finder, t, 2 * e) != shape[0] ||
+            ctw_tensor_integer(finder, t, 2 * e + 1) != shape[1])
             return ctw_fail(err, CTW_EFORMAT,
                             "weight_shape: found (%" PRId64 ", %" PRId64 ") for matrix %" PRId64
                             " of the stack, expected (%" PRId64 ", %" PRId64 "), as for matrix 0",
-                            integer(finder, t, 2 * e), integer(finder, t, 2 * e + 1), e, shape[0],
-                            shape[1]);
-    if (whole && integer(finder, t, 0) != n)
+                            ctw_tensor_integer(finder, t, 2 * e),
+                            ctw_tensor_integer(finder, t, 2 * e + 1), e, shape[0], shape[1]);
+    if (whole && ctw_tensor_integer(finder, t, 0) != n)
         return ctw_fail(err, CTW_EFORMAT,
                         "weight_shape: found a stack of %" PRId64 " matrices, expected %" PRId64,
-                        integer(finder, t, 0), n);
+                        ctw_tensor_integer(finder, t, 0), n);
     return CTW_OK;
 }
 
@@ -228,6 +237,14 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
         !ctw_container_is_headers_alone(finder->container)) {
         st = read_shape(finder, m, shape, err);
         stored_shape = shape;
+    }
+    const struct ctw_tensor *state = m->part[CTW_PART_STATE];
+    struct ctw_quant_args stated = *args;
+    if (st == CTW_OK && args->present && state != NULL &&
+        !ctw_container_is_headers_alone(finder->container)) {
+        st = ctw_quant_read_bnb_state(&stated, ctw_container_data(finder->container, state),
+                                      state->bytes, m->weight.n, m->weight.k, err);
+        args = &stated;
     }
     if (st == CTW_OK)
         st = m->weight.format->check(&m->weight, args, stored_shape, err);
@@ -340,7 +357,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         return st;
     if (args.actorder_group)
         count_lacking(&finder->index, m, CTW_PART_GROUP_INDEX);
-    if (!args.symmetric)
+    if (args.present && !args.symmetric)
         count_lacking(&finder->zero_points, m, CTW_PART_ZERO_POINT);
     return st;
 }
@@ -396,7 +413,7 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
                       "embedding; add %s to its ignore list, or untie the checkpoint",
                       finder->config->file, name, name);
     if (st == CTW_OK)
-        st = find(finder, name, "weight", &own, err);
+        st = ctw_tensor_find(finder, name, "weight", &own, err);
     if (st != CTW_OK)
         return st;
     /* Some files have both tensors; transformers then ties them only if they are equal. */
@@ -422,46 +439,4 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
     if (st == CTW_OK || st == CTW_ENOMEM)
         return st;
     return ctw_fail_prefix(err, "%s: %s", ctw_container_file(finder->container, table->file), name);
-}
-
-/* ---- vectors ---- */
-
-/* [n], and [] for one number, or as Kimi Linear's decays are stored, [1, 1, n, 1]; or [n, k], or as
- * a convolution has it, [n, 1, k]. */
-static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
-{
-    if (want->k == 0 && t->n_dims == 4)
-        return t->shape[0] == 1 && t->shape[1] == 1 && t->shape[2] == want->n && t->shape[3] == 1;
-    if (want->k != 0 && t->n_dims == 3)
-        return t->shape[0] == want->n && t->shape[1] == 1 && t->shape[2] == want->k;
-    if (want->k != 0)
-        return t->n_dims == 2 && t->shape[0] == want->n && t->shape[1] == want->k;
-    return t->n_dims == 1 ? t->shape[0] == want->n : t->n_dims == 0 && want->n == 1;
-}
-
-enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
-                                const struct ctw_want *want, struct ctw_err *err)
-{
-    char found[96], needed[64];
-    const char *name = want->name;
-    enum ctw_status st = find(finder, "", name, out, err);
-    if (st != CTW_OK)
-        return st;
-    const struct ctw_tensor *t = *out;
-    if (want->k == 0)
-        (void)snprintf(needed, sizeof(needed), "[%" PRId64 "]", want->n);
-    else
-        (void)snprintf(needed, sizeof(needed), "[%" PRId64 ", %" PRId64 "]", want->n, want->k);
-    if (t == NULL)
-        return ctw_fail(err, CTW_EFORMAT, "the checkpoint has no tensor %s, which %s needs as %s%s",
-                        name, finder->config->file, needed,
-                        ctw_missing_remedy(finder->container, want));
-    bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
-    if (!is_float || !has_shape(t, want)) {
-        struct ctw_part part = ctw_tensor_part(t);
-        return ctw_fail(err, CTW_EFORMAT, "%s: %s: found %s, expected BF16, F16 or F32 %s by %s",
-                        ctw_container_file(finder->container, t->file), name,
-                        ctw_part_text(&part, found, sizeof(found)), needed, finder->config->file);
-    }
-    return CTW_OK;
 }

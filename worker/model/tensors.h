@@ -36,7 +36,14 @@ enum ctw_status ctw_expert_open(struct ctw_finder *finder, struct ctw_matrix *ex
                                 const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_matrix_close(struct ctw_matrix *m);
 
-/* Opens a vector. */
+/* Finds the tensor of a module (*out NULL: absent). A tensor that cannot be read is an error. */
+enum ctw_status ctw_tensor_find(const struct ctw_finder *finder, const char *module,
+                                const char *name, const struct ctw_tensor **out,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+/* Number i of a tensor of I64 or I32. */
+int64_t ctw_tensor_integer(const struct ctw_finder *finder, const struct ctw_tensor *t, int64_t i);
+
+/* vectors.c: opens a vector. */
 enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
                                 const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 

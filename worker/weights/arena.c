@@ -38,7 +38,7 @@ void ctw_arena_point(const struct ctw_model *m, int layer, size_t at, size_t n, 
     for (int i = 0; i < ctw_layer_n_matrices(l); i++) {
         const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
         for (int part = 0; part < CTW_N_PARTS; part++) {
-            if (matrix->part[part] == NULL || part == CTW_PART_SHAPE ||
+            if (matrix->part[part] == NULL || !ctw_part_is_decoded(part) ||
                 ctw_is_tied_head(m, layer, i))
                 continue;
             size_t place = ctw_tensor_place_of(l, matrix->part[part]);
@@ -91,7 +91,8 @@ enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err 
         const struct ctw_layer *l = &m->layers[layer];
         for (int i = 0; st == CTW_OK && i < ctw_layer_n_matrices(l); i++) {
             const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
-            st = add_numbers(m, matrix->part[CTW_PART_SHAPE], err);
+            for (int part = CTW_PART_SHAPE; st == CTW_OK && part < CTW_N_PARTS; part++)
+                st = add_numbers(m, matrix->part[part], err);
             for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(matrix->input_part); j++)
                 st = add_numbers(m, matrix->input_part[j], err);
         }

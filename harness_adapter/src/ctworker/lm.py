@@ -23,7 +23,7 @@ from .harness import cache, excepthook, guard
 from .harness.bar import Bar
 from .options import arguments
 from .options.arguments import DEFAULT_DEVICE
-from .text import chat
+from .text import chat, gguf_tokenizer
 from .text.encoding import Encoder, Pair, make_item
 from .text.tokenizer import UNLIMITED, TextTokenizer
 
@@ -366,6 +366,8 @@ class CTWorkerLM(TemplateLM):
         self.tokenizer = TextTokenizer(
             source.folder, name=source.name, add_bos_token=settings.add_bos_token
         )
+        if settings.tokenizer is not None and (place := loaded or (self._checkpoint and self._checkpoint.folder)):
+            gguf_tokenizer.check(place, self.tokenizer.get_vocab(), source.name)
         self._encoder = Encoder(
             self.tokenizer,
             add_bos_token=settings.add_bos_token,

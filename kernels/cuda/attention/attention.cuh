@@ -65,8 +65,8 @@ struct ctw_attn {
     float per_scale;    /* 1 / scale: a score becomes s + alibi * per_scale * (key - query) */
     int32_t head_v;     /* elements of a value head */
     const uint32_t *seen; /* [.., ld_seen], or NULL: see struct ctw_op_attention */
-    int64_t ld_seen;
-    const struct ctw_op_index *index; /* host memory; of ctw_cuda_index() alone */
+    int64_t ld_seen, seen_head;
+    const void *of; /* host memory: the operation that the tiles are for, if not attention */
     bool spans;                       /* false: no key tile has keys of two runs */
 };
 
@@ -76,10 +76,9 @@ typedef enum ctw_status ctw_attn_launch_fn(struct ctw_cuda *cu, const struct ctw
                                            struct ctw_err *err);
 enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows, int keys,
                               ctw_attn_launch_fn *launch, struct ctw_err *err);
-/* Likewise, with a->index. */
-enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op,
-                                 const struct ctw_op_index *index, int rows, int keys,
-                                 ctw_attn_launch_fn *launch, struct ctw_err *err);
+/* Likewise, for another operation, which launch() finds in a->of. */
+enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op, const void *of,
+                                 int rows, int keys, ctw_attn_launch_fn *launch, struct ctw_err *err);
 
 /* fp32; bf16 and fp16 on any GPU. */
 enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_attention *op,
@@ -233,19 +232,21 @@ template <int N> ATTN_DEV void attn_mask(float (&s)[N], const int (&pos)[2], int
     }
 }
 
-/* The word of a query's row of `seen` that has the bit of key key0, a multiple of 32; p: the query's
- * number in the tile. Words past the query's own key are not written, and not read. */
-ATTN_DEV uint32_t attn_seen_word(const struct ctw_attn &a, const struct ctw_attn_tile &t, int p, int key0)
+/* The word of a query's row of `seen` that has the bit of key key0, a multiple of 32, for key head kv;
+ * p: the query's number in the tile. Words past the query's own key are not written, and not read. */
+ATTN_DEV uint32_t attn_seen_word(const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int p,
+                                 int key0)
 {
     p = min(p, t.n_q - 1);
-    return key0 <= t.pos + p ? a.seen[(int64_t)(t.q_row + p) * a.ld_seen + key0 / 32] : 0;
+    const uint32_t *seen = a.seen + (int64_t)(t.q_row + p) * a.ld_seen + kv * a.seen_head;
+    return key0 <= t.pos + p ? seen[key0 / 32] : 0;
 }
 
 /* The words of a key tile (of 32 * WORDS keys) for a thread's rows row + 16 m and row + 16 m + 8.
  * Returns whether the warp's rows see any of its keys. */
 template <int MT, int WORDS>
 ATTN_DEV bool attn_load_seen(uint32_t (&bits)[MT][2][WORDS], const struct ctw_attn &a,
-                             const struct ctw_attn_tile &t, int row, int key0)
+                             const struct ctw_attn_tile &t, int kv, int row, int key0)
 {
     uint32_t any = 0;
 #pragma unroll
@@ -255,7 +256,7 @@ ATTN_DEV bool attn_load_seen(uint32_t (&bits)[MT][2][WORDS], const struct ctw_at
 #pragma unroll
             for (int i = 0; i < WORDS; i++) {
                 int p = (row + 16 * m + 8 * h) / a.pack;
-                any |= bits[m][h][i] = attn_seen_word(a, t, p, key0 + 32 * i);
+                any |= bits[m][h][i] = attn_seen_word(a, t, kv, p, key0 + 32 * i);
             }
     return __any_sync(0xFFFFFFFFu, any != 0);
 }
@@ -429,9 +430,9 @@ ATTN_DEV float attn_inverse(const struct ctw_attn &a, bool sinks, const struct a
 
 /* Does query p of the tile see the key at position `pos`, which is not after its own? With `seen`
  * only. */
-ATTN_DEV bool attn_sees(const struct ctw_attn &a, const struct ctw_attn_tile &t, int p, int pos)
+ATTN_DEV bool attn_sees(const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int p, int pos)
 {
-    return t.pos + p - pos < a.window && (attn_seen_word(a, t, p, pos & ~31) >> (pos & 31) & 1) != 0;
+    return t.pos + p - pos < a.window && (attn_seen_word(a, t, kv, p, pos & ~31) >> (pos & 31) & 1) != 0;
 }
 
 /*
@@ -461,7 +462,7 @@ static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const s
             if (a.seen != NULL)
                 last = spoils ? t.n_q - 1 : -1;
             for (int p = first; p <= last; p++) {
-                if (a.seen != NULL ? !attn_sees(a, t, p, pos) : bad < 0 || pos - bad >= a.window)
+                if (a.seen != NULL ? !attn_sees(a, t, kv, p, pos) : bad < 0 || pos - bad >= a.window)
                     continue;
                 for (int h = 0; h < heads; h++)
                     if (p * a.pack + h >= row0 && p * a.pack + h < row1)

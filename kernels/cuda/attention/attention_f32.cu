@@ -176,7 +176,7 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
         for (int h = 0; h < 2; h++) {
             uint32_t seen = ~0u;
             if (a.seen != NULL)
-                seen = attn_seen_word(a, t, (ty + 16 * h) / a.pack, key0);
+                seen = attn_seen_word(a, t, kv, (ty + 16 * h) / a.pack, key0);
             float alpha = softmax_f32(s[h], max[h], sum[h], a, pos[h], slope[h], key0, seen);
             for (int i = 0; i < 2; i++)
                 sh.k[(ty + 16 * h) * P_STRIDE + tx + 16 * i] = s[h][i];

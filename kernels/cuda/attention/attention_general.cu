@@ -194,7 +194,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
         bool sees = key0 <= last_pos && key0 + keys - 1 > first_pos - a.window;
         uint32_t bits[MT][2][keys / 32];
         if (SEEN)
-            sees = attn_load_seen(bits, a, t, row0 + lane / 4, key0) && sees;
+            sees = attn_load_seen(bits, a, t, kv, row0 + lane / 4, key0) && sees;
         copies_wait();
         __syncthreads(); /* K has arrived, and no thread still reads the last V */
         load_keys<T, HV, KEYS<HD>, OWN>(sv, a.v, walk, a, kv, key0, t.key_end, finite);

@@ -3,8 +3,8 @@
  * memory, a row for each query; then a block for each query finds the least score that is chosen, by
  * digits of the numbers as ordered integers, and writes the bits.
  *
- * Scores. 16-bit heads of up to 128 elements: mma.sync, a head's sum of products and the sum over heads
- * in fp32. All others: without tensor cores, in double and in the order of the definition
+ * Scores. 16-bit heads of up to 128 elements, of tokens: mma.sync, a head's sum of products and the
+ * sum over heads in fp32. All others: without tensor cores, in double and in the order of the definition
  * (kernels/cpu/c_index.c), so that the choice is the definition's. A score depends on its own query and
  * key alone, and a query's choice on its own scores.
  */
@@ -38,8 +38,8 @@ struct choice {
 /* The first key of a block's tile of `keys` keys; -1: no query of the tile t chooses among them. */
 ATTN_DEV int first_key(const struct ctw_attn_tile &t, const struct choice &x, int keys)
 {
-    const int key0 = (int)blockIdx.x * keys, last = t.pos + t.n_q - 1;
-    return key0 <= last && last >= x.op.chosen ? key0 : -1;
+    const int key0 = (int)blockIdx.x * keys, n = (t.pos + t.n_q) / (int)x.op.block;
+    return key0 < n && n > x.op.chosen ? key0 : -1;
 }
 
 /* ---- scores with tensor cores ------------------------------------------------------------- */
@@ -193,8 +193,9 @@ __global__ void __launch_bounds__(THREADS) index_scores_wide(const __grid_consta
     if (key0 < 0)
         return;
     const T *q = (const T *)x.op.q, *k = (const T *)x.op.k, *weights = (const T *)x.op.weights;
+    const int block = (int)x.op.block, n_keys = t.key_end / block;
     struct attn_walk walk = attn_walk_begin(t);
-    attn_walk_to(walk, a.runs, key0);
+    attn_walk_to(walk, a.runs, (key0 + 1) * block - 1);
     double s[2][2], sum[2][2] = {};
     for (int h = 0; h < x.op.n_head; h++) {
         products<T>(
@@ -204,8 +205,9 @@ __global__ void __launch_bounds__(THREADS) index_scores_wide(const __grid_consta
                                  : (const T *)NULL;
             },
             [&](int r) {
-                return key0 + r < t.key_end
-                           ? k + (int64_t)attn_walk_row(walk, a.runs, key0 + r) * a.head
+                const int pos = (key0 + r + 1) * block - 1; /* of the key's last token */
+                return key0 + r < n_keys
+                           ? k + (int64_t)attn_walk_row(walk, a.runs, pos) * x.op.ld_k
                            : (const T *)NULL;
             });
 #pragma unroll
@@ -226,20 +228,6 @@ __global__ void __launch_bounds__(THREADS) index_scores_wide(const __grid_consta
 }
 
 /* ---- the choice --------------------------------------------------------------------------- */
-
-/* Maps a score to a nonzero integer that sorts as the score does. +0 and -0 map to the same integer,
- * and NaN maps to that of -infinity. */
-ATTN_DEV uint32_t ordered(float s)
-{
-    uint32_t bits = __float_as_uint(isnan(s) ? -INFINITY : s + 0.0f);
-    return (bits >> 31) != 0 ? ~bits : bits | 1u << 31;
-}
-
-ATTN_DEV uint64_t ordered(double s)
-{
-    uint64_t bits = (uint64_t)__double_as_longlong(isnan(s) ? -INFINITY : s + 0.0);
-    return (bits >> 63) != 0 ? ~bits : bits | (uint64_t)1 << 63;
-}
 
 /*
  * The first warp: the digit at which `left` numbers are reached, counted from the largest digit down.
@@ -279,7 +267,7 @@ ATTN_DEV U least_chosen(const S *scores, int n, int chosen, int *count, int *dig
         count[threadIdx.x] = 0;
         __syncthreads();
         for (int j = threadIdx.x; j < n; j += THREADS) {
-            U u = ordered(scores[j]);
+            U u = ctw_cuda_ordered(scores[j]);
             if (shift == bits - 8 || u >> (shift + 8) == least >> (shift + 8))
                 atomicAdd(&count[(int)(u >> shift) & (DIGITS - 1)], 1);
         }
@@ -301,7 +289,7 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
     __shared__ int count[DIGITS], digit, left;
     static_assert(DIGITS == THREADS, "least_chosen()");
     const struct ctw_attn_tile t = a.tiles[x.first + blockIdx.y];
-    const int row = blockIdx.x, n = t.pos + row + 1, words = (n + 31) / 32;
+    const int row = blockIdx.x, n = (t.pos + row + 1) / (int)x.op.block, words = (n + 31) / 32;
     if (row >= t.n_q)
         return;
     const S *scores = (const S *)x.scores + ((int64_t)blockIdx.y * gridDim.x + row) * x.ld;
@@ -317,7 +305,7 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
     int equal = 0, wanted = left;
     for (int w = from; w < to; w++) {
         int j = 32 * w + lane;
-        equal += __popc(__ballot_sync(ALL, j < n && ordered(scores[j]) == least));
+        equal += __popc(__ballot_sync(ALL, j < n && ctw_cuda_ordered(scores[j]) == least));
     }
     if (lane == 0)
         count[warp] = equal;
@@ -326,7 +314,7 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
         wanted -= count[i];
     for (int w = from; w < to; w++) {
         int j = 32 * w + lane;
-        U u = j < n ? ordered(scores[j]) : (U)0;
+        U u = j < n ? ctw_cuda_ordered(scores[j]) : (U)0;
         unsigned same = __ballot_sync(ALL, u == least);
         bool first = u == least && __popc(same & ((1u << lane) - 1)) < wanted;
         unsigned word = __ballot_sync(ALL, u > least || first);
@@ -341,7 +329,7 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
 /* Depends on the model alone. */
 static bool has_tensor_cores(const struct ctw_op_index *op)
 {
-    return op->dtype != CTW_F32 && op->head <= HEAD;
+    return op->dtype != CTW_F32 && op->head <= HEAD && op->block == 1 && op->ld_k == op->head;
 }
 
 typedef void kernel_fn(const struct ctw_attn a, const struct choice x);
@@ -374,10 +362,10 @@ static enum ctw_status launch_group(struct ctw_cuda *cu, const struct ctw_attn *
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     enum { MOST = 65535 }; /* of a grid's second dimension */
-    struct choice x = {*a->index, NULL, 0, 0};
+    struct choice x = {*(const struct ctw_op_index *)a->of, NULL, 0, 0};
     int64_t most = 0;
     for (int64_t i = 0; i < x.op.n_seqs; i++) {
-        int64_t n = x.op.seqs[i].pos0 + x.op.seqs[i].n_q;
+        int64_t n = (x.op.seqs[i].pos0 + x.op.seqs[i].n_q) / x.op.block;
         most = n > most ? n : most;
     }
     x.ld = ctw_gpu_round_up(most, KEYS);

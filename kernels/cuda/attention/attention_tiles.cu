@@ -74,6 +74,7 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.per_scale = (float)(1 / (double)op->scale);
     a.seen = op->seen;
     a.ld_seen = op->ld_seen;
+    a.seen_head = op->seen_head;
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
     a.aligned = (bits & 15) == 0 && op->head % 8 == 0 && op->head_v % 8 == 0;
     return a;
@@ -223,15 +224,15 @@ enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention
 }
 
 enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op,
-                                 const struct ctw_op_index *index, int rows, int keys,
-                                 ctw_attn_launch_fn *launch, struct ctw_err *err)
+                                 const void *of, int rows, int keys, ctw_attn_launch_fn *launch,
+                                 struct ctw_err *err)
 {
     struct plan p;
     memset(&p, 0, sizeof(p));
     p.cu = cu;
     p.op = op;
     p.a = describe(op, rows);
-    p.a.index = index;
+    p.a.of = of;
     p.launch = launch;
     p.rows = rows;
     p.keys = keys;

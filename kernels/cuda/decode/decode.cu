@@ -2,9 +2,10 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu, decode_bytes.cu and decode_transposed.cu; nvfp4_units;
- * mx_units; dense_units (only moves and converts); and any_format, which calls a format's own
- * decode function for everything the others do not support: odd alignments, and future formats.
+ * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu and decode_bands.cu;
+ * nvfp4_units; mx_units; dense_units (only moves and converts); and any_format, which calls a
+ * format's own decode function for everything the others do not support: odd alignments, and future
+ * formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
@@ -191,9 +192,9 @@ __global__ void __launch_bounds__(SPANS)
         int64_t col0 = (int64_t)(mine - (uint64_t)r * per_row) * CTW_DECODE_ALIGN;
         int64_t n = p.k - col0 < CTW_DECODE_ALIGN ? p.k - col0 : CTW_DECODE_ALIGN;
         int64_t row = plane_row(p, r);
-/* pack_any supports every pack-quantized weight. */
+/* pack_any supports every pack-quantized weight, and exl3's rows are not decoded one by one. */
 #define CASE(name)                                                                                       \
-    if constexpr (ID == CTW_FORMAT_##name && ID != CTW_FORMAT_pack_quantized)                            \
+    if constexpr (ID == CTW_FORMAT_##name && ID != CTW_FORMAT_pack_quantized && ID != CTW_FORMAT_exl3)   \
         ctw_##name##_decode(&s.w, &s.data, row, col0, n, span[lane]);
         CTW_FORMATS(CASE)
 #undef CASE
@@ -233,6 +234,8 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
         return CTW_OK;
     if (id == CTW_FORMAT_pack_quantized) {
         ctw_cuda_decode_pack(stream, p, &s, dtype);
+    } else if (id == CTW_FORMAT_exl3) {
+        ctw_cuda_decode_bands(stream, p, &s, dtype);
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
 #define TO(T) nvfp4_units<T, false><<<blocks, THREADS, 0, stream>>>(*p, s)

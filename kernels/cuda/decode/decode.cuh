@@ -120,6 +120,10 @@ void ctw_cuda_decode_pack(cudaStream_t stream, struct plane *p, const struct sou
 bool ctw_cuda_decode_bytes(cudaStream_t stream, struct plane *p, const struct source *s,
                            enum ctw_dtype dtype);
 
+/* decode_bands.cu: exl3 weights. */
+void ctw_cuda_decode_bands(cudaStream_t stream, const struct plane *p, const struct source *s,
+                           enum ctw_dtype dtype);
+
 /* decode_transposed.cu: dense-transposed, gptq and awq weights; false as above. */
 bool ctw_cuda_decode_transposed(cudaStream_t stream, struct plane *p, const struct source *s,
                                 enum ctw_dtype dtype);

@@ -25,6 +25,8 @@ static int kernel_of(bool gate, enum ctw_activation act, const struct ctw_glu *g
 {
     if (!gate)
         return STORE;
+    if (glu->kind == CTW_GLU_BOUNDED)
+        return -1;
     if (glu->kind == CTW_GLU_OFFSET || glu->kind == CTW_GLU_SLOPED ||
         (glu->kind != CTW_GLU_PLAIN && act == CTW_ACT_SILU))
         return GLU;

@@ -6,7 +6,7 @@
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     const struct ctw_part *values = &part[CTW_PART_VALUES];
-    return ctw_part_is_float(values) && !values->transposed &&
+    return ctw_part_is_float(values) && !values->transposed && values->paired == 0 &&
            !ctw_part_present(&part[CTW_PART_SCALE]);
 }
 

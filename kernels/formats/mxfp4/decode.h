@@ -1,7 +1,7 @@
 /*
- * mxfp4-pack-quantized, and gpt-oss' MXFP4: two E2M1 codes per byte, the even column in the low
- * half; one power of two (E8M0) per 32 columns. Values are bf16, which holds them exactly unless
- * they are above all numbers.
+ * mxfp4-pack-quantized, gpt-oss' MXFP4, and DeepSeek V4's FP4 experts: two E2M1 codes per byte, the
+ * even column in the low half; one power of two (E8M0) per 32 columns. Values are bf16, which holds
+ * them exactly unless they are above all numbers.
  */
 #ifndef CTW_KERNELS_FORMATS_MXFP4_DECODE_H
 #define CTW_KERNELS_FORMATS_MXFP4_DECODE_H

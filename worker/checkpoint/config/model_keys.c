@@ -1,11 +1,12 @@
 #include "worker/checkpoint/config/model_keys.h"
 
-#include <dirent.h>
+#include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 #include "worker/checkpoint/config/adapter.h"
+#include "worker/checkpoint/config/agreement.h"
+#include "worker/checkpoint/gguf/gguf_model.h"
 
 /* Is the text "ORG/NAME": two words of letters, digits, '.', '_' and '-', which begin with a letter
  * or a digit? */
@@ -23,37 +24,12 @@ static bool is_hub_name(const char *dir)
            memchr(letters, name[0], alnum) != NULL;
 }
 
-static bool ends_with_gguf(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
-}
-
-/* Is this a GGUF file, or a folder that holds one? */
-static bool is_gguf(const char *path)
-{
-    const struct dirent *entry;
-    bool found = false;
-    DIR *listing = opendir(path);
-    if (listing == NULL)
-        return ends_with_gguf(path);
-    while (!found && (entry = readdir(listing)) != NULL)
-        found = ends_with_gguf(entry->d_name);
-    (void)closedir(listing);
-    return found;
-}
-
 /* Says what dir is, and what to give: "cannot be opened" does not help a user who gave the wrong
  * folder. */
 static enum ctw_status explain_missing(const char *dir, const char *file, struct ctw_err *err)
 {
     struct stat st;
     bool there = stat(dir, &st) == 0;
-    if (there && is_gguf(dir))
-        return ctw_fail(err, CTW_EUNSUP,
-                        "format \"GGUF\" is not supported; give the folder of the safetensors "
-                        "checkpoint that it was made from, with %s",
-                        file);
     if (!there && is_hub_name(dir))
         return ctw_fail(err, CTW_ENOTFOUND,
                         "no such folder; if the name is one on the Hugging Face hub, fetch the "
@@ -73,9 +49,60 @@ static enum ctw_status explain_missing(const char *dir, const char *file, struct
                     file, file);
 }
 
-enum ctw_status ctw_model_keys_read(struct ctw_json **out, const char *dir, const char *file,
+/* Reads the configuration that a user gives for a container with metadata: a folder with
+ * config.json, a file, or the name of a file beside the container. */
+static enum ctw_status read_given(struct ctw_json **out, const char *path, const char *given,
+                                  const char **title, struct ctw_err *err)
+{
+    struct ctw_checkpoint_path place;
+    struct stat info;
+    const char *slash = strrchr(given, '/');
+    enum ctw_status st = ctw_checkpoint_path(&place, path, err);
+    *title = given;
+    if (st != CTW_OK)
+        return st;
+    if (stat(given, &info) == 0 && S_ISDIR(info.st_mode)) {
+        (void)snprintf(place.dir, sizeof(place.dir), "%s", given);
+        *title = "config.json";
+    } else if (slash != NULL) {
+        (void)snprintf(place.dir, sizeof(place.dir), "%.*s", (int)(slash - given + 1), given);
+        *title = slash + 1;
+    }
+    return ctw_json_parse_file(out, place.dir, *title, CTW_MODEL_KEYS_MAX_BYTES, err);
+}
+
+/* The keys in the container's own metadata, or those that a user gives, which must agree with them;
+ * and their file's name. */
+static enum ctw_status read_metadata(struct ctw_json **out, const char *path, const char *given,
+                                     struct ctw_container *files, const char **title,
+                                     struct ctw_err *err)
+{
+    struct ctw_json *config = NULL;
+    *title = ctw_container_file(files, 0);
+    enum ctw_status st = ctw_gguf_describe(out, files, *title, err);
+    if (st != CTW_OK || given == NULL)
+        return st;
+    st = read_given(&config, path, given, title, err);
+    if (st == CTW_OK)
+        st = ctw_keys_agree(*out, config, err);
+    ctw_json_close(st == CTW_OK ? *out : config);
+    if (st == CTW_OK)
+        *out = config;
+    return st;
+}
+
+enum ctw_status ctw_model_keys_read(struct ctw_json **out, const char *path, const char *file,
+                                    struct ctw_container *files, const char **title,
                                     struct ctw_err *err)
 {
-    enum ctw_status st = ctw_json_parse_file(out, dir, file, CTW_MODEL_KEYS_MAX_BYTES, err);
-    return st == CTW_ENOTFOUND ? explain_missing(dir, file, err) : st;
+    struct ctw_checkpoint_path place;
+    if (files != NULL && ctw_container_metadata(files) != NULL)
+        return read_metadata(out, path, file, files, title, err);
+    file = file != NULL ? file : "config.json";
+    *title = file;
+    enum ctw_status st = ctw_checkpoint_path(&place, path, err);
+    if (st != CTW_OK)
+        return st;
+    st = ctw_json_parse_file(out, place.dir, file, CTW_MODEL_KEYS_MAX_BYTES, err);
+    return st == CTW_ENOTFOUND ? explain_missing(place.dir, file, err) : st;
 }

@@ -1,5 +1,7 @@
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,7 +13,8 @@
 _Static_assert(sizeof(size_t) == 8 && sizeof(off_t) == 8, "files are mapped whole: 64 bits needed");
 
 /* All kinds, the preferred first. One more is a file with its row, and a line here. */
-static const struct ctw_container_kind *const kinds[] = {&ctw_container_safetensors};
+static const struct ctw_container_kind *const kinds[] = {&ctw_container_safetensors,
+                                                         &ctw_container_gguf};
 
 /* NULL: the folder has no files of any kind. */
 static const struct ctw_container_kind *kind_of(int dir_fd)
@@ -22,33 +25,70 @@ static const struct ctw_container_kind *kind_of(int dir_fd)
     return NULL;
 }
 
-bool ctw_container_names_file(const char *name)
+/* The kind by the name of a file; NULL: it is none of a container. */
+static const struct ctw_container_kind *kind_of_file(const char *name)
 {
     size_t n = strlen(name);
     for (size_t i = 0; i < CTW_COUNT(kinds); i++) {
         size_t m = strlen(kinds[i]->suffix);
-        if (n >= m && strcmp(name + n - m, kinds[i]->suffix) == 0)
-            return true;
+        if (n >= m && strcasecmp(name + n - m, kinds[i]->suffix) == 0)
+            return kinds[i];
     }
-    return false;
+    return NULL;
 }
 
-enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir, struct ctw_err *err)
+enum ctw_status ctw_checkpoint_path(struct ctw_checkpoint_path *out, const char *path,
+                                    struct ctw_err *err)
+{
+    struct stat info;
+    const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path;
+    const struct ctw_container_kind *kind = kind_of_file(file);
+    bool is_file = kind != NULL && kind->is_same_model != NULL &&
+                   !(stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+    if (strlen(path) >= sizeof(out->dir) || (is_file && strlen(file) >= sizeof(out->file)))
+        return ctw_fail(err, CTW_EINVAL, "%.200s...: the path is too long", path);
+    *out = (struct ctw_checkpoint_path){0};
+    if (!is_file)
+        (void)snprintf(out->dir, sizeof(out->dir), "%s", path);
+    else if (slash == NULL)
+        out->dir[0] = '.';
+    else
+        memcpy(out->dir, path, slash == path ? 1 : (size_t)(slash - path));
+    if (is_file)
+        (void)snprintf(out->file, sizeof(out->file), "%s", file);
+    return CTW_OK;
+}
+
+bool ctw_checkpoint_has_file(const struct ctw_checkpoint_path *path, const char *name)
+{
+    if (path->file[0] == '\0')
+        return kind_of_file(name) != NULL;
+    return kind_of_file(path->file)->is_same_model(path->file, name);
+}
+
+enum ctw_status ctw_container_open(struct ctw_container **out, const char *path,
+                                   struct ctw_err *err)
 {
     int dir_fd = -1;
+    struct ctw_checkpoint_path place;
     struct ctw_container *c = NULL;
     *out = NULL;
-    enum ctw_status st = ctw_container_open_folder(&dir_fd, dir, err);
+    enum ctw_status st = ctw_checkpoint_path(&place, path, err);
+    if (st == CTW_OK)
+        st = ctw_container_open_folder(&dir_fd, place.dir, err);
     if (st != CTW_OK)
         return st;
     c = ctw_calloc(1, sizeof(*c));
     if (c == NULL)
-        st = ctw_fail(err, CTW_ENOMEM, "%s: out of memory", dir);
-    const struct ctw_container_kind *kind = kind_of(dir_fd);
+        st = ctw_fail(err, CTW_ENOMEM, "%s: out of memory", path);
+    bool is_file = place.file[0] != '\0';
+    const struct ctw_container_kind *kind = is_file ? kind_of_file(place.file) : kind_of(dir_fd);
     if (st == CTW_OK && kind == NULL)
-        st = ctw_container_explain_missing(dir, err);
+        st = ctw_container_explain_missing(place.dir, err);
     if (st == CTW_OK)
-        st = kind->open(c, dir, dir_fd, err);
+        c->method = kind->method;
+    if (st == CTW_OK)
+        st = kind->open(c, place.dir, dir_fd, is_file ? place.file : NULL, err);
     if (st == CTW_OK)
         st = ctw_container_check_untouched(c, err);
     (void)close(dir_fd);
@@ -76,8 +116,19 @@ void ctw_container_close(struct ctw_container *c)
     }
     ctw_free(c->files);
     ctw_free(c->tensors);
+    ctw_free(c->names);
     ctw_free(c->slots);
     ctw_free(c);
+}
+
+const struct ctw_metadata *ctw_container_metadata(const struct ctw_container *c)
+{
+    return c->method != NULL ? &c->files[0].records.metadata : NULL;
+}
+
+const char *ctw_container_method(const struct ctw_container *c)
+{
+    return c->method;
 }
 
 int64_t ctw_container_count(const struct ctw_container *c)

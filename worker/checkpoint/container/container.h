@@ -1,7 +1,8 @@
 /*
- * A checkpoint folder as a set of named tensors. The table of kinds in container.c says which files
- * are read (so far safetensors: one file, or shards with model.safetensors.index.json). All kinds
- * yield the same records, and nothing above this header knows which kind a folder has.
+ * A checkpoint as a set of named tensors. The table of kinds in container.c says which files are
+ * read: safetensors, which is a folder (one file, or shards with model.safetensors.index.json), or
+ * GGUF (a file, or the parts of a split one; or the folder of one model). All kinds yield the same
+ * records, and nothing above this header knows which kind a checkpoint has.
  *
  * Files are mapped read-only and never copied whole. If a file becomes shorter while it is mapped,
  * the missing part reads as zeros (base/map_guard.h). So results computed from the map are valid
@@ -18,6 +19,7 @@
 #define CTW_WORKER_CONTAINER_H
 
 #include "kernels/formats/format.h"
+#include "worker/checkpoint/container/metadata.h"
 
 struct ctw_container;
 
@@ -31,28 +33,56 @@ struct ctw_tensor {
      */
     const char *unusable;
     enum ctw_dtype dtype;
-    int n_dims; /* 0..CTW_MAX_DIMS */
+    const struct ctw_block_type *block; /* as in struct ctw_part */
+    int64_t paired;                     /* as in struct ctw_part */
+    int added;                          /* to the weights of a norm: 1 + w is stored */
+    int n_dims;                         /* 0..CTW_MAX_DIMS */
     int64_t shape[CTW_MAX_DIMS];
     int file;        /* index for ctw_container_file() */
     uint64_t offset; /* of the first byte in the file; not necessarily aligned */
     size_t bytes;
 };
 
+/* The folder of a checkpoint, and the file in it that is meant. */
+struct ctw_checkpoint_path {
+    char dir[4096];
+    char file[256]; /* "": the folder's */
+};
+
+/* A path of a checkpoint: a folder, or a file of a kind whose models are files. CTW_EINVAL: it is
+ * too long. */
+enum ctw_status ctw_checkpoint_path(struct ctw_checkpoint_path *out, const char *path,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* Does the folder's file `name` belong to that checkpoint's container? */
+bool ctw_checkpoint_has_file(const struct ctw_checkpoint_path *path, const char *name);
+
 /*
- * Opens dir (whose files may be symbolic links). Checks every header completely and reads no
- * tensor's data, except to compare two tensors of one name. As in transformers, an index only lists
- * the shards: warns if the index places a tensor wrongly. Messages begin with the file's name in
- * the folder.
+ * Opens the checkpoint at `path` (whose files may be symbolic links). A folder of several kinds is
+ * one of the first in the table. Checks every header completely and reads no tensor's data, except
+ * to compare two tensors of one name. As in transformers, an index only lists the shards: warns if
+ * the index places a tensor wrongly. Messages begin with the file's name in the folder.
  *
  * CTW_ENOTFOUND  no such folder, or no readable checkpoint in it; the message says what is there
+ * CTW_EINVAL     the folder holds several models
  * CTW_EFORMAT    a rule of the files' kind is broken, or two tensors of one name differ
  * CTW_EIO, CTW_ENOMEM
  */
-enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir,
+enum ctw_status ctw_container_open(struct ctw_container **out, const char *path,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_container_close(struct ctw_container *c); /* NULL is fine */
-/* Is that the name of a container's file, of any kind? */
-bool ctw_container_names_file(const char *name);
+/* The files' own key-value metadata, of the first file if they are several; NULL: this kind has
+ * none. */
+const struct ctw_metadata *ctw_container_metadata(const struct ctw_container *c);
+/* The quantisation method (struct ctw_part_names) that this kind of container implies; NULL: the
+ * model's keys say which. */
+const char *ctw_container_method(const struct ctw_container *c);
+/*
+ * Replaces the tensors by n others, which are parts of them under other names: the same files and
+ * bytes. Takes over both arrays, of base/mem.h (`names`: what their names point to), also after a
+ * failure. Only before anyone keeps a tensor.
+ */
+enum ctw_status ctw_container_rename(struct ctw_container *c, struct ctw_tensor *tensors, int64_t n,
+                                     char *names, struct ctw_err *err) CTW_MUST_CHECK;
 
 int64_t ctw_container_count(const struct ctw_container *c);
 /* Tensor i, in the order of files and offsets. */

@@ -20,8 +20,6 @@ static const struct {
     {"*.safetensors", "is not named model.safetensors, and there is no "
                       "model.safetensors.index.json; rename it, or give the folder of the "
                       "transformers checkpoint"},
-    {"*.gguf", "is GGUF, which is not supported; give the folder of the safetensors checkpoint "
-               "that it was made from"},
     {"pytorch_model*.bin", "is a pickle, which can run code and is never opened; save the model "
                            "again as safetensors (transformers: save_pretrained)"},
     {"*.pth", "is a pickle, which can run code and is never opened; fetch the safetensors files "

@@ -16,6 +16,7 @@ struct ctw_records {
     int64_t n_tensors;
     char *names;       /* the tensors' names, in one block */
     bool header_alone; /* the file is a copy of the header, without the data */
+    struct ctw_metadata metadata;
 };
 
 /* Reads the header of an open file, and nothing beyond; `what` names the file in messages. */
@@ -26,12 +27,16 @@ void ctw_records_free(struct ctw_records *r); /* zeroed is fine */
 /* A kind of container. The table of all is in container.c. */
 struct ctw_container_kind {
     const char *suffix;        /* of its files' names */
+    const char *method;        /* see ctw_container_method() */
     bool (*is_in)(int dir_fd); /* has the folder files of this kind? */
-    /* Adds the folder's files, and collects their records. */
-    enum ctw_status (*open)(struct ctw_container *c, const char *dir, int dir_fd,
+    /* Adds the folder's files, and collects their records. `only`: a file of the model that is
+     * meant; NULL: the folder's. */
+    enum ctw_status (*open)(struct ctw_container *c, const char *dir, int dir_fd, const char *only,
                             struct ctw_err *err);
+    /* Are both names those of files of one model? NULL: a model is a folder, not a file. */
+    bool (*is_same_model)(const char *file, const char *name);
 };
-extern const struct ctw_container_kind ctw_container_safetensors;
+extern const struct ctw_container_kind ctw_container_safetensors, ctw_container_gguf;
 
 struct ctw_container_file {
     char *name;
@@ -47,10 +52,12 @@ struct ctw_container {
     struct ctw_container_file *files;
     int n_files;
     struct ctw_tensor *tensors; /* of all files */
+    char *names;                /* of tensors that ctw_container_rename() made; NULL: none */
     int64_t n_tensors;
     uint32_t *slots; /* open addressing: index + 1 into tensors; 0: empty */
     uint32_t slot_mask;
     const char *list_name; /* the file that lists the others; NULL: none does */
+    const char *method;    /* see ctw_container_method() */
     bool settled;          /* see ctw_container_settle() */
     bool headers_alone;    /* see ctw_container_is_headers_alone() */
 };

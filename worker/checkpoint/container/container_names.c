@@ -1,6 +1,7 @@
 /* The tensors of all of a container's files, by name. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -53,28 +54,42 @@ static enum ctw_status check_copy(const struct ctw_container *c, const struct ct
         return CTW_OK;
     return ctw_fail(err, CTW_EFORMAT,
                     "%s: tensor %s is also in %s, and the two differ; remove the shard that does "
-                    "not belong to the model from the folder and from %s",
-                    c->files[copy->file].name, kept->name, c->files[kept->file].name, c->list_name);
+                    "not belong to the model from the folder%s%s",
+                    c->files[copy->file].name, kept->name, c->files[kept->file].name,
+                    c->list_name != NULL ? " and from " : "",
+                    c->list_name != NULL ? c->list_name : "");
+}
+
+/* An empty table with room for this many names. */
+static enum ctw_status open_slots(struct ctw_container *c, size_t total, struct ctw_err *err)
+{
+    size_t n_slots = 4;
+    while (n_slots < 2 * total && n_slots < (size_t)1 << 31)
+        n_slots *= 2;
+    if (total >= n_slots)
+        return ctw_fail(err, CTW_EUNSUP, "found %zu tensors, more than are supported", total);
+    ctw_free(c->slots);
+    c->slots = ctw_calloc(n_slots, sizeof(*c->slots));
+    c->slot_mask = (uint32_t)(n_slots - 1);
+    return c->slots != NULL
+               ? CTW_OK
+               : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of %zu tensors", total);
 }
 
 /* Joins the files' tensors into one array and one table of names. */
 enum ctw_status ctw_container_collect(struct ctw_container *c, struct ctw_err *err)
 {
-    size_t total = 0, n_slots = 4;
+    size_t total = 0;
     struct ctw_odd copies = {0};
     char more[48];
-    enum ctw_status st = CTW_OK;
     for (int f = 0; f < c->n_files; f++)
         total += (size_t)c->files[f].records.n_tensors;
-    while (n_slots < 2 * total && n_slots < (size_t)1 << 31)
-        n_slots *= 2;
-    if (total >= n_slots)
-        return ctw_fail(err, CTW_EUNSUP, "found %zu tensors, more than are supported", total);
+    enum ctw_status st = open_slots(c, total, err);
+    if (st != CTW_OK)
+        return st;
     c->tensors = ctw_calloc(total, sizeof(*c->tensors));
-    c->slots = ctw_calloc(n_slots, sizeof(*c->slots));
-    if (c->tensors == NULL || c->slots == NULL)
+    if (c->tensors == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of %zu tensors", total);
-    c->slot_mask = (uint32_t)(n_slots - 1);
     for (int f = 0; f < c->n_files; f++)
         for (int64_t i = 0; i < c->files[f].records.n_tensors && st == CTW_OK; i++) {
             struct ctw_tensor *t = &c->tensors[c->n_tensors];
@@ -92,5 +107,37 @@ enum ctw_status ctw_container_collect(struct ctw_container *c, struct ctw_err *e
     if (st == CTW_OK && copies.n > 0)
         ctw_warn("%s: tensor %s is also in %s%s; the copies are equal", copies.other, copies.tensor,
                  copies.shard, ctw_odd_more(&copies, more));
+    return st;
+}
+
+static int by_place(const void *left, const void *right)
+{
+    const struct ctw_tensor *a = left, *b = right;
+    if (a->file != b->file)
+        return a->file < b->file ? -1 : 1;
+    if (a->offset != b->offset)
+        return a->offset < b->offset ? -1 : 1;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+enum ctw_status ctw_container_rename(struct ctw_container *c, struct ctw_tensor *tensors, int64_t n,
+                                     char *names, struct ctw_err *err)
+{
+    ctw_free(c->tensors);
+    ctw_free(c->names);
+    c->tensors = tensors;
+    c->names = names;
+    c->n_tensors = n;
+    enum ctw_status st = open_slots(c, (size_t)n, err);
+    qsort(tensors, (size_t)n, sizeof(*tensors), by_place);
+    for (int64_t i = 0; i < n && st == CTW_OK; i++) {
+        uint32_t slot = find_slot(c, tensors[i].name);
+        if (c->slots[slot] != 0)
+            st = ctw_fail(err, CTW_EFORMAT, "%s: two tensors are the model's %s",
+                          c->files[tensors[i].file].name, tensors[i].name);
+        c->slots[slot] = (uint32_t)i + 1;
+    }
     return st;
 }

@@ -121,9 +121,10 @@ static bool is_in(int dir_fd)
 
 /* As in transformers: model.safetensors if present, else the index. */
 static enum ctw_status open_files(struct ctw_container *c, const char *dir, int dir_fd,
-                                  struct ctw_err *err)
+                                  const char *only, struct ctw_err *err)
 {
     struct stat info;
+    (void)only;
     int index_fd = -1;
     if (has_file(dir_fd, single_name)) {
         enum ctw_status st = ctw_container_reserve(c, 1, err);

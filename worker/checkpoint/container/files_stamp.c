@@ -56,14 +56,16 @@ static bool add_file(int folder, const char *name, int64_t now_s, unsigned char 
     return true;
 }
 
-void ctw_files_stamp(const char *dir, int64_t now_s, char out[65])
+void ctw_files_stamp(const char *path, int64_t now_s, char out[65])
 {
     unsigned char stamp[32] = {0};
-    DIR *listing = opendir(dir);
-    bool ok = listing != NULL;
+    struct ctw_checkpoint_path place;
+    bool ok = ctw_checkpoint_path(&place, path, NULL) == CTW_OK;
+    DIR *listing = ok ? opendir(place.dir) : NULL;
+    ok = listing != NULL;
     out[0] = '\0';
     for (const struct dirent *e; ok && (e = readdir(listing)) != NULL;)
-        if (is_json(e->d_name) || ctw_container_names_file(e->d_name))
+        if (is_json(e->d_name) || ctw_checkpoint_has_file(&place, e->d_name))
             ok = add_file(dirfd(listing), e->d_name, now_s, stamp);
     if (listing != NULL)
         (void)closedir(listing);

@@ -13,11 +13,11 @@
 enum { CTW_FILES_REST_S = 60 };
 
 /*
- * 64 hex digits over the name, device, inode, size and times of each regular file in the folder
- * whose name is that of a .json file or of a container's (ctw_container_names_file()). "" if the
- * metadata cannot vouch for the bytes: a file was not at rest at `now_s` (of the system's clock),
- * or its times do not show every write; or if the folder cannot be read.
+ * 64 hex digits over the name, device, inode, size and times of each regular file in the
+ * checkpoint's folder that is a .json file or the container's (ctw_checkpoint_has_file()). "" if
+ * the metadata cannot vouch for the bytes: a file was not at rest at `now_s` (of the system's
+ * clock), or its times do not show every write; or if the folder cannot be read.
  */
-void ctw_files_stamp(const char *dir, int64_t now_s, char out[65]);
+void ctw_files_stamp(const char *path, int64_t now_s, char out[65]);
 
 #endif

@@ -363,5 +363,6 @@ void ctw_records_free(struct ctw_records *s)
 {
     ctw_free(s->tensors);
     ctw_free(s->names);
+    ctw_metadata_free(&s->metadata);
     *s = (struct ctw_records){0};
 }

@@ -13,10 +13,7 @@
 static const struct foreign {
     const char *method, *name, *remedy;
 } methods[] = {
-    {"bitsandbytes", "bitsandbytes",
-     "load the model with transformers, call its dequantize() and save it, or " QUANTISE},
     {"exl2", "EXL2", WITH_SCHEME("W4A16")},
-    {"exl3", "EXL3", WITH_SCHEME("W4A16")},
     {"gguf", "GGUF", "give the safetensors checkpoint that it was made from"},
     {"quark", "Quark", "export it from Quark with custom_mode \"fp8\" or \"awq\", or " QUANTISE},
     {"torchao", "torchao", QUANTISE " (its schemes FP8_DYNAMIC, W8A8 and W4A16 are the nearest)"},
@@ -32,7 +29,6 @@ static const struct foreign {
     {"nvfp4", "transformers' NVFP4", WITH_SCHEME("NVFP4")},
     {"fouroversix", "Four Over Six", WITH_SCHEME("NVFP4")},
     {"bitnet", "BitNet", "give the bf16 weights that it was made from"},
-    {"mlx", "MLX", "convert it with mlx_lm.convert --dequantize, or " QUANTISE},
     {"ascend", "msModelSlim", WITH_SCHEME("W8A8")},
 };
 
@@ -75,11 +71,6 @@ static enum ctw_status refuse_method(const struct ctw_json_node *node, const cha
     return refuse(node, method, nearest != NULL ? remedy : QUANTISE, err);
 }
 
-static bool is_mlx(const struct ctw_json_node *object)
-{
-    return ctw_json_has(object, "bits") && ctw_json_has(object, "group_size");
-}
-
 enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, struct ctw_err *err)
 {
     const char *method = NULL;
@@ -92,8 +83,6 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, stru
     method = ctw_quant_method_name(quantization);
     if (method != NULL)
         return refuse_method(quantization, method, err);
-    if (is_mlx(quantization))
-        return refuse_method(quantization, "mlx", err);
     char names[256];
     return ctw_json_fail(quantization, err, CTW_EFORMAT,
                          "\"quant_method\" is missing, and no other key identifies the format; "
@@ -103,10 +92,7 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, stru
 
 enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root, struct ctw_err *err)
 {
-    const struct ctw_json_node *mlx = ctw_json_get(root, "quantization");
     const struct ctw_json_node *slim = ctw_json_get(root, "quantize");
-    if (mlx != NULL && is_mlx(mlx))
-        return refuse_method(mlx, "mlx", err);
     if (slim != NULL && ctw_json_string(slim) != NULL && ctw_json_string(slim)[0] != '\0')
         return refuse_method(slim, "ascend", err);
     return CTW_OK;
@@ -123,15 +109,15 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
         const char *name;   /* of a supported format; NULL: it is another tool's */
         const char *method; /* that declares it */
     } parts[] = {
-        {"trellis", NULL, "exl3"},
+        {"trellis", "EXL3", "exl3"},
         {"q_weight", NULL, "exl2"},
         {"qweight", "GPTQ or AWQ", "gptq"},
         {"weight_scale_inv", "FP8 in blocks", "fp8"},
         {"weight_scale_2", "ModelOpt NVFP4", "modelopt"},
-        {"weight.absmax", NULL, "bitsandbytes"},
-        {"SCB", NULL, "bitsandbytes"},
+        {"weight.absmax", "bitsandbytes", "bitsandbytes"},
+        {"SCB", "bitsandbytes", "bitsandbytes"},
         {"weight_offset", NULL, "ascend"},
-        {"biases", NULL, "mlx"},
+        {"biases", "MLX", "mlx"},
     };
     char name[512], expected[640];
     if (status != CTW_EFORMAT && status != CTW_EUNSUP)

@@ -189,8 +189,12 @@ static enum ctw_status find_object(const struct ctw_json_node *root,
                                    const struct ctw_json_node **out,
                                    const struct ctw_json_node **sparsity, struct ctw_err *err)
 {
-    const struct ctw_json_node *node = NULL, *old = NULL;
+    const struct ctw_json_node *node = NULL, *old = NULL, *mlx = ctw_json_get(root, "quantization");
     *out = *sparsity = NULL;
+    if (mlx != NULL && ctw_quant_is_mlx(mlx)) { /* as in mlx-lm, whatever the other key says */
+        *out = mlx;
+        return CTW_OK;
+    }
     enum ctw_status st = ctw_json_read_node(root, "quantization_config", CTW_JSON_OPTIONAL,
                                             CTW_JSON_OBJECT, &node, err);
     if (st == CTW_OK)
@@ -255,7 +259,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     if (st != CTW_OK)
         return st;
     /* The older and the nested object may have no quant_method. */
-    if (node == ctw_json_get(root, "quantization_config") || ctw_json_has(node, method)) {
+    if (node == ctw_json_get(root, "quantization_config") ||
+        node == ctw_json_get(root, "quantization") || ctw_json_has(node, method)) {
         const struct ctw_quant_method *native = ctw_quant_method_find(node);
         if (native != NULL)
             return ctw_quant_method_read(native, out, node, err);

@@ -100,8 +100,8 @@ static enum ctw_status add_target(struct ctw_quant_config *out, const struct alg
 }
 
 /* MIXED_PRECISION: an algorithm for each module. */
-static enum ctw_status read_layers(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                   struct ctw_err *err)
+enum ctw_status ctw_quant_read_modelopt_layers(struct ctw_quant_config *out,
+                                               const struct ctw_json_node *q, struct ctw_err *err)
 {
     const struct ctw_json_node *layers = NULL;
     enum ctw_status st =
@@ -151,7 +151,7 @@ enum ctw_status ctw_quant_read_modelopt(struct ctw_quant_config *out, const stru
     if (st != CTW_OK)
         return st;
     if (name != NULL && strcasecmp(name, "MIXED_PRECISION") == 0)
-        return read_layers(out, q, err);
+        return ctw_quant_read_modelopt_layers(out, q, err);
     st = read_algo(q, &algo, err);
     if (st != CTW_OK || algo == NULL) /* null: only the K/V cache is quantised */
         return st;

@@ -52,7 +52,7 @@ static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ct
 {
     static const char *const fmts[] = {"e4m3", "float8_e4m3fn", "e4m3fn", NULL};
     static const char *const schemes[] = {"dynamic", "static", NULL};
-    static const char *const experts[] = {"fp8", NULL};
+    static const char *const experts[] = {"fp8", "fp4", NULL};
     const char *word, *scheme;
     char text[64];
     enum ctw_status st = check_scales_multiply(q, err);
@@ -66,6 +66,12 @@ static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ct
         st = read_block(q, &args, err);
     if (st == CTW_OK)
         st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    if (st == CTW_OK && ctw_json_get(q, "quantized_layers") != NULL) {
+        /* ModelOpt has changed these modules of an FP8 file, and no others. */
+        out->mixes = true;
+        out->names = ctw_part_names_find("modelopt");
+        st = ctw_quant_read_modelopt_layers(out, q, err);
+    }
     if (st != CTW_OK)
         return st;
     if (scheme != NULL && strcasecmp(scheme, "static") == 0)
@@ -134,6 +140,17 @@ static enum ctw_status read_mxfp4(struct ctw_quant_config *out, const struct ctw
     return st == CTW_OK ? ctw_quant_add_group(out, "mxfp4", NULL, &args, "", err) : st;
 }
 
+/* ---- EXL3 ---- */
+
+/* The tensors say everything: bits differ from matrix to matrix, and "bits" is their average. */
+static enum ctw_status read_exl3(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                 struct ctw_err *err)
+{
+    (void)q;
+    const struct ctw_quant_args args = {.present = true, .symmetric = true};
+    return ctw_quant_add_group(out, "exl3", NULL, &args, "", err);
+}
+
 /* ---- choosing ---- */
 
 struct ctw_quant_method {
@@ -165,10 +182,19 @@ struct ctw_quant_method {
             "spinquant_config"                                                                     \
     }
 
+/* Those of run time, too: they change no weight. */
+#define BNB_KEYS                                                                                   \
+    {                                                                                              \
+        "load_in_4bit", "load_in_8bit", "_load_in_4bit", "_load_in_8bit", "bnb_4bit_quant_type",   \
+            "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",       \
+            "llm_int8_skip_modules", "modules_to_not_convert", "llm_int8_threshold",               \
+            "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight"                         \
+    }
+
 #define FP8_KEYS                                                                                   \
     {                                                                                              \
         "fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert", \
-            "ignored_layers", "scale_fmt", "weight_scale_semantics"                                \
+            "ignored_layers", "scale_fmt", "weight_scale_semantics", "quantized_layers"            \
     }
 
 static const struct ctw_quant_method methods[] = {
@@ -189,6 +215,14 @@ static const struct ctw_quant_method methods[] = {
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
       "checkpoint_format", "modules_to_not_convert", "ignored_layers"},
      false},
+    {"exl3",
+     "exl3",
+     read_exl3,
+     {"version", "bits", "head_bits", "mtp_bits", "vision_bits", "codebook", "out_scales",
+      "calibration", "tensor_storage", "original_quantization_config"},
+     false},
+    {"bitsandbytes", "bitsandbytes", ctw_quant_read_bnb, BNB_KEYS, false},
+    {"mlx", "mlx", ctw_quant_read_mlx, {"bits", "group_size", "mode"}, false},
     {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
     {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
 };
@@ -241,7 +275,7 @@ const char *ctw_quant_method_name(const struct ctw_json_node *quantization)
     for (size_t i = 0; i < CTW_COUNT(signs); i++)
         if (ctw_json_get(quantization, signs[i].key) != NULL)
             return signs[i].method;
-    return NULL;
+    return ctw_quant_is_mlx(quantization) ? "mlx" : NULL;
 }
 
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization)
@@ -275,6 +309,7 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
         bool read = strcmp(ctw_json_key(m), "quant_method") == 0;
         for (int i = 0; i < MAX_KEYS && method->keys[i] != NULL && !read; i++)
             read = strcmp(ctw_json_key(m), method->keys[i]) == 0;
+        read |= method->read == ctw_quant_read_mlx && ctw_quant_mlx_is_module(m);
         if (!read)
             st = ctw_unread_add(unread, m, err);
     }
@@ -311,10 +346,14 @@ enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_j
         {"hf_quant_config.json", "quantization", "modelopt"},
         {"quantize_config.json", NULL, "gptq"},
         {"quant_config.json", NULL, "awq"},
+        {"quantization_config.json", NULL, "exl3"},
     };
     for (size_t i = 0; i < CTW_COUNT(files); i++) {
         const struct ctw_json_node *q;
         enum ctw_status st = read_file(doc, &q, dir, files[i].file, files[i].key, err);
+        const char *said = q != NULL ? string_of(q, "quant_method") : NULL;
+        if (strcmp(files[i].method, "exl3") == 0 && (said == NULL || strcmp(said, "exl3") != 0))
+            q = NULL; /* other tools' files have this name, too */
         for (size_t j = 0; st == CTW_OK && q != NULL && j < CTW_COUNT(methods); j++)
             if (strcmp(methods[j].name, files[i].method) == 0)
                 return ctw_quant_method_read(&methods[j], out, q, err);

@@ -1,8 +1,8 @@
 /*
  * Quantisation configurations of other methods than compressed-tensors whose weights can be read:
- * FP8 as DeepSeek and others publish it, FBGEMM FP8, ModelOpt, gpt-oss' MXFP4, GPTQ, AWQ, and
- * AutoRound where it stores weights as these. One configuration describes all modules that are not
- * on its list. The stored tensors decide about each module.
+ * FP8 as DeepSeek and others publish it, FBGEMM FP8, ModelOpt, gpt-oss' MXFP4, GPTQ, AWQ, MLX,
+ * and AutoRound where it stores weights as these. One configuration describes all modules that are
+ * not on its list. The stored tensors decide about each module.
  */
 #ifndef CTW_WORKER_QUANT_NATIVE_H
 #define CTW_WORKER_QUANT_NATIVE_H
@@ -41,7 +41,17 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
 enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
                                       const char *dir, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* ---- of quant_native.c, quant_packed.c, quant_modelopt.c and quant_auto_round.c ---- */
+/* Does the object, of any name, have MLX's members? */
+bool ctw_quant_is_mlx(const struct ctw_json_node *object);
+/* Is the member's key the name of a module? */
+bool ctw_quant_mlx_is_module(const struct ctw_json_node *member);
+
+/* What bitsandbytes' quant_state says of a [n, k] matrix replaces members of *args. */
+enum ctw_status ctw_quant_read_bnb_state(struct ctw_quant_args *args, const char *text,
+                                         size_t bytes, int64_t n, int64_t k,
+                                         struct ctw_err *err) CTW_MUST_CHECK;
+
+/* ---- of quant_native.c, quant_packed.c, quant_modelopt.c and other quant_METHOD.c ---- */
 
 /* The members bits, group_size and sym (or AWQ's zero_point) that are present replace those of
  * *args. 16 bits or more: not quantised. */
@@ -56,8 +66,16 @@ enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct c
                                     struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* The groups of "quantized_layers", an algorithm for each module. */
+enum ctw_status ctw_quant_read_modelopt_layers(struct ctw_quant_config *out,
+                                               const struct ctw_json_node *q,
+                                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_modelopt(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                         struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_bnb(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_mlx(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
                                           const struct ctw_json_node *q,
                                           struct ctw_err *err) CTW_MUST_CHECK;

@@ -83,9 +83,11 @@ static enum ctw_status divide(struct ctw_engine *e, struct ctw_engine *reference
 }
 
 enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *reference,
-                                    int64_t longest, int64_t total, struct ctw_compare **compare,
+                                    const struct ctw_need *need, struct ctw_compare **compare,
                                     int64_t *pass_tokens, struct ctw_err *err)
 {
+    const int64_t longest = need->longest;
+    struct ctw_need each = *need;
     enum ctw_status st = CTW_OK;
     if (!share_already(e, reference)) {
         ctw_engine_trim_here(e);
@@ -96,7 +98,7 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
     }
     if (st != CTW_OK)
         return st;
-    int64_t most = min64(total, most_pass_tokens(e, reference));
+    int64_t most = each.total = min64(need->total, most_pass_tokens(e, reference));
     struct ctw_compare_size size =
         ctw_compare_size(e->be, e->model, reference->model,
                          e->placing.repeated > 0 || reference->placing.repeated > 0,
@@ -106,9 +108,9 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
     if (!share_already(e, reference))
         st = divide(e, reference, &size, err);
     if (st == CTW_OK)
-        st = ctw_engine_prepare(e, longest, most, false, err);
+        st = ctw_engine_prepare(e, &each, err);
     if (st == CTW_OK)
-        st = ctw_engine_prepare(reference, longest, most, false, err);
+        st = ctw_engine_prepare(reference, &each, err);
     if (st == CTW_OK)
         st = ctw_compare_open(compare, e->be, &size, err);
     if (st != CTW_OK) {

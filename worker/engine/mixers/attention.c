@@ -5,9 +5,10 @@
  * in attention's layout [chunk, n_head * head]; then attention's output [chunk, n_head * head_v],
  * which overwrites the product, and the gate of it, which overwrites the queries. If the product
  * holds the gate, the output is behind the queries. The adapters' inputs are behind the queries,
- * too, before there are any: in their place the adapters' outputs are.
+ * too, before there are any: in their place the adapters' outputs are. The choice of blocks has its
+ * place behind the queries, before there is an output (block_choice.c).
  */
-#include "worker/engine/mixers/keys.h"
+#include "worker/engine/mixers/block_choice.h"
 
 static const struct ctw_attention *attention_of(const struct ctw_step *s)
 {
@@ -30,14 +31,17 @@ static void *queries_at(const struct ctw_step *s)
     return (char *)s->f->wide + (size_t)at * ctw_dtype_bytes(s->f->dtype);
 }
 
-/* Attention's output; before that, a place for rotated heads. */
-static void *output_at(const struct ctw_step *s)
+static void *behind_queries(const struct ctw_step *s)
 {
     const struct ctw_attention *a = attention_of(s);
     int64_t queries = ctw_wide_up(s->f->plan.chunk_tokens * a->n_head * a->head);
-    if (!a->gate_in_q)
-        return s->f->wide;
     return (char *)queries_at(s) + (size_t)queries * ctw_dtype_bytes(s->f->dtype);
+}
+
+/* Attention's output; before that, a place for rotated heads. */
+static void *output_at(const struct ctw_step *s)
+{
+    return attention_of(s)->gate_in_q ? behind_queries(s) : s->f->wide;
 }
 
 /* Does the split normalise the heads of q and k? Otherwise norms are steps of their own. */
@@ -93,9 +97,8 @@ static enum ctw_status adapt_columns(const struct ctw_step *s, struct ctw_err *e
 {
     const struct ctw_attention *l = attention_of(s);
     const int64_t column[] = {l->columns.q, l->columns.k, l->columns.v}, r = l->adapter_rank;
-    const int64_t queries = ctw_wide_up(s->f->plan.chunk_tokens * l->n_head * l->head);
     const size_t es = ctw_dtype_bytes(s->f->dtype);
-    char *low = (char *)queries_at(s) + (size_t)queries * es;
+    char *low = behind_queries(s);
     enum ctw_status st = ctw_step_product(s, CTW_P_ADAPT_IN, s->f->norm,
                                           ctw_step_inputs(s, CTW_P_ADAPT_IN), low, 3 * r, err);
     for (int i = 0; st == CTW_OK && i < 3; i++)
@@ -257,7 +260,8 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
         .ldy = ctw_plan_columns(ctw_step_product_of(s, CTW_P_QKV)),
     };
     enum ctw_status st;
-    if (own_norms || l->limit > 0 || l->adapter_rank > 0 || values_apart(l)) {
+    if (own_norms || l->limit > 0 || l->adapter_rank > 0 || values_apart(l) ||
+        l->choice.block > 0) {
         st = ctw_linear(s->f->be, &product, err);
         if (st == CTW_OK)
             st = finish_columns(s, &split, err);
@@ -333,7 +337,7 @@ static enum ctw_status attend(const struct ctw_step *s, const struct ctw_keys *k
 {
     const struct ctw_attention *a = attention_of(s);
     const struct ctw_tensor *sinks = ctw_step_vector(s, CTW_V_SINKS);
-    const struct ctw_op_attention op = {
+    struct ctw_op_attention op = {
         .n_head = a->n_head,
         .n_kv = a->n_kv,
         .head = a->head,
@@ -349,6 +353,8 @@ static enum ctw_status attend(const struct ctw_step *s, const struct ctw_keys *k
         .q = queries_at(s),
         .out = output_at(s),
     };
+    if (ctw_blocks_are_chosen(a, s->f->plan.longest))
+        ctw_blocks_show(s, &op);
     return ctw_keys_attend(s, keys, op, err);
 }
 
@@ -359,6 +365,8 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
                                   .v = ctw_step_carry(s, CTW_CARRY_V)};
     int64_t columns = (int64_t)l->n_head * l->head_v;
     enum ctw_status st = project(s, &keys, err);
+    if (st == CTW_OK && ctw_blocks_are_chosen(l, s->f->plan.longest))
+        st = ctw_blocks_choose(s, behind_queries(s), err);
     if (st == CTW_OK)
         st = attend(s, &keys, err);
     if (st == CTW_OK && l->gate != CTW_GATE_NONE)
@@ -374,9 +382,8 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
 {
     const struct ctw_attention *a = &l->branch[branch].attention;
     int64_t queries = (int64_t)a->n_head * a->head;
-    (void)longest;
     w->wide = ctw_max64(w->wide, product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1) +
-                                     3 * a->adapter_rank);
+                                     3 * a->adapter_rank + ctw_blocks_wide(a, longest));
     w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
     w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
     w->group = ctw_max64(w->group, a->n_head / a->n_kv);
@@ -390,9 +397,12 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     int kept = kept_of(a);
     enum ctw_carry_life life = kept >= 0 ? CTW_FOR_PASS : CTW_FOR_LAYER;
     (void)m;
-    (void)longest;
-    rules[CTW_CARRY_K] = (struct ctw_carry_rule){heads * (size_t)a->head, life, kept};
-    rules[CTW_CARRY_V] = (struct ctw_carry_rule){heads * (size_t)a->head_v, life, kept};
+    rules[CTW_CARRY_K] =
+        (struct ctw_carry_rule){.bytes = heads * (size_t)a->head, .life = life, .kept = kept};
+    rules[CTW_CARRY_V] =
+        (struct ctw_carry_rule){.bytes = heads * (size_t)a->head_v, .life = life, .kept = kept};
+    if (ctw_blocks_are_chosen(a, longest))
+        ctw_blocks_carry(a, longest, dtype, rules);
 }
 
 static double key_flops(const struct ctw_branch *b, int64_t n_keys)

@@ -160,7 +160,7 @@ static enum ctw_status project_all(const struct ctw_step *s, const struct places
                                    struct ctw_err *err)
 {
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
-    const int64_t rank = d->rank, low = 2 * rank, ba = ctw_delta_ba(d);
+    const int64_t rank = d->rank, low = d->z_is_whole ? rank : 2 * rank, ba = ctw_delta_ba(d);
     const void *a = rank > 0 ? p->qkv : NULL, *z = element(s, p->qkv, rank);
     enum ctw_status st = project(s, CTW_P_DELTA_IN, NULL, 0, p->in, 0, p->in_columns, err);
     if (st == CTW_OK)

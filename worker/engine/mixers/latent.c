@@ -26,11 +26,11 @@ static int64_t index_columns(const struct ctw_latent *x)
     return (int64_t)x->index.n_head * x->index.head;
 }
 
-/* Columns of the queries' place, which the indexer uses first; of the product of keys and values.
- */
+/* Columns of the queries' place, which the indexer uses first, and the gates last; of the product of
+ * keys and values. */
 static int64_t query_columns(const struct ctw_latent *x)
 {
-    return ctw_max64((int64_t)x->n_head * x->head, index_columns(x));
+    return ctw_max64(ctw_max64((int64_t)x->n_head * x->head, index_columns(x)), x->n_gates);
 }
 
 static int64_t expanded_columns(const struct ctw_latent *x)
@@ -247,17 +247,17 @@ static enum ctw_status gate_heads(const struct ctw_step *s, const struct parts *
 {
     const struct ctw_latent *l = latent_of(s);
     enum ctw_status st = ctw_step_product(s, CTW_P_LATENT_GATE, s->f->norm, s->f->model->hidden,
-                                          p->queries, l->n_head, err);
+                                          p->queries, l->n_gates, err);
     if (st != CTW_OK)
         return st;
     return ctw_gate(s->f->be,
                     &(struct ctw_op_gate){.kind = l->gate,
                                           .dtype = s->f->dtype,
                                           .n_tok = s->chunk->n_tok,
-                                          .n_groups = l->n_head,
-                                          .size = l->head_v,
+                                          .n_groups = l->n_gates,
+                                          .size = l->n_head * (int64_t)l->head_v / l->n_gates,
                                           .x = p->queries,
-                                          .ldx = l->n_head,
+                                          .ldx = l->n_gates,
                                           .y = p->expanded,
                                           .ldy = (int64_t)l->n_head * l->head_v},
                     err);
@@ -311,10 +311,12 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     rules[CTW_CARRY_K].life = rules[CTW_CARRY_V].life = CTW_FOR_LAYER;
     if (!is_sparse(x, longest))
         return;
-    rules[CTW_CARRY_INDEX] = (struct ctw_carry_rule){(size_t)x->index.head * es, CTW_FOR_LAYER, 0};
+    rules[CTW_CARRY_INDEX] =
+        (struct ctw_carry_rule){.bytes = (size_t)x->index.head * es, .life = CTW_FOR_LAYER};
     rules[CTW_CARRY_CHOICE] =
-        (struct ctw_carry_rule){(size_t)choice_words(longest) * sizeof(uint32_t),
-                                m->shares_choices ? CTW_FOR_PASS : CTW_FOR_CHUNK, 0};
+        (struct ctw_carry_rule){.bytes = (size_t)choice_words(longest) * sizeof(uint32_t),
+                                .life = m->shares_choices ? CTW_FOR_PASS : CTW_FOR_CHUNK,
+                                .alone = true};
 }
 
 static double key_flops(const struct ctw_branch *b, int64_t n_keys)

@@ -97,6 +97,7 @@ static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_tensor *correction = ctw_step_vector(s, CTW_V_CORRECTION);
     const struct ctw_tensor *scale = ctw_step_vector(s, CTW_V_EXPERT_SCALE);
+    const struct ctw_tensor *table = ctw_step_vector(s, CTW_V_TOKEN_EXPERTS);
     int64_t first = s->chunk->tok0 * mixture_of(s)->route.chosen;
     struct ctw_op_route op = {.rule = mixture_of(s)->route,
                               .n_tok = s->chunk->n_tok,
@@ -112,6 +113,11 @@ static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
     if (scale != NULL) {
         op.expert_scale = ctw_step_vector_data(s, CTW_V_EXPERT_SCALE);
         op.expert_scale_dtype = scale->dtype;
+    }
+    if (table != NULL) {
+        op.table = ctw_step_vector_data(s, CTW_V_TOKEN_EXPERTS);
+        op.table_dtype = table->dtype;
+        op.tokens = s->f->tokens + s->chunk->tok0;
     }
     return ctw_route(s->f->be, &op, err);
 }
@@ -203,7 +209,7 @@ static enum ctw_status choose(const struct ctw_step *s, struct ctw_err *err)
                               err);
     if (st != CTW_OK || !m->has_shared || has_sum(s->layer, s->index))
         return st;
-    return add_shared(s, residual_of(s)->rows(f, s->chunk->tok0), s->branch->factor, err);
+    return add_shared(s, residual_of(s)->rows(s, s->chunk->tok0), s->branch->factor, err);
 }
 
 /* ---- the pass phase ----------------------------------------------------------------------- */
@@ -293,7 +299,7 @@ static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part 
     const struct ctw_mixture *x = mixture_of(s);
     const struct ctw_residual_rows y =
         uses_sum(s) ? (struct ctw_residual_rows){.at = s->f->sum, .ld = x->width}
-                    : residual_of(s)->rows(s->f, 0);
+                    : residual_of(s)->rows(s, 0);
     struct ctw_op_linear op = down_of(s, part->expert, part->i, shards);
     op.n_tok = part->n;
     op.x = inner_of(s, part);
@@ -415,22 +421,20 @@ static enum ctw_status run_experts(const struct ctw_step *s, int64_t n_tok, ctw_
 
 /* ---- the chunk, afterwards ---------------------------------------------------------------- */
 
-/* residual += latent_out(the experts' sum) */
+/* residual += latent_out(norm(the experts' sum)) */
 static enum ctw_status leave_latent(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const int64_t width = mixture_of(s)->width;
-    enum ctw_status st = ctw_norm(f->be,
-                                  &(struct ctw_op_norm){.kind = CTW_NORM_NONE,
-                                                        .dtype = f->dtype,
-                                                        .n_tok = s->chunk->n_tok,
-                                                        .dim = width,
-                                                        .x = sum_of(s).at,
-                                                        .x_dtype = CTW_F32,
-                                                        .y = f->wide},
-                                  err);
+    struct ctw_op_norm norm = ctw_step_norm(s, CTW_AT_LATENT);
+    norm.dtype = f->dtype;
+    norm.dim = width;
+    norm.x = sum_of(s).at;
+    norm.x_dtype = CTW_F32;
+    norm.y = f->wide;
+    enum ctw_status st = ctw_norm(f->be, &norm, err);
     return st == CTW_OK ? ctw_step_add_product(s, CTW_P_LATENT_OUT, f->wide, width,
-                                               residual_of(s)->rows(f, s->chunk->tok0), NULL, err)
+                                               residual_of(s)->rows(s, s->chunk->tok0), NULL, err)
                         : st;
 }
 

@@ -39,8 +39,7 @@ static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
                     name);
 }
 
-static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
-                                            int64_t total, bool shares)
+static struct ctw_plan_request plan_request(const struct ctw_engine *e, const struct ctw_need *need)
 {
     uint64_t limit = e->share > 0 && e->share < e->memory_limit ? e->share : e->memory_limit;
     return (struct ctw_plan_request){.model = e->model,
@@ -48,25 +47,28 @@ static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t 
                                      .dtype = e->dtype,
                                      .memory_limit = limit,
                                      .limit_is_free = e->limit_is_free,
-                                     .longest = longest,
-                                     .total = total,
-                                     .shares = shares,
+                                     .longest = need->longest,
+                                     .total = need->total,
+                                     .shares = need->shares,
+                                     .trunk = need->trunk,
+                                     .follows = need->follows,
                                      .chunk_tokens = e->chunk_tokens,
                                      .pass_tokens = e->pass_tokens,
                                      .hide_tokens = e->placing.hide_tokens};
 }
 
-enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
-                                     bool shares, struct ctw_plan *plan, struct ctw_err *err)
+enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, const struct ctw_need *need,
+                                     struct ctw_plan *plan, struct ctw_err *err)
 {
-    const struct ctw_plan_request request = plan_request(e, longest, total, shares);
+    const struct ctw_plan_request request = plan_request(e, need);
     return ctw_plan_make(plan, &request, err);
 }
 
 /* See struct ctw_engine_info. */
 static int64_t find_fit_length(const struct ctw_engine *e)
 {
-    const struct ctw_plan_request request = plan_request(e, e->max_length, e->max_length, false);
+    const struct ctw_need need = {.longest = e->max_length, .total = e->max_length};
+    const struct ctw_plan_request request = plan_request(e, &need);
     bool found_anew = e->limit_is_default && !ctw_backend_traits(e->be)->host_memory;
     return found_anew ? e->max_length : ctw_plan_longest(&request);
 }
@@ -74,8 +76,9 @@ static int64_t find_fit_length(const struct ctw_engine *e)
 /* The plan for many windows of min(max_length, 2048) tokens: the usual evaluation. */
 static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
 {
-    int64_t longest = e->max_length < 2048 ? e->max_length : 2048;
-    return ctw_engine_make_plan(e, longest, INT64_MAX, false, &e->plan, err);
+    const struct ctw_need need = {.longest = e->max_length < 2048 ? e->max_length : 2048,
+                                  .total = INT64_MAX};
+    return ctw_engine_make_plan(e, &need, &e->plan, err);
 }
 
 /* The memory beyond the weights that the usual plan takes if the limit is `limit`, or at least. */

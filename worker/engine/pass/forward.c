@@ -101,6 +101,18 @@ static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
     return st;
 }
 
+/* What the host knows of the trunk. */
+static enum ctw_status make_trunk(struct ctw_forward *f, struct ctw_err *err)
+{
+    const struct ctw_plan *plan = &f->plan;
+    f->trunk_places = ctw_calloc(ctw_trunk_n_places(f->model), sizeof(*f->trunk_places));
+    f->trunk_tokens = ctw_calloc((size_t)plan->trunk_tokens, sizeof(*f->trunk_tokens));
+    if (f->trunk_places == NULL || f->trunk_tokens == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    (void)ctw_trunk_size(f->model, f->dtype, plan->longest, plan->trunk_tokens, f->trunk_places);
+    return CTW_OK;
+}
+
 enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_model *model,
                                  struct ctw_backend *be, enum ctw_dtype dtype,
                                  const struct ctw_plan *plan, struct ctw_err *err)
@@ -127,6 +139,7 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {(void **)&f->expert_rows, plan->choices},
         {(void **)&f->expert_weights, plan->choices},
         {(void **)&f->device_start, plan->starts},
+        {&f->trunk, plan->trunk},
         {(void **)&f->tokens, pass * sizeof(*f->tokens)},
         {(void **)&f->positions, pass * sizeof(*f->positions)},
         {(void **)&f->bad, pass * sizeof(*f->bad)},
@@ -142,6 +155,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     f->start = plan->starts > 0 ? ctw_calloc(plan->starts, 1) : NULL;
     if (st == CTW_OK && plan->starts > 0 && f->start == NULL)
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
+    if (st == CTW_OK && plan->trunk > 0)
+        st = make_trunk(f, err);
     for (int i = 0; st == CTW_OK && i < CTW_N_CARRIES; i++)
         if (plan->carry[i] > 0)
             st = ctw_device_alloc(be, &f->carry[i], plan->carry[i], err);
@@ -159,11 +174,28 @@ void ctw_forward_close(struct ctw_forward *f)
 {
     if (f == NULL)
         return;
-    void *buffers[] = {f->x,           f->norm,  f->inputs,  f->wide,        f->tokens,
-                       f->bad,         f->rows,  f->targets, f->results,     f->positions,
-                       f->q_factor,    f->alibi, f->mixed,   f->sum,         f->logits,
-                       f->factor,      f->ids,   f->weights, f->expert_rows, f->expert_weights,
-                       f->device_start};
+    void *buffers[] = {f->x,
+                       f->norm,
+                       f->inputs,
+                       f->wide,
+                       f->tokens,
+                       f->bad,
+                       f->rows,
+                       f->targets,
+                       f->results,
+                       f->positions,
+                       f->q_factor,
+                       f->alibi,
+                       f->mixed,
+                       f->sum,
+                       f->logits,
+                       f->factor,
+                       f->ids,
+                       f->weights,
+                       f->expert_rows,
+                       f->expert_weights,
+                       f->device_start,
+                       f->trunk};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)
@@ -176,6 +208,8 @@ void ctw_forward_close(struct ctw_forward *f)
     }
     ctw_free(f->rotations);
     ctw_free(f->start);
+    ctw_free(f->trunk_places);
+    ctw_free(f->trunk_tokens);
     ctw_free(f);
 }
 
@@ -341,10 +375,13 @@ enum ctw_status ctw_forward_branches(struct ctw_forward *f, int layer,
         const struct ctw_kind_ops *ops = ctw_ops_of(s.branch);
         if (ops->run == NULL)
             continue;
-        if (!ops->reads && !s.branch->beside)
+        st = ctw_trunk_read(&s, err);
+        if (st == CTW_OK && !ops->reads && !s.branch->beside)
             st = ctw_step_read(&s, CTW_AT_IN, err);
         if (st == CTW_OK)
             st = ops->run(&s, err);
+        if (st == CTW_OK)
+            st = ctw_trunk_leave(&s, err);
     }
     return st;
 }

@@ -23,6 +23,10 @@ struct ctw_forward {
                      in turn, so that the next expert may begin before the previous has ended */
     void *inputs; /* [pass, n_decoders * input_dim]: the layers' own inputs */
     void *carry[CTW_N_CARRIES]; /* see carry.h */
+    void *trunk;                /* the trunk's blocks; NULL: the plan has none */
+    size_t *trunk_places;       /* host: where they are, see ctw_trunk_size() */
+    int32_t *trunk_tokens;      /* host, [plan.trunk_tokens] */
+    struct ctw_trunk has;       /* what `trunk` holds */
     /* Of mixtures of experts (NULL: the model has none); `chosen` and n_experts are the most of any
      * layer: */
     void *mixed;            /* [pass, hidden]: what the experts read */
@@ -65,6 +69,12 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
                                  struct ctw_backend *be, enum ctw_dtype dtype,
                                  const struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_forward_close(struct ctw_forward *f); /* NULL is fine */
+
+/* What f->trunk holds is in doubt, or about to be overwritten. */
+static inline void ctw_forward_forget_trunk(struct ctw_forward *f)
+{
+    f->has.n_tok = 0;
+}
 
 /* Lets the backend decode the weights of decoder layer `layer` once for all chunks. Call it after
  * each acquire of the layer's part, before the first chunk. `data`, here and below, is valid until

@@ -25,12 +25,29 @@ struct counts {
     bool has_long;
 };
 
-static struct counts count(struct ctw_layout *l, const struct ctw_seq *seqs, struct ctw_path path)
+/* Is the path of sequence i the best trunk for `next` so far? It must save tokens beyond those of
+ * the present trunk. */
+static void choose_left(struct ctw_layout *l, int64_t i, const struct ctw_path *path,
+                        const struct ctw_seq *next)
+{
+    int64_t n = ctw_path_leaves(path, next), have = ctw_path_of_trunk(path, next);
+    if (n >= have + CTW_BRANCH_TOKENS && n >= l->n_left) {
+        l->n_left = n;
+        l->left_seq = i;
+    }
+}
+
+static struct counts count(struct ctw_layout *l, const struct ctw_seq *seqs, struct ctw_path path,
+                           const struct ctw_seq *next)
 {
     struct counts n = {0};
     for (int64_t i = 0; i < l->n_seqs; i++) {
         const struct ctw_shared shared = ctw_path_shared(&path, &seqs[i]);
         ctw_path_add(&path, &seqs[i], &shared);
+        if (path.spans[0].tok0 == CTW_OF_TRUNK)
+            l->n_of_trunk = max64(l->n_of_trunk, path.spans[0].n_tok);
+        if (next != NULL)
+            choose_left(l, i, &path, next);
         n.n_spans += path.n_spans;
         n.n_targets += seqs[i].n_tok - seqs[i].first;
         n.has_long |= path.long_from > 0 && ctw_seq_inputs(&seqs[i]) > path.long_from;
@@ -48,6 +65,7 @@ static bool allocate(struct ctw_layout *l, const struct counts *n)
     l->span_start = ctw_calloc(n_seqs + 1, sizeof(*l->span_start));
     l->spans = ctw_calloc((size_t)n->n_spans, sizeof(*l->spans));
     l->target_rows = ctw_calloc((size_t)n->n_targets, sizeof(*l->target_rows));
+    l->left = ctw_calloc(CTW_PATH_SPANS, sizeof(*l->left));
     l->chunks = ctw_calloc((size_t)l->n_chunks, sizeof(*l->chunks));
     l->tokens = ctw_calloc(n_tok, sizeof(*l->tokens));
     l->positions = ctw_calloc(n_tok, sizeof(*l->positions));
@@ -56,7 +74,7 @@ static bool allocate(struct ctw_layout *l, const struct counts *n)
     if (n->has_long)
         l->rope_rows = ctw_calloc(n_tok, sizeof(*l->rope_rows));
     return l->start != NULL && l->span_start != NULL && l->spans != NULL &&
-           l->target_rows != NULL && l->chunks != NULL && l->tokens != NULL &&
+           l->target_rows != NULL && l->left != NULL && l->chunks != NULL && l->tokens != NULL &&
            l->positions != NULL && l->rows != NULL && l->targets != NULL &&
            (l->rope_rows != NULL || !n->has_long);
 }
@@ -119,6 +137,19 @@ static void fill_sequences(struct ctw_layout *l, const struct ctw_seq *seqs, str
     l->start[l->n_seqs] = path.n_tok;
 }
 
+/* What the pass leaves: the path of a sequence, cut, without what the trunk has. */
+static void fill_left(struct ctw_layout *l)
+{
+    const struct ctw_path_span *of = &l->spans[l->span_start[l->left_seq]];
+    for (int64_t n = l->n_left; n > 0; n -= of++->n_tok) {
+        if (of->tok0 == CTW_OF_TRUNK)
+            continue;
+        struct ctw_path_span *s = &l->left[l->n_left_spans++];
+        *s = *of;
+        s->n_tok = min64(s->n_tok, n);
+    }
+}
+
 /* ---- chunks ------------------------------------------------------------------------------- */
 
 /* Where a chunk's rows for a layer are. */
@@ -144,6 +175,8 @@ static void find_last_readers(const struct ctw_layout *l, struct block *blocks,
         for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
             const struct ctw_path_span *s = &l->spans[k];
             int64_t end = (s->tok0 + s->n_tok - 1) / chunk_tokens;
+            if (s->tok0 == CTW_OF_TRUNK)
+                continue;
             for (int64_t c = s->tok0 / chunk_tokens; c <= end; c++)
                 blocks[c].last = last; /* never before an earlier sequence's */
         }
@@ -196,7 +229,7 @@ static int64_t most_runs(const struct ctw_layout *l, int64_t i, const struct blo
     for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
         const struct ctw_path_span *s = &l->spans[k];
         int64_t first = s->tok0 / chunk_tokens, last = (s->tok0 + s->n_tok - 1) / chunk_tokens;
-        n += blocks[last].jumps - blocks[first].jumps + 1;
+        n += s->tok0 == CTW_OF_TRUNK ? 1 : blocks[last].jumps - blocks[first].jumps + 1;
     }
     return n;
 }
@@ -204,6 +237,7 @@ static int64_t most_runs(const struct ctw_layout *l, int64_t i, const struct blo
 /* Where the next part's runs go. */
 struct runs {
     struct ctw_kv_run *of[CTW_N_LIVES];
+    int64_t trunk[CTW_N_LIVES]; /* the trunk's first row */
 };
 
 /* Fills part n of the pass: the tokens that sequence i adds in the chunk. */
@@ -215,6 +249,12 @@ static void fill_part(struct ctw_layout *l, int64_t n, int64_t i, const struct c
     const struct ctw_path_span *own = &l->spans[l->span_start[i + 1] - 1];
     for (int64_t k = l->span_start[i]; k < l->span_start[i + 1]; k++) {
         struct ctw_path_span s = l->spans[k];
+        if (s.tok0 == CTW_OF_TRUNK) {
+            for (size_t j = 0; j < CTW_COUNT(lives); j++)
+                runs->of[lives[j]][0] = (struct ctw_kv_run){runs->trunk[lives[j]], s.n_tok};
+            n_layer = n_pass = 1;
+            continue;
+        }
         s.n_tok = min64(s.n_tok, end - s.tok0);
         n_layer = add_runs(blocks, chunk_tokens, s, runs->of[CTW_FOR_LAYER], n_layer);
         struct ctw_kv_run *last = n_pass > 0 ? &runs->of[CTW_FOR_PASS][n_pass - 1] : NULL;
@@ -254,15 +294,21 @@ static bool allocate_parts(struct ctw_layout *l, const struct block *blocks, int
     return ok;
 }
 
-static void fill_chunks(struct ctw_layout *l, const struct block *blocks, int64_t chunk_tokens)
+static void fill_chunks(struct ctw_layout *l, const struct block *blocks,
+                        const struct ctw_plan *plan)
 {
     struct runs runs = {
-        {[CTW_FOR_LAYER] = l->runs[CTW_FOR_LAYER], [CTW_FOR_PASS] = l->runs[CTW_FOR_PASS]}};
+        {[CTW_FOR_LAYER] = l->runs[CTW_FOR_LAYER], [CTW_FOR_PASS] = l->runs[CTW_FOR_PASS]},
+        {[CTW_FOR_LAYER] = plan->carry_rows, [CTW_FOR_PASS] = plan->pass_tokens}};
+    const int64_t chunk_tokens = plan->chunk_tokens;
     int64_t seq = 0, part = 0; /* seq: of the chunk's first token */
     for (int64_t c = 0; c < l->n_chunks; c++) {
         struct ctw_chunk *chunk = &l->chunks[c];
         int64_t tok0 = c * chunk_tokens, end = min64(tok0 + chunk_tokens, l->n_tok);
         *chunk = (struct ctw_chunk){.tok0 = tok0, .n_tok = end - tok0, .row0 = blocks[c].row0};
+        chunk->of_trunk = c == 0 ? l->n_of_trunk : 0;
+        chunk->leaves = l->left;
+        chunk->n_leaves = l->n_left_spans;
         for (size_t i = 0; i < CTW_COUNT(lives); i++)
             chunk->seqs[lives[i]] = &l->seqs[lives[i]][part];
         for (; seq < l->n_seqs && l->start[seq] < end; seq++) {
@@ -291,25 +337,27 @@ static bool make_chunks(struct ctw_layout *l, const struct ctw_plan *plan)
         ok = allocate_parts(l, blocks, chunk_tokens);
     }
     if (ok)
-        fill_chunks(l, blocks, chunk_tokens);
+        fill_chunks(l, blocks, plan);
     ctw_free(blocks);
     ctw_free(owners);
     return ok;
 }
 
 enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *seqs, int64_t n_seqs,
-                                const struct ctw_plan *plan, int64_t long_from, bool shares,
-                                struct ctw_err *err)
+                                const struct ctw_plan *plan, int64_t long_from,
+                                const struct ctw_sharing *sharing, struct ctw_err *err)
 {
     struct ctw_layout l = {.n_seqs = n_seqs};
     struct ctw_path path;
-    ctw_path_begin(&path, plan, long_from, shares);
-    const struct counts n = count(&l, seqs, path);
+    ctw_path_begin(&path, plan, long_from, sharing->shares, sharing->trunk);
+    path.own_rows = sharing->own_rows;
+    const struct counts n = count(&l, seqs, path, sharing->next);
     *out = (struct ctw_layout){0};
     l.n_chunks = (l.n_tok + plan->chunk_tokens - 1) / plan->chunk_tokens;
     bool ok = allocate(&l, &n);
     if (ok) {
         fill_sequences(&l, seqs, path, plan->longest);
+        fill_left(&l);
         ok = make_chunks(&l, plan) && ctw_layout_stretches(&l, plan->states);
     }
     if (!ok) {
@@ -322,8 +370,9 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
 
 void ctw_layout_free(struct ctw_layout *l)
 {
-    void *arrays[] = {l->start,     l->span_start, l->spans, l->target_rows, l->chunks,   l->tokens,
-                      l->positions, l->rope_rows,  l->rows,  l->targets,     l->stretches};
+    void *arrays[] = {l->start,  l->span_start, l->spans,     l->target_rows,
+                      l->chunks, l->tokens,     l->positions, l->rope_rows,
+                      l->rows,   l->targets,    l->stretches, l->left};
     for (size_t i = 0; i < CTW_COUNT(arrays); i++)
         ctw_free(arrays[i]);
     for (int i = 0; i < CTW_N_LIVES; i++) {

@@ -15,6 +15,9 @@
  * A state is kept after a token if the sequence goes on in the next chunk, or if a later sequence
  * begins with the tokens up to this one. Between such tokens, rows go through a recurrence
  * together: a stretch.
+ *
+ * The trunk (trie.h) lies behind the pass's own rows and states: it is copied there before a
+ * layer's first chunk. What the pass leaves as the next trunk is copied away chunk by chunk.
  */
 #ifndef CTW_WORKER_LAYOUT_H
 #define CTW_WORKER_LAYOUT_H
@@ -32,6 +35,8 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
 /* Rows row0 .. row0 + n_tok - 1 of a chunk, which go through a recurrence in one operation. */
 struct ctw_stretch {
     int64_t row0, n_tok;
+    /* Indices below the plan's `states`, or of the two behind them: the trunk's, and the one that
+     * is left for the next trunk. */
     int64_t before; /* the state that its first sequence reads; -1: the sequence begins here */
     int64_t after;  /* the state that its last sequence leaves; never `before` */
     const struct ctw_attn_seq *seqs; /* without runs; q_row counts from row0 */
@@ -47,6 +52,38 @@ struct ctw_chunk {
                                                      q_row counts from tok0 */
     const struct ctw_stretch *stretches;
     int64_t n_stretches;
+    int64_t of_trunk; /* tokens of the trunk that are copied before this chunk */
+    /* The next trunk's path, of which the chunk's part is copied away after the chunk; the state,
+     * too, if the path ends in the chunk. */
+    const struct ctw_path_span *leaves;
+    int n_leaves;
+};
+
+/* The part of a span that lies in the chunk; n_tok <= 0: none. */
+static inline struct ctw_path_span ctw_span_in_chunk(const struct ctw_path_span *s,
+                                                     const struct ctw_chunk *chunk)
+{
+    int64_t from = s->tok0 > chunk->tok0 ? s->tok0 : chunk->tok0;
+    int64_t end = s->tok0 + s->n_tok, chunk_end = chunk->tok0 + chunk->n_tok;
+    return (struct ctw_path_span){from, s->pos0 + from - s->tok0,
+                                  (end < chunk_end ? end : chunk_end) - from};
+}
+
+/* Does the next trunk's path end in the chunk? */
+static inline bool ctw_chunk_ends_trunk(const struct ctw_chunk *chunk)
+{
+    const struct ctw_path_span *s = &chunk->leaves[chunk->n_leaves - 1];
+    int64_t end = s->tok0 + s->n_tok;
+    return end > chunk->tok0 && end <= chunk->tok0 + chunk->n_tok;
+}
+
+/* How the sequences of a pass share. */
+struct ctw_sharing {
+    bool shares;                   /* false: each is computed whole */
+    bool own_rows;                 /* see struct ctw_path */
+    const struct ctw_trunk *trunk; /* NULL: there is none */
+    const struct ctw_seq *next;    /* the next pass's first sequence, for which a trunk may be left;
+                                      NULL: not known. Its tokens are read */
 };
 
 struct ctw_layout {
@@ -56,6 +93,9 @@ struct ctw_layout {
     struct ctw_path_span *spans; /* of all sequences: */
     int64_t *span_start;         /* [n_seqs + 1]: where each sequence's begin */
     int64_t *target_rows;        /* of all sequences' targets: indices of `rows` */
+    int64_t n_of_trunk;          /* tokens that the pass reads of the trunk */
+    int64_t n_left, left_seq;    /* the next trunk: the first n_left tokens of sequence left_seq;
+                                    0: the trunk stays */
     struct ctw_chunk *chunks;    /* [n_chunks] */
     /* [n_tok] */
     int32_t *tokens;
@@ -68,6 +108,8 @@ struct ctw_layout {
     struct ctw_attn_seq *seqs[CTW_N_LIVES];
     struct ctw_kv_run *runs[CTW_N_LIVES];
     struct ctw_stretch *stretches;
+    struct ctw_path_span *left; /* the next trunk's path, behind what the trunk has of it */
+    int n_left_spans;
 };
 
 /* Rows of whole chunks, enough for a sequence of `longest` tokens wherever it begins. */
@@ -85,12 +127,13 @@ static inline int64_t ctw_layout_carry_rows(int64_t longest, int64_t chunk_token
 }
 
 /*
- * Uses plan's tokens, rows, states and `longest`. long_from > 0: sequences of more than long_from
- * inputs use rows plan->longest + position of the RoPE tables; 0: there are no such rows. shares
- * false: no sequence shares. CTW_ENOMEM.
+ * Uses plan's tokens, rows, states, trunk and `longest`. long_from > 0: sequences of more than
+ * long_from inputs use rows plan->longest + position of the RoPE tables; 0: there are no such rows.
+ * CTW_ENOMEM.
  */
 enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *seqs, int64_t n_seqs,
-                                const struct ctw_plan *plan, int64_t long_from, bool shares,
+                                const struct ctw_plan *plan, int64_t long_from,
+                                const struct ctw_sharing *sharing,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_layout_free(struct ctw_layout *l); /* {0} is fine */
 

@@ -27,13 +27,16 @@ enum ctw_status ctw_pass_advance(struct ctw_pass *p, double cost, int layer, str
     return CTW_OK;
 }
 
-static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs, bool shares, struct ctw_err *err)
+static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs,
+                               const struct ctw_sharing *sharing, struct ctw_err *err)
 {
     const struct ctw_layout *l = &p->layout;
     enum ctw_status st = ctw_layout_make(&p->layout, p->seqs, n_seqs, &p->f->plan,
-                                         ctw_plan_long_from(p->f->model), shares, err);
+                                         ctw_plan_long_from(p->f->model), sharing, err);
     if (st != CTW_OK)
         return st;
+    if (l->n_left > 0) /* its memory is about to be overwritten */
+        ctw_forward_forget_trunk(p->f);
     p->bad = ctw_calloc((size_t)l->n_tok, sizeof(*p->bad));
     p->results = ctw_calloc((size_t)l->n_rows, sizeof(*p->results));
     if (p->bad == NULL || p->results == NULL)
@@ -101,7 +104,7 @@ static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct c
 {
     struct ctw_forward *f = p->f;
     const struct ctw_layer *l = &f->model->layers[layer];
-    double cost_per_tok = ctw_plan_matrix_flops(l);
+    double cost_per_tok = ctw_plan_token_flops(f->model, l);
     struct counting counting = {p, layer, ctw_plan_expert_flops(l)};
     enum ctw_status st = prepare_layer(p, layer, data, err);
     int from = 0, stop;
@@ -237,16 +240,37 @@ static enum ctw_status run_layer(struct ctw_pass *p, int layer, struct ctw_err *
     return st;
 }
 
-/* The layer after which a sequence's numbers were not finite: the lowest mark of its inputs. */
+/* The layer after which a sequence's numbers were not finite: the lowest mark of its inputs. A
+ * trunk's numbers are finite. */
 static int first_bad_layer(const struct ctw_pass *p, int64_t seq)
 {
     const struct ctw_layout *l = &p->layout;
     int layer = p->f->model->n_decoders;
     for (int64_t i = l->span_start[seq]; i < l->span_start[seq + 1]; i++)
-        for (int64_t t = l->spans[i].tok0; t < l->spans[i].tok0 + l->spans[i].n_tok; t++)
-            if (p->bad[t] >= 0 && p->bad[t] < layer)
-                layer = p->bad[t];
+        for (int64_t t = 0; t < l->spans[i].n_tok && l->spans[i].tok0 != CTW_OF_TRUNK; t++) {
+            int16_t bad = p->bad[l->spans[i].tok0 + t];
+            layer = bad >= 0 && bad < layer ? bad : layer;
+        }
     return layer;
+}
+
+/* Numbers that are not finite make no trunk: who shares them shall know their layer. */
+static void keep_trunk(struct ctw_pass *p)
+{
+    struct ctw_forward *f = p->f;
+    const struct ctw_layout *l = &p->layout;
+    const struct ctw_seq *seq = &p->seqs[l->left_seq];
+    const int64_t long_from = ctw_plan_long_from(f->model);
+    for (int i = 0; i < l->n_left_spans; i++)
+        for (int64_t t = l->left[i].tok0; t < l->left[i].tok0 + l->left[i].n_tok; t++)
+            if (p->bad[t] >= 0)
+                return;
+    if (l->n_left == 0)
+        return;
+    memcpy(f->trunk_tokens, seq->tokens, (size_t)l->n_left * sizeof(*f->trunk_tokens));
+    f->has = (struct ctw_trunk){.tokens = f->trunk_tokens,
+                                .n_tok = l->n_left,
+                                .is_long = long_from > 0 && ctw_seq_inputs(seq) > long_from};
 }
 
 enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)
@@ -272,17 +296,20 @@ enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)
                 seq->bad_layer = first_bad_layer(p, i);
         }
     }
+    keep_trunk(p);
     set_progress(p, 1);
     ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms; with what "
-              "sequences share they are %" PRId64,
+              "sequences share they are %" PRId64 "; %" PRId64
+              " were read from an earlier pass, and "
+              "%" PRId64 " are kept for the next",
               p->layout.n_tok, 1e3 * (queued_s - p->began_s), 1e3 * (ctw_now_s() - p->began_s),
-              p->layout.n_asked);
+              p->layout.n_asked, p->layout.n_of_trunk, p->f->has.n_tok);
     return CTW_OK;
 }
 
 enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                                struct ctw_provider *provider, struct ctw_seq *seqs, int64_t n_seqs,
-                               bool shares, const struct ctw_hooks *hooks,
+                               const struct ctw_sharing *sharing, const struct ctw_hooks *hooks,
                                struct ctw_progress *progress, struct ctw_err *err)
 {
     struct ctw_pass *p = ctw_calloc(1, sizeof(*p));
@@ -295,7 +322,7 @@ enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                            .before = *progress,
                            .seqs = seqs,
                            .began_s = ctw_now_s()};
-    enum ctw_status st = prepare(p, n_seqs, shares, err);
+    enum ctw_status st = prepare(p, n_seqs, sharing, err);
     if (st == CTW_OK)
         st = upload(p, err);
     if (st != CTW_OK) {

@@ -12,13 +12,12 @@ struct ctw_pass;
 
 /*
  * Prepares to score seqs[0 .. n_seqs-1], whose inputs together fit f's plan. All arguments but err
- * must outlive the pass. shares: a sequence may share the beginning of the sequence before it, see
- * trie.h. progress: layer is set, and tok_done and tok_computed are added to; hooks (NULL: none)
- * are called after every chunk.
+ * and `sharing` must outlive the pass. A trunk is f's own (f->has). progress: layer is set, and
+ * tok_done and tok_computed are added to; hooks (NULL: none) are called after every chunk.
  */
 enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
                                struct ctw_provider *provider, struct ctw_seq *seqs, int64_t n_seqs,
-                               bool shares, const struct ctw_hooks *hooks,
+                               const struct ctw_sharing *sharing, const struct ctw_hooks *hooks,
                                struct ctw_progress *progress, struct ctw_err *err) CTW_MUST_CHECK;
 /* Takes all sequences through the next layer. *done: this was the last layer, and every logprob,
  * greedy, hidden and bad_layer is written. After a failure these outputs are invalid, and the pass

@@ -37,7 +37,7 @@ static struct ctw_widths model_widths(const struct ctw_model *model, int64_t lon
     struct ctw_widths w = {.norm = model->embed_dim};
     ctw_residual_of(&model->layers[0])->widen(&w, model);
     w.inner_k = ctw_max64(w.norm, model->input_dim);
-    w.wide = ctw_max64(model->input_dim, model->hidden);
+    w.wide = ctw_max64(w.wide, ctw_max64(model->input_dim, model->hidden));
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
         for (int b = 0; b < l->n_branches; b++)
@@ -164,15 +164,50 @@ static int64_t expert_rows(const struct ctw_plan *plan, const struct ctw_plan_re
 /* Carry beyond what a sequence needs, for sequences that share beginnings. */
 struct spare {
     int64_t chunks, states;
+    int trunk; /* a trunk of one in so many of the tokens that passes may share; 0: none */
 };
+
+/*
+ * The least tokens of a trunk whose two copies, to and from its memory, take less time than
+ * computing them; 0: a longer trunk gains nothing, either. On a GPU, and on a CPU, a byte takes the
+ * time of so many operations.
+ */
+static int64_t least_trunk(const struct ctw_plan_request *r, const struct ctw_trunk_size *size)
+{
+    const double per_byte = ctw_backend_traits(r->backend)->host_memory ? 16 : 128;
+    double gain = ctw_plan_layer_flops(r->model) - 2 * per_byte * (double)size->row;
+    double n = gain > 0 ? ceil(2 * per_byte * (double)size->state / gain) : 0;
+    if (gain <= 0 || n > (double)r->trunk)
+        return 0;
+    return ctw_max64((int64_t)n, CTW_BRANCH_TOKENS);
+}
+
+/* Passes that follow one another are worth a trunk. Memory is all it costs. */
+static void add_up_trunk(struct ctw_plan *plan, const struct ctw_plan_request *r,
+                         const struct spare *spare)
+{
+    const bool follows = r->follows || r->total > plan->pass_tokens;
+    plan->trunk_tokens = plan->trunk_from = 0;
+    plan->trunk = 0;
+    if (spare->trunk == 0 || r->trunk == 0 || !follows)
+        return;
+    const struct ctw_trunk_size size = ctw_trunk_size(r->model, r->dtype, r->longest, 0, NULL);
+    int64_t least = least_trunk(r, &size), n = r->trunk / spare->trunk;
+    if (least == 0 || n < least)
+        return;
+    plan->trunk_tokens = n;
+    plan->trunk_from = least;
+    plan->trunk = (size_t)n * size.row + size.state;
+}
 
 static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r,
                          const struct spare *spare)
 {
+    const int64_t trunk = plan->trunk_tokens, two = trunk > 0 ? 2 : 0;
     const int64_t rows[CTW_N_LIVES] = {[CTW_FOR_CHUNK] = plan->chunk_tokens,
-                                       [CTW_FOR_LAYER] = plan->carry_rows,
-                                       [CTW_FOR_PASS] = plan->pass_tokens,
-                                       [CTW_STATE] = CTW_STATES + spare->states};
+                                       [CTW_FOR_LAYER] = plan->carry_rows + trunk,
+                                       [CTW_FOR_PASS] = plan->pass_tokens + trunk,
+                                       [CTW_STATE] = CTW_STATES + spare->states + two};
     memset(plan->carry, 0, sizeof(plan->carry));
     plan->carried = 0;
     plan->states = 0;
@@ -186,7 +221,7 @@ static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r
                 size_t *bytes = &plan->carry[ctw_carry_array(&rules[j], b, j)];
                 size_t need = (size_t)rows[rules[j].life] * rules[j].bytes;
                 if (rules[j].life == CTW_STATE && need > 0)
-                    plan->states = rows[CTW_STATE];
+                    plan->states = rows[CTW_STATE] - two;
                 plan->carried += need > *bytes ? need - *bytes : 0;
                 *bytes = need > *bytes ? need : *bytes;
             }
@@ -207,6 +242,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->wide = (chunk * (size_t)w.wide + CTW_PARTS_OF_WIDE * CTW_WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
+    add_up_trunk(plan, r, spare);
     add_up_carry(plan, r, spare);
     if (w.n_experts > 0) {
         plan->mixed = pass * (size_t)r->model->hidden * es;
@@ -232,9 +268,9 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     }
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
-    plan->total = plan->residual + plan->activations + plan->inputs + plan->carried + plan->mixed +
-                  plan->sum + plan->logits + plan->factor + 4 * plan->choices + plan->starts +
-                  plan->tables + plan->scratch;
+    plan->total = plan->residual + plan->activations + plan->inputs + plan->carried + plan->trunk +
+                  plan->mixed + plan->sum + plan->logits + plan->factor + 4 * plan->choices +
+                  plan->starts + plan->tables + plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */
@@ -267,7 +303,8 @@ static int64_t stretch(int64_t pass, int64_t total, int64_t longest)
 static bool fits(struct ctw_plan *plan, const struct ctw_plan_request *r,
                  const struct ctw_widths *w)
 {
-    static const struct spare spares[] = {{8, 32}, {2, 8}, {0, 0}};
+    static const struct spare spares[] = {{8, 32, 1}, {2, 8, 1}, {2, 8, 2}, {2, 8, 0},
+                                          {0, 0, 1},  {0, 0, 2}, {0, 0, 4}, {0, 0, 0}};
     for (size_t i = r->shares ? 0 : CTW_COUNT(spares) - 1; i < CTW_COUNT(spares); i++) {
         add_up(plan, r, *w, &spares[i]);
         if (plan->total <= r->memory_limit)

@@ -23,6 +23,8 @@ struct ctw_plan_request {
                                           ones once; or scored rows, if they are more */
     int64_t chunk_tokens, pass_tokens; /* 0: the planner decides */
     bool shares;         /* sequences share beginnings: plan for more of the carry if it fits */
+    int64_t trunk;       /* tokens of the longest beginning that passes may share; 0: none */
+    bool follows;        /* passes follow that `total` does not count */
     int64_t hide_tokens; /* tokens of a pass that hides the reading of streamed weights; 0:
                             weights are not streamed */
 };
@@ -31,15 +33,19 @@ struct ctw_plan {
     int64_t chunk_tokens; /* tokens that go through a layer's operations together */
     int64_t pass_tokens;  /* tokens that go through the layers together */
     int64_t expert_rows;  /* rows of an expert's products */
-    int64_t carry_rows;   /* rows of the carry for a layer: see layout.h */
-    int64_t states;       /* of each carry that is a state; 0: no carry is */
+    int64_t carry_rows;   /* rows of the carry for a layer, without the trunk's: see layout.h */
+    int64_t states;       /* of each carry that is a state; 0: no carry is. With a trunk, there are
+                             two more */
     int64_t longest;      /* positions of the RoPE tables */
+    /* of a trunk (trie.h): at most, 0: no pass leaves a trunk; at least */
+    int64_t trunk_tokens, trunk_from;
     /* bytes */
     size_t residual, activations, tables, scratch;
     size_t wide;                 /* part of activations */
     size_t inputs;               /* of a pass: the layers' own inputs */
     size_t carry[CTW_N_CARRIES]; /* by array: carry.h */
     size_t carried;              /* all of these together */
+    size_t trunk;
     /* of mixtures of experts, see struct ctw_forward: choices: four arrays of so many bytes */
     size_t mixed, sum, logits, factor, choices, starts;
     size_t total;
@@ -76,7 +82,7 @@ int64_t ctw_plan_columns(const struct ctw_product *p);
  * one decoder layer's without its experts, and of one of its experts. Attention does not count, and
  * of the experts only the chosen ones do. */
 double ctw_plan_layer_flops(const struct ctw_model *model);
-double ctw_plan_matrix_flops(const struct ctw_layer *l);
+double ctw_plan_token_flops(const struct ctw_model *model, const struct ctw_layer *l);
 double ctw_plan_expert_flops(const struct ctw_layer *l);
 double ctw_plan_head_flops(const struct ctw_model *model);
 /* Of attention, for a query that sees so many keys. */

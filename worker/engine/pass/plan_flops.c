@@ -8,9 +8,9 @@ static double flops_of(const struct ctw_matrix *m)
     return m->name == NULL ? 0 : 2.0 * (double)m->weight.n * (double)m->weight.k;
 }
 
-double ctw_plan_matrix_flops(const struct ctw_layer *l)
+double ctw_plan_token_flops(const struct ctw_model *model, const struct ctw_layer *l)
 {
-    double flops = 0;
+    double flops = ctw_residual_of(l)->flops != NULL ? ctw_residual_of(l)->flops(model, l) : 0;
     for (int i = 0; i < CTW_N_MATRICES; i++)
         flops += flops_of(&l->matrix[i]);
     return flops;
@@ -29,9 +29,7 @@ double ctw_plan_layer_flops(const struct ctw_model *model)
     double flops = 0;
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        flops += ctw_plan_matrix_flops(l);
-        if (ctw_residual_of(l)->flops != NULL)
-            flops += ctw_residual_of(l)->flops(model, l);
+        flops += ctw_plan_token_flops(model, l);
         for (int b = 0; b < l->n_branches; b++) {
             const struct ctw_kind_ops *ops = ctw_ops_of(&l->branch[b]);
             if (ops->experts != NULL)

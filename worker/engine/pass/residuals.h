@@ -12,7 +12,7 @@
  * One stream beside the embedding (beside_embedding.c): width = 2 hidden, the stream and the
  * embedding; kept = hidden, for what a layer's branches put aside for each other.
  *
- * Several streams, mixed around each branch (hyper-connections; n streams of H):
+ * Several streams (streams.c), mixed around each branch (hyper-connections; n streams of H):
  *
  *     begin():  every stream = the embedding
  *     read():   f = the token's n H numbers; m = fn f / rms(f), of (2 + n) n numbers;
@@ -22,21 +22,20 @@
  *     join():   stream[t] = post[t] out + sum over s of comb[s, t] stream[s]
  *     finish(): y = norm of (sum over s of pre[s] stream[s]) with a pre of its own, or the mean
  *
- * Width is n H, and kept is n + n n. A row of f is contiguous, so fn is an ordinary product with
- * k = n H. Its matrix, base and scale lie in the branch's stretch, where planner, prefetch and
- * inspect find them. There is no rows(): no product adds to a stream, and a mixture has an array of
- * its own for its sum.
+ * Width is n H, and kept is n + n n. fn, base and scale are vectors of the branch's stretch, where
+ * planner, prefetch and inspect find them: fn has few rows, and is not rounded to the activations'
+ * dtype, as the streams are not. There is no rows(): no product adds to a stream, and a mixture has
+ * an array of its own for its sum.
  *
  * Sums of blocks of layers (attention residuals; a running sum p, at most b blocks of H):
  *
  *     begin():  p = the embedding
- *     read():   at the first branch of a layer that begins a block: next block = p, p = 0;
- *               y = norm of (sum over the blocks and p of softmax(w . x / rms(x)) x)
+ *     read():   y = norm of (sum over the blocks and p of softmax(w . x / rms(x)) x);
+ *               at the first branch of a layer that begins a block, then: next block = p, p = 0
  *     rows():   p, so that products add to p directly
  *     finish(): as read(), with a w of its own
  *
- * Width is (b + 1) H, and kept is 0. Whether a layer begins a block is a fact in struct
- * ctw_residual.
+ * Width is (b + 1) H, and kept is H, for the sum before its norm (block_sums.c).
  */
 #ifndef CTW_WORKER_RESIDUALS_H
 #define CTW_WORKER_RESIDUALS_H
@@ -72,15 +71,16 @@ struct ctw_residual_ops {
     void *(*embedding)(const struct ctw_step *s);
     enum ctw_status (*begin)(const struct ctw_step *s, struct ctw_err *err);
     /* y [n_tok, hidden] = the branch's norm at `place` of what the branch reads, of the
-     * activations' dtype. Marks rows that are not finite (s->stamp). */
+     * activations' dtype. Marks rows that are not finite (s->stamp). May use f->wide. */
     enum ctw_status (*read)(const struct ctw_step *s, int place, void *y, struct ctw_err *err);
-    /* Joins the branch's output x [n_tok, hidden], before its norm (CTW_AT_OUT) and its factor. */
+    /* Joins the branch's output x [n_tok, hidden], before its norm (CTW_AT_OUT) and its factor.
+     * f->wide may hold x. */
     enum ctw_status (*join)(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
                             struct ctw_err *err);
     /* The rows from tok0 on to which a branch without such a norm or factor may add its output
-     * itself; joined() ends that. Both NULL: none may,
-     * and no branch may have another beside it. */
-    struct ctw_residual_rows (*rows)(const struct ctw_forward *f, int64_t tok0);
+     * itself; joined() ends that. Both NULL: none may, and no branch may have another beside it.
+     * Does not read the step's chunk. */
+    struct ctw_residual_rows (*rows)(const struct ctw_step *s, int64_t tok0);
     enum ctw_status (*joined)(const struct ctw_step *s, struct ctw_err *err);
     /* y [n_tok, hidden] = the head's norm (CTW_AT_IN) of tokens rows[0 .. n_tok - 1] (device). */
     enum ctw_status (*finish)(const struct ctw_step *s, const int64_t *rows, void *y,

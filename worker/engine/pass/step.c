@@ -207,7 +207,7 @@ enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void 
     if (st != CTW_OK)
         return st;
     if (ctw_branch_is_direct(s->layer, s->index)) {
-        st = ctw_step_add_product(s, product, x, ldx, residual->rows(s->f, s->chunk->tok0), NULL,
+        st = ctw_step_add_product(s, product, x, ldx, residual->rows(s, s->chunk->tok0), NULL,
                                   err);
         return st == CTW_OK ? residual->joined(s, err) : st;
     }

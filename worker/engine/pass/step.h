@@ -77,6 +77,11 @@ struct ctw_state {
     void *after;
 };
 struct ctw_state ctw_step_state(const struct ctw_step *s, int i, const struct ctw_stretch *t);
+/* Before and after the branch's run on a chunk (trunk.c): what the chunk says of the trunk is
+ * copied into the branch's carries, or from them. */
+enum ctw_status ctw_trunk_read(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_trunk_leave(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
+
 /* Elements of the activations' dtype from a stretch's first row on: x [chunk, ld]. */
 void *ctw_step_rows(const struct ctw_step *s, const struct ctw_stretch *t, const void *x,
                     int64_t ld);

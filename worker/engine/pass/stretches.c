@@ -5,23 +5,27 @@
 #include "base/mem.h"
 #include "worker/engine/pass/layout.h"
 
-enum { NONE = -1 };
+enum { NONE = -1, TRUNK = -2 };
 
 /* While stretches are made. */
 struct making {
     struct ctw_layout *l;
     int64_t n_parts, n; /* so far; n stretches */
     int64_t *writer; /* [n_tok]: of a token whose state is kept, the stretch that leaves it; NONE */
+    int64_t left;    /* the token whose state is the next trunk's; NONE */
     int64_t *last_read; /* [stretches]: the last stretch that reads its state */
     int64_t *owner;     /* [states]: the stretch whose state it is, or NONE */
 };
 
-/* The token after which a sequence's own tokens begin; NONE: it begins with them. */
+/* The token after which a sequence's own tokens begin; NONE: it begins with them; TRUNK: they come
+ * after the trunk. */
 static int64_t forks_after(const struct ctw_layout *l, int64_t i)
 {
     if (l->span_start[i + 1] - l->span_start[i] < 2)
         return NONE;
     const struct ctw_path_span *parent = &l->spans[l->span_start[i + 1] - 2];
+    if (parent->tok0 == CTW_OF_TRUNK)
+        return TRUNK;
     return parent->tok0 + parent->n_tok - 1;
 }
 
@@ -38,10 +42,14 @@ static int64_t mark_forks(struct making *m)
         m->writer[t] = NONE;
     for (int64_t i = 0; i < m->l->n_seqs; i++) {
         int64_t after = adds_tokens(m->l, i) ? forks_after(m->l, i) : NONE;
-        if (after != NONE) {
+        if (after >= 0) {
             m->writer[after] = 0;
             n++;
         }
+    }
+    if (m->left != NONE) {
+        m->writer[m->left] = 0;
+        n++;
     }
     return n;
 }
@@ -56,7 +64,7 @@ static int64_t free_state(struct making *m, int64_t states, int64_t now)
 }
 
 /* Adds tok0 .. end-1 of sequence i, which lie in one chunk, as a part. `before`: the token whose
- * state it reads, or NONE; keeps: its state is read later. Begins a stretch if necessary. */
+ * state it reads, NONE or TRUNK; keeps: its state is read later. Begins a stretch if necessary. */
 static void add_part(struct making *m, struct ctw_chunk *chunk, int64_t i, int64_t tok0,
                      int64_t end, int64_t before, bool begins)
 {
@@ -68,9 +76,9 @@ static void add_part(struct making *m, struct ctw_chunk *chunk, int64_t i, int64
             chunk->stretches = &l->stretches[m->n];
         l->stretches[m->n++] =
             (struct ctw_stretch){.row0 = tok0 - chunk->tok0,
-                                 .before = before == NONE ? NONE : m->writer[before],
+                                 .before = before < 0 ? before : m->writer[before],
                                  .seqs = part};
-        if (before != NONE)
+        if (before >= 0)
             m->last_read[m->writer[before]] = m->n - 1;
         m->last_read[m->n - 1] = m->n - 1;
     }
@@ -110,8 +118,14 @@ static void choose_states(struct making *m, int64_t states)
         m->owner[i] = NONE;
     for (int64_t i = 0; i < m->n; i++) {
         struct ctw_stretch *s = &m->l->stretches[i];
-        if (s->before != NONE) /* the stretch before has chosen */
+        if (s->before == TRUNK)
+            s->before = states;
+        else if (s->before != NONE) /* the stretch before has chosen */
             s->before = m->l->stretches[s->before].after;
+        if (m->left != NONE && i == m->writer[m->left]) {
+            s->after = states + 1;
+            continue;
+        }
         s->after = free_state(m, states, i);
         assert(s->after != NONE);
         m->owner[s->after] = i;
@@ -126,7 +140,8 @@ static int64_t most_parts(const struct ctw_layout *l, int64_t n_forks)
 
 bool ctw_layout_stretches(struct ctw_layout *l, int64_t states)
 {
-    struct making m = {.l = l};
+    const struct ctw_path_span *left = &l->left[l->n_left_spans > 0 ? l->n_left_spans - 1 : 0];
+    struct making m = {.l = l, .left = l->n_left > 0 ? left->tok0 + left->n_tok - 1 : NONE};
     bool ok = false;
     if (states == 0 || l->n_tok == 0)
         return true;

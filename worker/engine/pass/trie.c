@@ -12,12 +12,17 @@ static int64_t max64(int64_t a, int64_t b)
 
 /* ---- the path ----------------------------------------------------------------------------- */
 
-void ctw_path_begin(struct ctw_path *p, const struct ctw_plan *plan, int64_t long_from, bool shares)
+void ctw_path_begin(struct ctw_path *p, const struct ctw_plan *plan, int64_t long_from, bool shares,
+                    const struct ctw_trunk *trunk)
 {
     *p = (struct ctw_path){.shares = shares,
                            .chunk_tokens = plan->chunk_tokens,
                            .long_from = long_from,
+                           .trunk_from = plan->trunk_from,
+                           .trunk_most = shares ? plan->trunk_tokens : 0,
                            .most_forks = plan->states > 0 ? plan->states - CTW_STATES : -1};
+    if (shares && trunk != NULL)
+        p->trunk = *trunk;
     if (plan->carry_rows < plan->pass_tokens)
         p->most_chunks = plan->carry_rows / plan->chunk_tokens;
 }
@@ -29,6 +34,12 @@ static int spans_before(const struct ctw_path *p, int64_t n)
     while (i < p->n_spans && p->spans[i].pos0 < n)
         i++;
     return i;
+}
+
+/* The tokens that the path reads of the trunk. */
+static int64_t of_trunk(const struct ctw_path *p)
+{
+    return p->n_spans > 0 && p->spans[0].tok0 == CTW_OF_TRUNK ? p->spans[0].n_tok : 0;
 }
 
 /* A shorter beginning, if n ends a few tokens behind a span's beginning, or in too deep a span. */
@@ -58,6 +69,8 @@ static bool has_rows(const struct ctw_path *p, int64_t n, int64_t n_new)
         } else if (i < p->n_spans) {
             continue;
         }
+        if (s.tok0 == CTW_OF_TRUNK)
+            continue;
         int64_t first = s.tok0 / p->chunk_tokens, last = (s.tok0 + s.n_tok - 1) / p->chunk_tokens;
         n_chunks += last - max64(first, before + 1) + 1;
         before = last;
@@ -82,15 +95,17 @@ static int most_behind(const struct ctw_path *p, int64_t n)
     return cut > most ? cut : most;
 }
 
-/* The states are kept that a branch at n needs; if not, the last fork before, or 0. */
+/* The states are kept that a branch at n needs; if not, the last fork before, or 0. The trunk's
+ * state, behind all of the trunk, is there throughout the pass and no fork of the list. */
 static int64_t fork_before(const struct ctw_path *p, int64_t n)
 {
     int i = forks_up_to(p, n);
-    if (p->most_forks < 0 || n == 0 || (i > 0 && p->forks[i - 1].pos == n))
+    int64_t trunk = n >= of_trunk(p) ? of_trunk(p) : 0;
+    if (p->most_forks < 0 || n == trunk || (i > 0 && p->forks[i - 1].pos == n))
         return n;
-    if (i < CTW_PATH_SPANS && i + 1 + most_behind(p, n) <= p->most_forks)
+    if (n > of_trunk(p) && i < CTW_PATH_SPANS && i + 1 + most_behind(p, n) <= p->most_forks)
         return n;
-    return i > 0 ? p->forks[i - 1].pos : 0;
+    return i > 0 ? p->forks[i - 1].pos : trunk;
 }
 
 static void add_fork(struct ctw_path *p, int64_t n)
@@ -111,15 +126,56 @@ static bool is_long(const struct ctw_path *p, const struct ctw_seq *seq)
     return p->long_from > 0 && seq->n_tok - 1 > p->long_from;
 }
 
+/* The hidden state that target t is scored from, at position t - 1, is not part of a trunk. */
+int64_t ctw_path_of_trunk(const struct ctw_path *p, const struct ctw_seq *seq)
+{
+    if (p->trunk.n_tok == 0 || p->trunk.is_long != is_long(p, seq))
+        return 0;
+    int64_t most = min64(p->trunk.n_tok, seq->first - 1);
+    if (p->most_forks >= 0 && most < p->trunk.n_tok)
+        return 0;
+    int64_t n = ctw_common_tokens(p->trunk.tokens, seq->tokens, 0, most);
+    if (n < CTW_BRANCH_TOKENS || (p->most_forks >= 0 && n < p->trunk.n_tok))
+        return 0;
+    return n;
+}
+
+/* Sequences that branch off at a fork are likely to be followed by others. A state serves no other
+ * place, so the last fork is taken unless that loses much. */
+int64_t ctw_path_leaves(const struct ctw_path *p, const struct ctw_seq *next)
+{
+    const struct ctw_seq *last = p->last;
+    if (p->trunk_most == 0 || is_long(p, last) != is_long(p, next))
+        return 0;
+    int64_t most = min64(p->trunk_most, min64(last->n_tok, next->first) - 1);
+    int64_t n = cut_short(p, ctw_common_tokens(last->tokens, next->tokens, 0, most));
+    int i = forks_up_to(p, n);
+    if (p->most_forks >= 0 && i > 0 && p->forks[i - 1].pos >= n - n / 8)
+        n = p->forks[i - 1].pos;
+    return n >= p->trunk_from && n > of_trunk(p) ? n : 0;
+}
+
+/* Takes it from the trunk if the path has less. */
+static struct ctw_shared or_of_trunk(const struct ctw_path *p, const struct ctw_seq *seq,
+                                     struct ctw_shared s)
+{
+    int64_t n = s.n_tok < p->trunk.n_tok ? ctw_path_of_trunk(p, seq) : 0;
+    if (n > s.n_tok)
+        s = (struct ctw_shared){.n_tok = n, .first_target = seq->first, .of_trunk = true};
+    return s;
+}
+
 struct ctw_shared ctw_path_shared(const struct ctw_path *p, const struct ctw_seq *seq)
 {
     const struct ctw_seq *last = p->last;
     const int64_t n_inputs = seq->n_tok - 1;
     struct ctw_shared s = {.first_target = seq->first};
     if (!p->shares || last == NULL || is_long(p, last) != is_long(p, seq))
-        return s;
+        return or_of_trunk(p, seq, s);
     int64_t same = ctw_common_tokens(last->tokens, seq->tokens, 0, min64(last->n_tok, seq->n_tok));
     int64_t n = min64(min64(same, n_inputs), last->n_tok - 1);
+    if (seq->first - 1 < of_trunk(p)) /* it scores tokens of the trunk */
+        n = min64(n, seq->first - 1);
     if (n < n_inputs)
         n = fork_before(p, cut_short(p, n));
     if (n < n_inputs && !has_rows(p, n, n_inputs - n))
@@ -127,17 +183,22 @@ struct ctw_shared ctw_path_shared(const struct ctw_path *p, const struct ctw_seq
     s.n_tok = n;
     /* The row of target t is at position t - 1. */
     int64_t first = max64(seq->first, last->first), end = min64(same, n + 1);
-    if (end > first) {
+    if (end > first && !p->own_rows) {
         s.first_target = first;
         s.n_targets = end - first;
     }
-    return s;
+    return or_of_trunk(p, seq, s);
 }
 
 void ctw_path_add(struct ctw_path *p, const struct ctw_seq *seq, const struct ctw_shared *shared)
 {
     const int64_t n = shared->n_tok, n_new = ctw_shared_new_tokens(shared, seq);
-    if (n_new > 0 && n > 0)
+    if (shared->of_trunk) {
+        p->spans[0] = (struct ctw_path_span){CTW_OF_TRUNK, 0, n};
+        p->n_spans = 1;
+        p->n_forks = 0;
+    }
+    if (n_new > 0 && n > of_trunk(p))
         add_fork(p, n);
     else
         p->n_forks = forks_up_to(p, n);

@@ -12,23 +12,23 @@ static void widen(struct ctw_widths *w, const struct ctw_model *m)
     w->norm = ctw_max64(w->norm, m->hidden);
 }
 
-static struct ctw_residual_rows rows(const struct ctw_forward *f, int64_t tok0)
+static struct ctw_residual_rows rows(const struct ctw_step *s, int64_t tok0)
 {
-    int64_t hidden = f->model->hidden;
+    int64_t hidden = s->f->model->hidden;
     size_t before = (size_t)(tok0 * hidden) * ctw_dtype_bytes(CTW_RESIDUAL);
-    return (struct ctw_residual_rows){.at = (char *)f->x + before, .ld = hidden};
+    return (struct ctw_residual_rows){.at = (char *)s->f->x + before, .ld = hidden};
 }
 
 static void *embedding(const struct ctw_step *s)
 {
-    return rows(s->f, s->chunk->tok0).at;
+    return rows(s, s->chunk->tok0).at;
 }
 
 static enum ctw_status read_norm(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
     op.dim = s->f->model->hidden;
-    op.x = rows(s->f, s->chunk->tok0).at;
+    op.x = rows(s, s->chunk->tok0).at;
     op.x_dtype = CTW_RESIDUAL;
     op.y = y;
     op.dtype = s->f->dtype;
@@ -57,7 +57,7 @@ static enum ctw_status on_residual(const struct ctw_step *s, struct ctw_op_norm 
                                    struct ctw_err *err)
 {
     op.dim = s->f->model->hidden;
-    op.x = op.y = rows(s->f, s->chunk->tok0).at;
+    op.x = op.y = rows(s, s->chunk->tok0).at;
     op.x_dtype = op.dtype = CTW_RESIDUAL;
     return ctw_norm(s->f->be, &op, err);
 }
@@ -87,7 +87,7 @@ static enum ctw_status joined(const struct ctw_step *s, struct ctw_err *err)
 static enum ctw_status join(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
                             struct ctw_err *err)
 {
-    enum ctw_status st = ctw_step_add_norm(s, CTW_AT_OUT, x, x_dtype, rows(s->f, s->chunk->tok0).at,
+    enum ctw_status st = ctw_step_add_norm(s, CTW_AT_OUT, x, x_dtype, rows(s, s->chunk->tok0).at,
                                            s->branch->factor, err);
     return st == CTW_OK ? joined(s, err) : st;
 }

@@ -26,6 +26,7 @@ struct lane {
     /* under lock */
     bool busy, out;                 /* out: it takes no more */
     struct range share;             /* what it scores: not reported yet */
+    const struct ctw_seq *next;     /* likely to come after the share; NULL: not known */
     int64_t first;                  /* of the share when it was taken, */
     double cost;                    /* what all of it costs, */
     double began_s;                 /* and when it began */
@@ -39,7 +40,7 @@ struct deal {
     int64_t *shared; /* of each sequence: inputs that it shares with the sequence before it */
     struct ctw_hooks hooks;
     int64_t longest, total; /* input tokens */
-    int64_t need;           /* see ctw_scoring_need() */
+    struct ctw_need need;
     struct ctw_cost cost;
     int n_lanes;
     struct lane lane[CTW_MAX_DEVICES];
@@ -61,11 +62,17 @@ static int64_t shared_of(const struct deal *d, int64_t i, int64_t first)
     return i == first ? 0 : d->shared[i];
 }
 
-static double cost_of(const struct deal *d, int64_t i, int64_t first)
+/* Of sequence i without its first `shared` inputs. */
+static double cost_behind(const struct deal *d, int64_t i, int64_t shared)
 {
     const struct ctw_seq *s = &d->seqs[i];
     return ctw_cost_of(&d->cost, ctw_seq_inputs(s), s->n_tok - s->first) -
-           ctw_cost_of(&d->cost, shared_of(d, i, first), 0);
+           ctw_cost_of(&d->cost, shared, 0);
+}
+
+static double cost_of(const struct deal *d, int64_t i, int64_t first)
+{
+    return cost_behind(d, i, shared_of(d, i, first));
 }
 
 /* *n_tok: the tokens that are computed. */
@@ -146,6 +153,17 @@ static double fair_cost(const struct lane *l)
     return part / fmax(n, 1);
 }
 
+/* The inputs of sequence i that the lane's last share has left. The lane is not busy. */
+static int64_t of_trunk(const struct lane *l, int64_t i)
+{
+    const struct ctw_forward *f = l->e->forward;
+    struct ctw_path path;
+    if (f == NULL)
+        return 0;
+    ctw_path_begin(&path, &f->plan, ctw_plan_long_from(f->model), !l->e->no_share, &f->has);
+    return ctw_path_of_trunk(&path, &l->deal->seqs[i]);
+}
+
 /* Takes sequences of the pool's first range, up to about `cost` and one pass; at least one. */
 static void take(struct lane *l, double cost)
 {
@@ -154,9 +172,9 @@ static void take(struct lane *l, double cost)
     int64_t n = 0, n_tok = 0;
     l->cost = 0;
     while (n < from->n) {
-        int64_t i = from->first + n, shared = shared_of(d, i, from->first);
+        int64_t i = from->first + n, shared = n == 0 ? of_trunk(l, i) : d->shared[i];
         int64_t more_tok = ctw_seq_inputs(&d->seqs[i]) - shared;
-        double more = cost_of(d, i, from->first);
+        double more = cost_behind(d, i, shared);
         if (n > 0 && l->cost + more / 2 > cost * (1 + 1e-9))
             break;
         if (!ctw_pass_fits(n, n_tok, more_tok, l->e->plan.pass_tokens))
@@ -174,6 +192,7 @@ static void take(struct lane *l, double cost)
     from->n -= n;
     if (from->n == 0)
         memmove(from, from + 1, (size_t)--d->n_pool * sizeof(*from));
+    l->next = d->n_pool > 0 ? &d->seqs[d->pool[0].first] : d->hooks.next;
 }
 
 static bool any_busy(const struct deal *d)
@@ -307,8 +326,7 @@ static void on_done(void *arg, int64_t first, int64_t n)
 {
     struct lane *l = arg;
     struct deal *d = l->deal;
-    /* This lane has used every layer, but another lane may still digest the last block of a
-     * layer. */
+    /* Another lane may still digest the last block of a layer that this lane has used. */
     ctw_identity_wait(l->e->model->identity);
     if (l->reference != NULL)
         ctw_identity_wait(l->reference->model->identity);
@@ -354,6 +372,7 @@ static enum ctw_status score_share(struct lane *l, bool *in_reference, struct ct
         .progress = d->hooks.progress != NULL ? on_progress : NULL,
         .cancelled = is_cancelled,
         .done = on_done,
+        .next = l->next,
         .load_hidden = d->hooks.load_hidden != NULL ? load_hidden : NULL,
         .keep_hidden = d->hooks.keep_hidden != NULL ? keep_hidden : NULL};
     struct ctw_seq *seqs = d->seqs + l->share.first;
@@ -362,7 +381,7 @@ static enum ctw_status score_share(struct lane *l, bool *in_reference, struct ct
         return ctw_engine_compare_here(l->e, l->reference, seqs, n, &hooks, in_reference, err);
     enum ctw_status st = CTW_OK;
     if (l->e->share == 0) /* buffers for all shares to come */
-        st = ctw_engine_prepare(l->e, d->longest, d->need, d->need < d->total, err);
+        st = ctw_engine_prepare(l->e, &d->need, err);
     return st == CTW_OK ? ctw_engine_score_here(l->e, seqs, n, &hooks, err) : st;
 }
 
@@ -418,13 +437,13 @@ static bool find_shared(struct deal *d, const struct ctw_engine *e, int64_t n_se
     d->shared = ctw_calloc((size_t)n_seqs, sizeof(*d->shared));
     if (d->shared == NULL)
         return false;
-    ctw_path_begin(&path, &unlimited, ctw_plan_long_from(e->model), shares && !e->no_share);
+    d->need = ctw_scoring_need(e, d->seqs, n_seqs, d->longest, d->total, d->hooks.next);
+    ctw_path_begin(&path, &unlimited, ctw_plan_long_from(e->model), shares && !e->no_share, NULL);
     for (int64_t i = 0; i < n_seqs; i++) {
         const struct ctw_shared shared = ctw_path_shared(&path, &d->seqs[i]);
         ctw_path_add(&path, &d->seqs[i], &shared);
         d->shared[i] = shared.n_tok;
     }
-    d->need = path.n_tok > path.n_rows ? path.n_tok : path.n_rows;
     return true;
 }
 
@@ -440,13 +459,15 @@ enum ctw_status ctw_deal(struct ctw_engine *e, struct ctw_engine *reference, str
             ? ctw_scoring_check(e, seqs, n_seqs, &d->longest, &d->total, err)
             : ctw_scoring_check_both(e, reference, seqs, n_seqs, &d->longest, &d->total, err);
     d->seqs = seqs;
-    if (st == CTW_OK && n_seqs > 0 && !find_shared(d, e, n_seqs, reference == NULL))
+    d->hooks = hooks != NULL ? *hooks : (struct ctw_hooks){0};
+    if (st == CTW_OK && n_seqs > 0 &&
+        !find_shared(d, e, n_seqs,
+                     reference == NULL || ctw_scoring_both_share(e, reference, seqs, n_seqs)))
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
     if (st != CTW_OK || n_seqs == 0) {
         ctw_free(d);
         return st;
     }
-    d->hooks = hooks != NULL ? *hooks : (struct ctw_hooks){0};
     d->pool[d->n_pool++] = (struct range){0, n_seqs};
     d->cost = ctw_plan_cost(e->model);
     pthread_mutex_init(&d->lock, NULL);

@@ -41,6 +41,13 @@ static enum ctw_status check_files(struct ctw_engine *e, bool scored, bool *touc
     return st;
 }
 
+/* What comes after the pass's sequences; NULL: not known. */
+static const struct ctw_seq *next_of(const struct ctw_scoring *s)
+{
+    int64_t next = s->first + s->n;
+    return next < s->n_seqs ? &s->side[0].seqs[next] : s->hooks.next;
+}
+
 static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side *side,
                                   struct ctw_err *err)
 {
@@ -48,12 +55,17 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
     /* Other providers have their own copy, digested as it was read. */
     bool touched;
     enum ctw_status st = is_mapped(e) ? check_files(e, false, &touched, err) : CTW_OK;
-    s->n = ctw_scoring_take_pass(s, s->first);
+    s->n = ctw_scoring_take_pass(s, s->first, &s->side[0].e->forward->has);
+    if (side->progress.n_passes <= side->progress.pass) /* trunks were not what was expected */
+        side->progress.n_passes = side->progress.pass + 1;
     side->before = side->progress;
+    const struct ctw_sharing sharing = {.shares = s->shares,
+                                        .own_rows = s->n_sides == 2,
+                                        .trunk = &e->forward->has,
+                                        .next = next_of(s)};
     if (st == CTW_OK)
-        st =
-            ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
-                           s->shares, s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
+        st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
+                            &sharing, s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
     s->hidden_asked = false;
     if (st == CTW_OK && side == &s->side[0])
         ctw_activity_begin_pass(e);
@@ -89,8 +101,10 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
     if (st != CTW_OK)
         return st;
     if (again) {
-        for (int i = 0; i < s->n_sides; i++)
+        for (int i = 0; i < s->n_sides; i++) {
             s->side[i].progress = s->side[i].before;
+            ctw_forward_forget_trunk(s->side[i].e->forward);
+        }
         if (++s->n_tries < MAX_TRIES)
             return CTW_OK;
         return ctw_fail(err, CTW_EIO,
@@ -121,13 +135,15 @@ enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e
                                   struct ctw_seq *seqs, int64_t n_seqs,
                                   const struct ctw_hooks *hooks, struct ctw_err *err)
 {
-    int64_t longest, total, need = 0;
+    int64_t longest, total;
+    struct ctw_need need = {0};
     enum ctw_status st = ctw_scoring_check(e, seqs, n_seqs, &longest, &total, err);
     if (e->share > 0) /* its buffers are for comparing */
         ctw_engine_trim_here(e);
     if (st == CTW_OK && n_seqs > 0) {
-        need = ctw_scoring_need(e, seqs, n_seqs);
-        st = ctw_engine_prepare(e, longest, need, need < total, err);
+        need =
+            ctw_scoring_need(e, seqs, n_seqs, longest, total, hooks != NULL ? hooks->next : NULL);
+        st = ctw_engine_prepare(e, &need, err);
     }
     if (st != CTW_OK)
         return st;
@@ -139,7 +155,7 @@ enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e
                               .n_seqs = n_seqs,
                               .shares = !e->no_share};
     if (n_seqs > 0)
-        s->pass_tokens = equal_share(e->forward->plan.pass_tokens, need, longest);
+        s->pass_tokens = equal_share(e->forward->plan.pass_tokens, need.total, longest);
     if (hooks != NULL)
         s->hooks = *hooks;
     ctw_scoring_count_passes(s);

@@ -58,6 +58,29 @@ static bool want_layers(const struct ctw_seq *seqs, int64_t n_seqs)
     return false;
 }
 
+bool ctw_scoring_both_share(const struct ctw_engine *e, const struct ctw_engine *reference,
+                            const struct ctw_seq *seqs, int64_t n_seqs)
+{
+    return !e->no_share && !reference->no_share && !want_layers(seqs, n_seqs) &&
+           !want_matrices(seqs, n_seqs);
+}
+
+/* Rows of targets are not shared. */
+static struct ctw_need need_of(const struct ctw_engine *e, const struct ctw_seq *seqs,
+                               int64_t n_seqs, int64_t longest, int64_t total, bool shares)
+{
+    struct ctw_need need = {.longest = longest, .total = total};
+    int64_t n_rows = 0;
+    if (!shares)
+        return need;
+    for (int64_t i = 0; i < n_seqs; i++)
+        n_rows += seqs[i].n_tok - seqs[i].first;
+    need = ctw_scoring_need(e, seqs, n_seqs, longest, total, NULL);
+    need.total = n_rows > need.total ? n_rows : need.total;
+    need.trunk = 0;
+    return need;
+}
+
 enum ctw_status ctw_scoring_check_both(const struct ctw_engine *e,
                                        const struct ctw_engine *reference,
                                        const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
@@ -89,14 +112,17 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
     struct ctw_scoring *s = ctw_calloc(1, sizeof(*s));
     if (s == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
-    *s = (struct ctw_scoring){.n_sides = 2, .n_seqs = n_seqs};
+    *s = (struct ctw_scoring){.n_sides = 2,
+                              .n_seqs = n_seqs,
+                              .shares = ctw_scoring_both_share(e, reference, seqs, n_seqs)};
+    const struct ctw_need need = need_of(e, seqs, n_seqs, longest, total, s->shares);
     if (hooks != NULL)
         s->hooks = *hooks;
     s->both =
         (struct ctw_hooks){.arg = s, .progress = on_both_progress, .cancelled = on_both_cancelled};
     st = make_ref_seqs(s, seqs, err);
     if (st == CTW_OK && n_seqs > 0)
-        st = ctw_engines_prepare(e, reference, longest, total, &s->compare, &s->pass_tokens, err);
+        st = ctw_engines_prepare(e, reference, &need, &s->compare, &s->pass_tokens, err);
     if (st == CTW_OK && want_layers(seqs, n_seqs))
         st = ctw_differences_open(&s->differences, e->be, e->model,
                                   s->pass_tokens > longest ? s->pass_tokens : longest, err);

@@ -40,13 +40,16 @@ struct ctw_scoring {
 enum ctw_status ctw_scoring_check(const struct ctw_engine *e, const struct ctw_seq *seqs,
                                   int64_t n_seqs, int64_t *longest, int64_t *total,
                                   struct ctw_err *err) CTW_MUST_CHECK;
-/* Checked sequences as struct ctw_plan_request's total counts them: about, because memory may not
- * let all of them share. */
-int64_t ctw_scoring_need(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n_seqs);
+/* What checked sequences need, the longest and the total of whose inputs are given: about, because
+ * memory may not let all of them share. next: see struct ctw_hooks. */
+struct ctw_need ctw_scoring_need(const struct ctw_engine *e, const struct ctw_seq *seqs,
+                                 int64_t n_seqs, int64_t longest, int64_t total,
+                                 const struct ctw_seq *next);
 struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *seqs, int64_t total);
-/* The number of sequences from `first` on that make up the next pass; at least 1. All have the same
- * vocabulary, over which the head computes. */
-int64_t ctw_scoring_take_pass(const struct ctw_scoring *s, int64_t first);
+/* The number of sequences from `first` on that make up the next pass if an earlier pass has left
+ * this trunk; at least 1. All have the same vocabulary, over which the head computes. */
+int64_t ctw_scoring_take_pass(const struct ctw_scoring *s, int64_t first,
+                              const struct ctw_trunk *trunk);
 void ctw_scoring_count_passes(struct ctw_scoring *s);
 
 /* scoring_both.c: the same for two models that are compared. */
@@ -54,6 +57,10 @@ enum ctw_status ctw_scoring_check_both(const struct ctw_engine *e,
                                        const struct ctw_engine *reference,
                                        const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
                                        int64_t *total, struct ctw_err *err) CTW_MUST_CHECK;
+/* scoring_both.c: do sequences that are compared share beginnings? Not if layers or matrices are,
+ * too: these are of all tokens of a sequence. */
+bool ctw_scoring_both_share(const struct ctw_engine *e, const struct ctw_engine *reference,
+                            const struct ctw_seq *seqs, int64_t n_seqs);
 /* scoring_both.c: a step of both passes. */
 enum ctw_status ctw_scoring_step_both(struct ctw_scoring *s, bool *pass_done,
                                       struct ctw_err *err) CTW_MUST_CHECK;

@@ -35,6 +35,12 @@ static void key_factors(struct ctw_config *c, const char *name, int n, double *o
 
 static struct factors key_all_factors(struct ctw_config *c)
 {
+    if (c->status == CTW_OK && ctw_files_by_mlx(c))
+        c->status = ctw_fail(&c->err, CTW_EUNSUP,
+                             "%s: the convolutions of the files have MLX's shape: mlx-lm has "
+                             "multiplied some of the factors into the weights, which is not "
+                             "supported; give the model that the files were converted from",
+                             c->file);
     struct factors f = {.attention_in = key_factor(c, "attention_in_multiplier"),
                         .attention_out = key_factor(c, "attention_out_multiplier"),
                         .key = key_factor(c, "key_multiplier"),

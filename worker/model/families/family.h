@@ -311,6 +311,8 @@ struct ctw_attention_rules {
     const char *adapters[3]; /* of q, k and v: the modules NAME.0, to the rank, and NAME.1; NULL:
                                 there are none. With CTW_QKV_SPLIT */
     int64_t adapter_rank;
+    struct ctw_block_choice choice; /* with CTW_QKV_SPLIT, ALIKE norms of queries and keys, a RoPE,
+                                       and keys and values of its own */
     int uses;  /* 1 + the kept keys and values that it uses instead of its own; 0: own */
     int keeps; /* 1 + the kept keys and values that its own become; 0: none */
 };
@@ -331,6 +333,7 @@ struct ctw_latent_attention {
     struct ctw_norm_form norm; /* of latents */
     const char *module, *out;  /* NULL: self_attn, o_proj */
     const char *gate;          /* of each head of the output, without bias; NULL: none */
+    bool gate_values;          /* ... of each value */
     struct ctw_indexer index;  /* sparse attention, with q_rank; chosen 0: none */
 };
 
@@ -358,6 +361,8 @@ struct ctw_router {
     const char *correction;   /* the tensor [n] that corrects the choice; NULL: none */
     bool correction_is_row;   /* the file has it as [1, n] */
     const char *expert_scale; /* the tensor [n] of factors; NULL: none */
+    const char *table; /* the tensor [vocabulary, chosen]: the experts of each token, which the
+                          router then does not choose; NULL: none */
     enum ctw_score score;
     int64_t n_groups, kept_groups; /* 0 or 1 group: none */
     int group_best;
@@ -399,6 +404,12 @@ struct ctw_experts {
     const struct ctw_mlp *shared; /* the shared expert; its names are the family's; NULL: none */
     const char *shared_gate;      /* the module of its factor [1, hidden]; NULL: none */
 };
+
+/* Does the checkpoint's quantisation tool store the parts of a fused projection as modules? */
+static inline bool ctw_is_unfused(const struct ctw_config *c)
+{
+    return c->quant.names->unfused;
+}
 
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a);
 void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
@@ -458,6 +469,9 @@ void ctw_describe_table(struct ctw_config *c, int role, const char *module, int6
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
 /* The first tensor of the files that has this in its name; NULL: none. */
 const struct ctw_tensor *ctw_files_find(const struct ctw_config *c, const char *part);
+/* Did mlx-lm convert the files of a model with Mamba's or Qwen's convolutions? Their shape tells,
+ * [n, taps, 1] instead of [n, 1, taps]. */
+bool ctw_files_by_mlx(const struct ctw_config *c);
 /* Layers for drafts (multi-token prediction) that files may have behind the decoders; not read. */
 void ctw_describe_drafts(struct ctw_config *c, int64_t n);
 /* Tensors whose names end so are buffers, not weights. NULL-terminated, static. */

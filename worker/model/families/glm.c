@@ -42,7 +42,8 @@ static void describe_with(struct ctw_config *c, const struct rules *rules)
         }
         ctw_describe_attention(
             c, i, &(struct ctw_attention_rules){.head = head, .rope = rope, .qkv_bias = bias});
-        ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .fused = true});
+        ctw_describe_mlp(
+            c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .fused = !ctw_is_unfused(c)});
     }
 }
 

@@ -95,6 +95,10 @@ static void key_hybrid(struct ctw_config *c, const struct ctw_sizes *s, struct h
         .gate_up = "shared_mlp.input_linear",
         .down = "shared_mlp.output_linear"};
     int64_t n = ctw_key_int(c, "num_local_experts", 8, 0, 0, CTW_MAX_EXPERTS);
+    if (n == 0 && ctw_files_find(c, ".mlp.gate_proj.") != NULL) { /* as mlx-lm splits the module */
+        h->mlp.fused = false;
+        h->mlp.down = NULL;
+    }
     h->has_experts = n > 0;
     if (n == 0)
         return;

@@ -15,6 +15,7 @@ struct kda_mixture {
     const char *module, *gate, *up, *down; /* of experts; NULL: Qwen's */
     const char *router, *correction;
     const char *shared[3]; /* gate, up and down of the shared expert */
+    struct ctw_glu glu;
 };
 
 /* A number under one name or another, at least 1. */
@@ -28,6 +29,7 @@ static inline struct ctw_experts kda_experts(struct ctw_config *c, const struct 
                                              enum ctw_activation act, struct ctw_mlp *shared)
 {
     struct ctw_experts x = {.act = act,
+                            .glu = m->glu,
                             .module = m->module,
                             .gate = m->gate,
                             .up = m->up,
@@ -40,6 +42,7 @@ static inline struct ctw_experts kda_experts(struct ctw_config *c, const struct 
     *shared = (struct ctw_mlp){
         .inner = x.inner * kda_either(c, "num_shared_experts", "n_shared_experts", 1, 1024),
         .act = act,
+        .glu = m->glu,
         .gate = m->shared[0],
         .up = m->shared[1],
         .down = m->shared[2]};

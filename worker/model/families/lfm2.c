@@ -147,8 +147,16 @@ static void describe_moe(struct ctw_config *c)
 const struct ctw_family ctw_family_lfm2 = {
     .model_type = "lfm2", .architecture = "Lfm2ForCausalLM", .describe = describe};
 
-const struct ctw_family ctw_family_lfm2_moe = {
-    .model_type = "lfm2_moe", .architecture = "Lfm2MoeForCausalLM", .describe = describe_moe};
+/* As mlx-lm renames them. */
+static const struct ctw_renamed in_mlx[] = {{"feed_forward.w1", "feed_forward.gate_proj"},
+                                            {"feed_forward.w3", "feed_forward.up_proj"},
+                                            {"feed_forward.w2", "feed_forward.down_proj"},
+                                            {NULL, NULL}};
+
+const struct ctw_family ctw_family_lfm2_moe = {.model_type = "lfm2_moe",
+                                               .architecture = "Lfm2MoeForCausalLM",
+                                               .in_memory = in_mlx,
+                                               .describe = describe_moe};
 
 static const struct ctw_wrapper vision = {.text_type = "lfm2", .is_default = true, .tied = true};
 

@@ -18,6 +18,8 @@
     X(deepseek_v2)                                                                                 \
     X(deepseek_v3)                                                                                 \
     X(deepseek_v32)                                                                                \
+    X(deepseek_v4)                                                                                 \
+    X(deepseek_ref)                                                                                \
     X(kimi_k2)                                                                                     \
     X(cohere2)                                                                                     \
     X(cohere2_moe)                                                                                 \
@@ -67,6 +69,9 @@
     X(minicpmv)                                                                                    \
     X(minicpm)                                                                                     \
     X(minimax_m2)                                                                                  \
+    X(minimax_m3)                                                                                  \
+    X(minimax_m3_vl)                                                                               \
+    X(minimax_m3_vl_text)                                                                          \
     X(ministral)                                                                                   \
     X(ministral3)                                                                                  \
     X(mistral4)                                                                                    \
@@ -110,6 +115,7 @@
     X(glm4v)                                                                                       \
     X(glm4v_moe)                                                                                   \
     X(kimi_k25)                                                                                    \
+    X(kimi_k3)                                                                                     \
     X(kimi_linear)                                                                                 \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \

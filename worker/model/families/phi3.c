@@ -26,11 +26,14 @@ static void describe(struct ctw_config *c)
                                                              .original_length = 4096});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_attention(
-            c, i,
-            &(struct ctw_attention_rules){
-                .head = head, .rope = rope, .window = window, .order = CTW_QKV_IN_ORDER});
-        ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .fused = true});
+        ctw_describe_attention(c, i,
+                               &(struct ctw_attention_rules){
+                                   .head = head,
+                                   .rope = rope,
+                                   .window = window,
+                                   .order = ctw_is_unfused(c) ? CTW_QKV_SPLIT : CTW_QKV_IN_ORDER});
+        ctw_describe_mlp(
+            c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .fused = !ctw_is_unfused(c)});
     }
 }
 

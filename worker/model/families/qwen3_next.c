@@ -66,7 +66,7 @@ static struct keys read_keys(struct ctw_config *c, const struct ctw_sizes *absen
     k.linear =
         ctw_key_layers_called(c, "layer_types", k.s.n_layers, "linear_attention", "full_attention");
     k.norm = k.heads_norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
-    k.norm.offset = 1;
+    k.norm.offset = ctw_files_by_mlx(c) ? 0 : 1; /* mlx-lm adds the 1 to the weights */
     k.delta = key_delta(c, by_head);
     if (ctw_key_activation(c, "hidden_act", CTW_ACT_SILU) != CTW_ACT_SILU)
         ctw_key_fail(c, "hidden_act", CTW_EUNSUP, "delta rules have silu alone");

@@ -28,6 +28,11 @@ static const struct {
                 "save the wrapped model (model.module.save_pretrained)"},
 };
 
+/* Experts that are cut for tensor parallelism, as a patch of vLLM stores them in EXL3. */
+static const char sliced[] = "_rank0.";
+static const char whole[] = "; the file holds experts cut into slices (\"_rank0\"), which is not "
+                            "supported: quantise the model with exllamav3's own convert.py";
+
 /* Has a tensor's name this component, at its begin or after a dot? */
 static bool has_component(const char *name, const char *component)
 {
@@ -43,6 +48,9 @@ const char *ctw_missing_remedy(const struct ctw_container *files, const struct c
         for (int64_t t = 0; t < ctw_container_count(files); t++)
             if (has_component(ctw_container_at(files, t)->name, wrappers[i].component))
                 return wrappers[i].remedy;
+    for (int64_t t = 0; t < ctw_container_count(files); t++)
+        if (strstr(ctw_container_at(files, t)->name, sliced) != NULL)
+            return whole;
     if (ctw_want_is_end(want, true, CTW_M_HEAD))
         return "; if the head is the embedding, set tie_word_embeddings to true in config.json, "
                "else fetch the file that has the head";

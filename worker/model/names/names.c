@@ -148,26 +148,39 @@ static void find_name(const struct ctw_config *c, const struct ctw_container *co
     *in_memory |= found;
 }
 
+/* Does the checkpoint store a head of its own, although the configuration ties it? */
+static bool has_own_head(const struct ctw_config *c, const struct ctw_container *container,
+                         const struct ctw_want *want)
+{
+    char codes[MAX_NAME + 32];
+    const struct ctw_part_names *names = c->quant.names;
+    if (c->family->spellings != NULL && c->tied_by_default && has_matrix(c, container, want->name))
+        return true;
+    if (!names->unfused)
+        return false;
+    (void)snprintf(codes, sizeof(codes), "%s.%s", want->name, names->codes[CTW_PART_VALUES]);
+    return ctw_container_find(container, codes) != NULL;
+}
+
 enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, struct ctw_err *err)
 {
     char name[MAX_NAME];
     bool spelled = c->family->spellings != NULL, in_memory = false;
-    if (!spelled && c->family->in_memory == NULL)
-        return CTW_OK;
+    const bool renamed = spelled || c->family->in_memory != NULL;
     c->spelling = spelled ? find_spelling(c, m->container) : 0;
-    for (int64_t i = 0; i < c->n_wants; i++) {
+    for (int64_t i = 0; i < c->n_wants && renamed; i++) {
         struct ctw_want *w = &c->wants[i];
         find_name(c, m->container, w, &in_memory, name);
         w->described = w->name;
         w->name = ctw_strdup(name);
         if (w->name == NULL)
             return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
-        if (spelled && w->kind == CTW_WANT_TIED && c->tied_by_default &&
-            has_matrix(c, m->container, name)) {
-            w->kind = CTW_WANT_MATRIX;
+    }
+    for (int64_t i = 0; i < c->n_wants; i++)
+        if (c->wants[i].kind == CTW_WANT_TIED && has_own_head(c, m->container, &c->wants[i])) {
+            c->wants[i].kind = CTW_WANT_MATRIX;
             m->tied = false;
         }
-    }
     return CTW_OK;
 }
 
@@ -286,6 +299,12 @@ const struct ctw_tensor *ctw_files_find(const struct ctw_config *c, const char *
     return NULL;
 }
 
+bool ctw_files_by_mlx(const struct ctw_config *c)
+{
+    const struct ctw_tensor *conv = ctw_files_find(c, ".conv1d.weight");
+    return conv != NULL && conv->n_dims == 3 && conv->shape[1] > 1 && conv->shape[2] == 1;
+}
+
 /* ---- other models in the checkpoint ---- */
 
 /* Is this a tensor of a layer for drafts, behind the decoders? */
@@ -311,6 +330,7 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "vision_encoder.",
         "multi_modal_projector.",
         "mm_projector.",
+        "patch_merge_mlp.",
         "audio_tower.",
         "audio_projector.",
         "embed_vision.",

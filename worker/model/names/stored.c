@@ -60,6 +60,18 @@ static bool show_packed(const struct ctw_weight *w, struct ctw_quant_args *args)
     return groups > 0 && w->k % groups == 0;
 }
 
+/* MLX's affine mode. */
+static bool show_mlx(const struct ctw_weight *w, struct ctw_quant_args *args)
+{
+    const struct ctw_part *values = &w->part[CTW_PART_VALUES], *scale = &w->part[CTW_PART_SCALE];
+    int64_t words = values->n_dims == 2 ? values->shape[1] : 0;
+    int64_t groups = scale->n_dims == 2 ? scale->shape[1] : 0;
+    args->is_float = false;
+    args->num_bits = (int)(words * 32 / w->k);
+    args->group_size = groups > 0 ? w->k / groups : 0;
+    return words * 32 % w->k == 0 && groups > 0 && w->k % groups == 0;
+}
+
 /* Writes the arguments that the parts show to *args, which holds the arguments of other modules. */
 static bool show(const struct ctw_weight *w, struct ctw_quant_args *args)
 {
@@ -77,6 +89,8 @@ static bool show(const struct ctw_weight *w, struct ctw_quant_args *args)
         args->symmetric = others.symmetric;
         args->zero_less_one = others.zero_less_one;
         return show_packed(w, args) && others.present;
+    case CTW_FORMAT_mlx_affine:
+        return show_mlx(w, args);
     case CTW_FORMAT_mxfp8:
     case CTW_FORMAT_mxfp6:
     case CTW_FORMAT_mxfp4:
@@ -89,6 +103,7 @@ static bool show(const struct ctw_weight *w, struct ctw_quant_args *args)
         return show_scales(w, args);
     case CTW_FORMAT_int_quantized:
     case CTW_FORMAT_nvfp4:
+    case CTW_FORMAT_nvfp4_mlx:
     case CTW_FORMAT_nvfp4_modelopt:
     case CTW_FORMAT_modelopt_awq:
         break;
@@ -114,7 +129,7 @@ static bool show(const struct ctw_weight *w, struct ctw_quant_args *args)
  * (The format's check refuses scales whose shape contradicts the configuration.) */
 static bool differs(const struct ctw_quant_args *args, const struct ctw_quant_args *shown)
 {
-    bool fixed = shown->is_float && shown->group_size > 0;
+    bool fixed = (shown->is_float || args->by_shape) && shown->group_size > 0;
     return !args->present || args->num_bits != shown->num_bits ||
            args->is_float != shown->is_float ||
            (fixed && args->group_size != shown->group_size &&
@@ -135,12 +150,13 @@ enum ctw_status ctw_stored_args(struct ctw_finder *finder, struct ctw_matrix *m,
     struct ctw_weight *w = &m->weight;
     char scale[96];
     *otherwise = false;
-    if (!qc->mixes || ctw_format_find(&w->format, w->names, w->part, NULL) != CTW_OK)
+    if ((!qc->mixes && !args->by_shape) ||
+        ctw_format_find(&w->format, w->names, w->part, NULL) != CTW_OK)
         return CTW_OK;
     if (ctw_weight_is_dense(w)) {
         /* A target for every module does not mean embeddings, heads and routers. */
         bool meant = !ctw_want_is_in(want, ctw_kind_at(want->of)->not_meant);
-        if (args->present && meant)
+        if (args->present && meant && qc->mixes)
             count(&finder->plain, m);
         return CTW_OK;
     }

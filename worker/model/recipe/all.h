@@ -8,6 +8,7 @@
 #include "worker/model/recipe/latent.h"
 #include "worker/model/recipe/mixture.h"
 #include "worker/model/recipe/own_input.h"
+#include "worker/model/recipe/pooled.h"
 #include "worker/model/recipe/projection.h"
 #include "worker/model/recipe/residual.h"
 #include "worker/model/recipe/short_conv.h"

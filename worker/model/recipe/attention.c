@@ -93,6 +93,24 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
     ctw_describe_shard(c, i, CTW_P_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, bias, 1});
 }
 
+/* The choice of blocks: its products are columns behind q, k and v. */
+static void describe_blocks(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a)
+{
+    const struct ctw_block_choice *b = &a->choice;
+    assert(a->order == CTW_QKV_SPLIT && a->norms != NULL && a->norms->heads == CTW_HEADS_ALIKE &&
+           a->rope >= 0 && a->uses == 0 && a->keeps == 0 && !a->gate_in_q && a->window == 0);
+    ctw_describe_linear(c, i, CTW_MIXER,
+                        &(struct ctw_linear_rules){CTW_P_QKV, CTW_M_BLOCK_Q, 0,
+                                                   "self_attn.index_q_proj", a->n_kv * b->head,
+                                                   c->model->hidden});
+    ctw_describe_linear(c, i, CTW_MIXER,
+                        &(struct ctw_linear_rules){CTW_P_QKV, CTW_M_BLOCK_K, 0,
+                                                   "self_attn.index_k_proj", b->head,
+                                                   c->model->hidden});
+    ctw_describe_norm(c, i, CTW_AT_BLOCK_Q, &a->norms->form, "self_attn.index_q_norm", b->head);
+    ctw_describe_norm(c, i, CTW_AT_BLOCK_K, &a->norms->form, "self_attn.index_k_norm", b->head);
+}
+
 /* Where the product's columns have the heads. */
 static struct ctw_qkv_columns columns_of(const struct ctw_attention_rules *a)
 {
@@ -107,7 +125,8 @@ static struct ctw_qkv_columns columns_of(const struct ctw_attention_rules *a)
     int64_t values = a->n_kv * head_v_of(a);
     int64_t q_head = rows_of_q(a) / a->n_head;
     q = rows_of_q(a);
-    return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? values : 0),
+    int64_t choice = a->choice.block > 0 ? (a->n_kv + 1) * a->choice.head : 0;
+    return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? values : 0) + choice,
                                     .k = q,
                                     .v = has_v ? q + kv : q,
                                     .q_step = r * q_head,
@@ -222,7 +241,10 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
         c->model->n_kept = a->keeps;
     if (a->uses != 0)
         check_used(c, i, a);
+    l->choice = a->choice;
     describe_qkv(c, i, a);
+    if (a->choice.block > 0)
+        describe_blocks(c, i, a);
     ctw_describe_linear(c, i, CTW_MIXER,
                         &(struct ctw_linear_rules){CTW_P_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : 0,
                                                    ctw_name_or(a->o, "self_attn.o_proj"),
@@ -244,6 +266,10 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
     l->norms_after_rope = a->norms->after_rope;
     describe_qk_norms(c, i, a);
 }
+
+_Static_assert((int)CTW_V_SINKS < CTW_BRANCH_VECTORS && (int)CTW_AT_BLOCK_K < CTW_BRANCH_NORMS &&
+                   (int)CTW_M_BLOCK_K < CTW_BRANCH_MATRICES,
+               "attention's roles");
 
 /* ---- facts -------------------------------------------------------------------------------- */
 

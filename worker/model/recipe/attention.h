@@ -16,10 +16,12 @@ enum {
     CTW_M_ADAPT_V_IN,
     CTW_M_ADAPT_Q, /* and from there */
     CTW_M_ADAPT_K,
-    CTW_M_ADAPT_V
+    CTW_M_ADAPT_V,
+    CTW_M_BLOCK_Q, /* which blocks of keys a query sees: the queries and */
+    CTW_M_BLOCK_K  /* the key of the choice */
 };
 enum {
-    CTW_P_QKV,
+    CTW_P_QKV, /* with blocks, behind q, k and v: the queries and the key of the choice */
     CTW_P_O,
     CTW_P_HEADS_GATE,
     CTW_P_ADAPT_IN, /* of q, k and v */
@@ -31,7 +33,9 @@ enum {
     CTW_AT_Q = CTW_AT_OWN, /* heads */
     CTW_AT_K,
     CTW_AT_V,
-    CTW_AT_HEADS_OUT /* attention's output, before o */
+    CTW_AT_HEADS_OUT, /* attention's output, before o */
+    CTW_AT_BLOCK_Q,   /* heads of the choice of blocks */
+    CTW_AT_BLOCK_K
 };
 enum {
     CTW_V_Q_BIAS = CTW_V_OWN,
@@ -46,6 +50,14 @@ enum ctw_head_norms {
     CTW_HEADS_ALIKE, /* each head by itself, all with one row of weights */
     CTW_HEADS_OWN,   /* each head by itself, with its own weights */
     CTW_HEADS_WIDE   /* all heads of a token together */
+};
+
+/* Block-sparse attention (struct ctw_op_blocks): the queries of a key head see the blocks of keys
+ * that its head of the choice chooses, which has the RoPE of the layer's heads. */
+struct ctw_block_choice {
+    int64_t block;         /* keys; 0: all keys are seen */
+    int64_t chosen, local; /* blocks */
+    int head;              /* elements of a head */
 };
 
 /* o(heads_out_norm(gate * attention(q, k, v))); with adapters, q, k and v of n are each the product
@@ -68,6 +80,7 @@ struct ctw_attention {
     struct ctw_qkv_columns columns; /* of the product */
     enum ctw_head_norms head_norms;
     bool norms_after_rope;
+    struct ctw_block_choice choice;
     int64_t adapter_rank; /* of q's, of k's and of v's adapter; 0: there are none */
     struct ctw_head_inputs inputs;
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */

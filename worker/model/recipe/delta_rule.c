@@ -86,9 +86,11 @@ static void describe_gates(const struct at *at, const struct ctw_delta_rule *d, 
         return;
     }
     apart(at, CTW_P_DELTA_LOW, CTW_M_DELTA_A_LOW, a, "_a_proj", d->rank, hidden);
-    apart(at, CTW_P_DELTA_LOW, CTW_M_DELTA_Z_LOW, "g", "_a_proj", d->rank, hidden);
+    if (!d->z_is_whole)
+        apart(at, CTW_P_DELTA_LOW, CTW_M_DELTA_Z_LOW, "g", "_a_proj", d->rank, hidden);
     apart(at, a_product, CTW_M_DELTA_A, a, "_b_proj", decays, d->rank);
-    apart(at, CTW_P_DELTA_Z, CTW_M_DELTA_Z, "g", "_b_proj", values, d->rank);
+    if (!d->z_is_whole)
+        apart(at, CTW_P_DELTA_Z, CTW_M_DELTA_Z, "g", "_b_proj", values, d->rank);
 }
 
 void ctw_describe_delta_apart(struct ctw_config *c, int64_t i, const struct ctw_delta_rule *d,
@@ -102,7 +104,7 @@ void ctw_describe_delta_apart(struct ctw_config *c, int64_t i, const struct ctw_
     ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_delta_rule)->delta_rule = *d;
     for (int j = 0; j < 3; j++)
         apart(&at, CTW_P_DELTA_IN, CTW_M_DELTA_Q + j, letters[j], "_proj", n[j], hidden);
-    if (d->rank == 0)
+    if (d->rank == 0 || d->z_is_whole)
         apart(&at, CTW_P_DELTA_IN, CTW_M_DELTA_Z, "g", "_proj", values, hidden);
     describe_gates(&at, d, hidden);
     for (int j = 0; j < 3; j++) {

@@ -24,12 +24,12 @@ enum {
     CTW_M_DELTA_Z_LOW  /* which A and Z then read */
 };
 enum {
-    CTW_P_DELTA_IN, /* q, k, v; and z, unless `rank` */
+    CTW_P_DELTA_IN, /* q, k, v; and z, unless it is a product of few columns */
     CTW_P_DELTA_BA, /* b; and a, unless by_channel */
     CTW_P_DELTA_OUT,
-    CTW_P_DELTA_LOW, /* with `rank`: a's, then z's */
+    CTW_P_DELTA_LOW, /* with `rank`: a's, then z's, unless z_is_whole */
     CTW_P_DELTA_A,   /* by_channel */
-    CTW_P_DELTA_Z    /* with `rank` */
+    CTW_P_DELTA_Z    /* with `rank`, unless z_is_whole */
 };
 enum { CTW_AT_DELTA_HEADS = CTW_AT_OWN /* heads of the rule's output */ };
 enum {
@@ -45,7 +45,8 @@ struct ctw_delta_rule {
     enum ctw_activation gate;       /* of z */
     bool by_channel, twice;         /* as in struct ctw_op_delta */
     float least_log;
-    int rank; /* columns that a and z are products of; 0: of n. With by_channel */
+    int rank;        /* columns that a and z are products of; 0: of n. With by_channel */
+    bool z_is_whole; /* z is a product of n even so */
 };
 
 /* Elements of a token's q, k or both, and v. */

@@ -77,6 +77,7 @@ void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
     l->rope = a->rope_index;
     l->q_factors = a->q_factors;
     l->gate = a->gate != NULL ? CTW_GATE_SIGMOID : CTW_GATE_NONE;
+    l->n_gates = a->gate == NULL ? 0 : a->n_head * (a->gate_values ? a->head_v : 1);
     l->index = a->index;
     if (a->index.shared)
         l->index = (struct ctw_indexer){.chosen = a->index.chosen, .shared = true};
@@ -98,7 +99,7 @@ void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
                                       a->n_head * a->head_v});
     if (a->gate != NULL)
         linear(c, i, a, a->gate,
-               &(struct ctw_linear_rules){CTW_P_LATENT_GATE, CTW_M_LATENT_GATE, 0, NULL, a->n_head,
+               &(struct ctw_linear_rules){CTW_P_LATENT_GATE, CTW_M_LATENT_GATE, 0, NULL, l->n_gates,
                                           hidden});
 }
 

@@ -41,8 +41,9 @@ struct ctw_latent {
     int rope;                /* index into the model's rope[]; -1: none */
     bool q_factors;          /* queries are multiplied by the model's q_factor of their position */
     float scale;             /* of q k^T */
-    enum ctw_gate_kind gate; /* of each head of attention's output, by the product
-                                CTW_P_LATENT_GATE of what the branch reads */
+    enum ctw_gate_kind gate; /* of attention's output, by the product CTW_P_LATENT_GATE of what the
+                                branch reads: */
+    int64_t n_gates;         /* of each head, or of each value */
     struct ctw_indexer index;
     struct ctw_head_inputs inputs;
 };

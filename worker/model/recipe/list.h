@@ -10,6 +10,7 @@
 #define CTW_KINDS(X)                                                                               \
     X(attention)                                                                                   \
     X(latent)                                                                                      \
+    X(pooled)                                                                                      \
     X(dense)                                                                                       \
     X(mixture)                                                                                     \
     X(own_input)                                                                                   \
@@ -30,7 +31,9 @@ enum ctw_kind { CTW_KIND_none, CTW_KINDS(CTW_KIND_VALUE) CTW_KIND_ends, CTW_N_KI
  */
 #define CTW_RESIDUALS(X)                                                                           \
     X(one_stream)                                                                                  \
-    X(beside_embedding)
+    X(beside_embedding)                                                                            \
+    X(block_sums)                                                                                  \
+    X(streams)
 
 #define CTW_RESIDUAL_VALUE(name) CTW_RESIDUAL_##name,
 enum ctw_residual_kind { CTW_RESIDUALS(CTW_RESIDUAL_VALUE) CTW_N_RESIDUALS };

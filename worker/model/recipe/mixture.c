@@ -94,6 +94,15 @@ static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_ex
     if (r->expert_scale != NULL)
         ctw_describe_vector(c, i, ctw_vector_at(CTW_MLP, CTW_V_EXPERT_SCALE), r->expert_scale,
                             x->n);
+    if (r->table != NULL)
+        ctw_describe_want(c,
+                          (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                            .layer = (int)i + 1,
+                                            .role = ctw_vector_at(CTW_MLP, CTW_V_TOKEN_EXPERTS),
+                                            .n = c->model->vocab,
+                                            .k = x->chosen,
+                                            .below = x->n},
+                          r->table);
 }
 
 /* ---- the experts ---- */
@@ -118,7 +127,8 @@ static void describe_matrices(struct ctw_config *c, int64_t i, const struct ctw_
         ctw_describe_want(c, w, full);
         if (bias < 0)
             continue;
-        join(full, x, x->stacked ? -1 : e, name, x->stacked ? "_bias" : ".bias");
+        join(full, x, x->stacked ? -1 : e, name,
+             x->stacked && !c->experts.switches ? "_bias" : ".bias");
         ctw_describe_want(c,
                           (struct ctw_want){.kind = CTW_WANT_VECTOR,
                                             .layer = w.layer,
@@ -180,18 +190,51 @@ static void describe_latent(struct ctw_config *c, int64_t i, const struct ctw_ex
 }
 
 /*
+ * mlx-lm joins the experts' modules in a module of stacks, whatever the family's own files have:
+ * "mlp.switch_mlp.gate_proj" for "mlp.experts" (the names of two matrices without a gate are fc1
+ * and fc2), "experts.switch_glu.gate_proj", or "mlp.experts.gate_proj".
+ */
+static void as_switches(struct ctw_config *c, struct ctw_experts *x, char module[MAX_NAME])
+{
+    const char *from = ctw_name_or(x->module, "mlp.experts");
+    if (from[0] == '\0') /* names of a layer, such as "block_sparse_moe.input_linear" */
+        from = ctw_name_or(x->gate_up, "");
+    const char *end = strrchr(from, '.');
+    int parent = end != NULL ? (int)(end - from) : 0;
+    if (ctw_files_find(c, ".switch_mlp.") != NULL)
+        (void)snprintf(module, MAX_NAME, "%.*s.switch_mlp", parent, from);
+    else
+        (void)snprintf(module, MAX_NAME, "%s%s", from,
+                       ctw_files_find(c, ".switch_glu.") != NULL ? ".switch_glu" : "");
+    x->module = module;
+    x->gate = NULL;
+    x->up = x->plain ? "fc1" : NULL;
+    x->down = x->plain ? "fc2" : NULL;
+    x->stacked = true;
+    x->transposed = x->fused = x->interleaved = false;
+}
+
+/*
  * Tools quantise experts as modules of these names. They save these modules, or the one tensor for
  * all experts that transformers 5's class has in memory. (struct ctw_renamed has the class's name
  * of the experts' block.)
  */
-static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_experts *x)
+static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_experts *x,
+                                    char module[MAX_NAME])
 {
     struct ctw_experts stored = *x;
     if (!c->experts.known) {
         c->experts.apart = ctw_files_find(c, ".experts.0.down_proj.") != NULL;
         c->experts.stacked =
             !c->experts.apart && ctw_files_find(c, ".experts.gate_up_proj") != NULL;
+        c->experts.switches = ctw_files_find(c, ".switch_mlp.") != NULL ||
+                              ctw_files_find(c, ".switch_glu.") != NULL ||
+                              ctw_files_find(c, ".experts.gate_proj.weight") != NULL;
         c->experts.known = true;
+    }
+    if (c->experts.switches) {
+        as_switches(c, &stored, module);
+        return stored;
     }
     if (c->experts.stacked && !x->fused && !x->plain) {
         stored.stacked = stored.fused = true;
@@ -207,7 +250,8 @@ static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_exper
 
 void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *family)
 {
-    const struct ctw_experts stored = as_stored(c, family), *x = &stored;
+    char module[MAX_NAME];
+    const struct ctw_experts stored = as_stored(c, family, module), *x = &stored;
     check_numbers(c, i, x);
     if (c->status != CTW_OK)
         return;
@@ -244,6 +288,10 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
                             &(struct ctw_linear_rules){CTW_P_SHARED_GATE, CTW_M_SHARED_GATE, 0,
                                                        x->shared_gate, 1, c->model->hidden});
 }
+
+_Static_assert((int)CTW_V_LATENT_OUT_BIAS < CTW_BRANCH_VECTORS &&
+                   (int)CTW_AT_LATENT < CTW_BRANCH_NORMS,
+               "a mixture's roles");
 
 /* ---- facts -------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  *     shared_out(f * shared(n)) + experts_out(sum of weight * expert(e)),
  *         e = experts_norm(x), or n;  weights = route(router(router_norm(x), or of e))
  * where n is what the branch reads, and f is 1 or sigmoid(shared_gate(n)). With a latent width, e =
- * latent_in(n), and latent_out(the sum) takes the place of the sum.
+ * latent_in(n), and latent_out(latent_norm(the sum)) takes the place of the sum.
  */
 #ifndef CTW_WORKER_RECIPE_MIXTURE_H
 #define CTW_WORKER_RECIPE_MIXTURE_H
@@ -22,7 +22,8 @@ enum {
                                            the experts' */
     CTW_AT_EXPERTS,    /* the residual, for the experts; without: they read the branch's */
     CTW_AT_SHARED_OUT, /* the shared expert's output */
-    CTW_AT_EXPERTS_OUT /* the experts' sum; CTW_AT_OUT: that of experts and shared expert */
+    CTW_AT_EXPERTS_OUT, /* the experts' sum; CTW_AT_OUT: that of experts and shared expert */
+    CTW_AT_LATENT       /* the experts' sum, before latent_out */
 };
 enum {
     CTW_V_ROUTER_BIAS = CTW_V_AFTER_DENSE,
@@ -33,8 +34,11 @@ enum {
     CTW_V_EXPERT_DOWN_BIAS,
     CTW_V_EXPERT_GATE_UP_BIAS,
     CTW_V_LATENT_IN_BIAS,
-    CTW_V_LATENT_OUT_BIAS
+    CTW_V_LATENT_OUT_BIAS,
+    CTW_V_TOKEN_EXPERTS, /* [vocabulary, chosen] of integers: each token's experts */
+    CTW_V_AFTER_MIXTURE
 };
+_Static_assert((int)CTW_V_AFTER_MIXTURE <= (int)CTW_BRANCH_VECTORS, "a branch's vectors");
 
 /* The products' shards name matrices by ctw_expert_role. With on_input, an expert's weight
  * multiplies its input, not its output. */

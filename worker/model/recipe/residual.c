@@ -1,4 +1,7 @@
 /* The facts of kinds of residual streams (residual.h). */
+#include <stdio.h>
+
+#include "kernels/streams.h"
 #include "worker/model/families/family.h"
 
 void ctw_describe_beside_embedding(struct ctw_config *c)
@@ -15,4 +18,67 @@ void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_re
     struct ctw_beside_embedding *r = &c->model->layers[i + 1].residual.beside_embedding;
     r->reads[branch] = reads;
     r->joins[branch] = joins;
+}
+
+void ctw_describe_block_sums(struct ctw_config *c, int64_t size, double eps)
+{
+    if (c->status != CTW_OK)
+        return;
+    const int n = c->model->n_decoders, per = (int)size;
+    for (int i = 0; i < c->model->n_layers; i++) {
+        const int layer = i - 1, block = i > n ? (n - 1) / per : i > 0 ? layer / per : -1;
+        const bool begins = i > 0 && i <= n && layer % per == 0;
+        struct ctw_residual *r = &c->model->layers[i].residual;
+        r->kind = CTW_RESIDUAL_block_sums;
+        r->block_sums = (struct ctw_block_sums){.n_sums = (n - 1) / per + 2,
+                                                .n_read = {block + 2 - begins, block + 2},
+                                                .adds_to = block + 1,
+                                                .begins = begins,
+                                                .eps = (float)eps};
+    }
+}
+
+void ctw_describe_blend(struct ctw_config *c, int64_t i, int branch, const char *norm,
+                        const char *factor)
+{
+    char name[256];
+    (void)snprintf(name, sizeof(name), "%s.weight", norm);
+    ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_BLEND), name, c->model->hidden);
+    (void)snprintf(name, sizeof(name), "%s.weight", factor);
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = ctw_vector_at(branch, CTW_V_BLEND_FACTOR),
+                                        .n = 1,
+                                        .k = c->model->hidden},
+                      name);
+}
+
+void ctw_describe_streams(struct ctw_config *c, const struct ctw_streams *s)
+{
+    for (int i = 0; c->status == CTW_OK && i < c->model->n_layers; i++)
+        c->model->layers[i].residual =
+            (struct ctw_residual){.kind = CTW_RESIDUAL_streams, .streams = *s};
+}
+
+void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *name)
+{
+    char full[128];
+    if (c->status != CTW_OK)
+        return;
+    const int64_t n = c->model->layers[i + 1].residual.streams.n;
+    const bool mixes = i < c->model->n_decoders;
+    const int64_t rows = ctw_stream_rows(n, mixes);
+    (void)snprintf(full, sizeof(full), "%s_fn", name);
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = ctw_vector_at(branch, CTW_V_MIX_FN),
+                                        .n = rows,
+                                        .k = n * c->model->hidden},
+                      full);
+    (void)snprintf(full, sizeof(full), "%s_base", name);
+    ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_MIX_BASE), full, rows);
+    (void)snprintf(full, sizeof(full), "%s_scale", name);
+    ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_MIX_SCALE), full, mixes ? 3 : 1);
 }

@@ -24,11 +24,36 @@ struct ctw_beside_embedding {
     enum ctw_joins joins[CTW_MAX_BRANCHES];
 };
 
+/*
+ * Of sums of blocks of layers: the embedding is sum 0, and the layers of block b add to sum b + 1.
+ * A branch reads a blend (kernels/blend.h) of the first n sums, weighted by the product of its
+ * vectors CTW_V_BLEND and CTW_V_BLEND_FACTOR, whose tensors the family describes.
+ */
+struct ctw_block_sums {
+    int n_sums;    /* of the model */
+    int n_read[2]; /* by the mixer, by the MLP; in the head's layer by the first */
+    int adds_to;   /* this sum; the mixer of a block's first layer finds it empty */
+    bool begins;   /* the layer is a block's first */
+    float eps;
+};
+
+/*
+ * Of several streams, mixed around each branch (hyper-connections): kernels/streams.h has their
+ * arithmetic. Each branch has three vectors, CTW_V_MIX_FN [rows, n * hidden] and so on, and so has
+ * the head's layer, of whose streams the final norm's input is made.
+ */
+struct ctw_streams {
+    int n, n_sinkhorn;
+    float eps, norm_eps;
+};
+
 /* A kind with facts of its own has its struct in the union. All zeros is one stream. */
 struct ctw_residual {
     enum ctw_residual_kind kind;
     union {
         struct ctw_beside_embedding beside_embedding;
+        struct ctw_block_sums block_sums;
+        struct ctw_streams streams;
     };
 };
 
@@ -39,5 +64,17 @@ void ctw_describe_beside_embedding(struct ctw_config *c);
 /* What branch `branch` of decoder layer i reads and joins; otherwise the stream. */
 void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_reads reads,
                         enum ctw_joins joins);
+
+/* Sums of blocks of `size` layers. After ctw_describe_model(). */
+void ctw_describe_block_sums(struct ctw_config *c, int64_t size, double eps);
+/* The weights of a branch's blend: "NORM.weight" [hidden] and "FACTOR.weight" [1, hidden]. Layer
+ * n_decoders is the head's. */
+void ctw_describe_blend(struct ctw_config *c, int64_t i, int branch, const char *norm,
+                        const char *factor);
+/* Several streams in all layers. After ctw_describe_model(). */
+void ctw_describe_streams(struct ctw_config *c, const struct ctw_streams *s);
+/* The tensors NAME_fn, NAME_base and NAME_scale of decoder layer i's branch; i = n_layers, branch
+ * 0: those of the head. */
+void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *name);
 
 #endif

@@ -46,6 +46,8 @@ struct ctw_rope_rules {
     bool mrope;              /* type "mrope" is default: all three positions are equal in text */
     bool alpha;              /* type dynamic has alpha (HunYuan) */
     bool mscales;            /* type longrope has short_mscale and long_mscale (Phi-MoE) */
+    bool unscaled_yarn; /* without an object per layer type, type yarn's attention_factor is 1 by
+                           default (DeepSeek V4) */
     bool lists;    /* theta and partial_key may be lists at the top level (Step), of which */
     int64_t layer; /* this layer's entries are read */
 };

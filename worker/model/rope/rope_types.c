@@ -100,6 +100,8 @@ static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_rop
     p->beta_slow = p->beta_slow == 0 ? 1 : p->beta_slow;
     if (!isnan(attention))
         p->attention_factor = attention;
+    else if (p->rules.unscaled_yarn && !at->own)
+        p->attention_factor = 1;
     else if (m != 0 && m_all != 0)
         p->attention_factor = mscale(p->factor, m) / mscale(p->factor, m_all);
     else

@@ -234,7 +234,7 @@ enum ctw_status ctw_job_plan(struct ctw_job *j, bool shares, int64_t *n_done, st
             j->results.order[(*n_done)++] = (int32_t)i;
     }
     j->plan.n_score = j->input.n_sequences;
-    if (!shares || j->head.kind == CTW_JOB_DIVERGENCE)
+    if (!shares || j->head.n_layers > 0 || j->head.n_matrices > 0)
         qsort(j->plan.sequences, (size_t)j->input.n_sequences, sizeof(*j->plan.sequences),
               compare_sequences);
     else if (!order_sequences(j))

@@ -53,6 +53,8 @@ void ctw_scorer_fini(struct ctw_scorer *s)
     ctw_free(s->seqs);
     ctw_free(s->entries);
     ctw_free(s->divergences);
+    ctw_free(s->next_tokens);
+    s->next_tokens = NULL;
     s->seqs = NULL;
     s->entries = NULL;
     s->divergences = NULL;

@@ -2,7 +2,7 @@
  * The thread that owns the engines: opens and closes models, plans jobs, and scores one pass after
  * another. A pass takes sequences of all jobs of one model (or of one model and one reference), one
  * sequence at a time from the job that has been served the fewest tokens so far, until the engine's
- * pass is full. Tokens that a sequence shares with the job's sequence before it count only once.
+ * pass is full. Tokens that sequences of the pass share count only once.
  * So no job waits for another job to end, and small jobs ride along. A sequence's
  * score does not depend on the other sequences in its pass.
  *
@@ -61,6 +61,9 @@ struct ctw_scorer {
     struct ctw_pass_entry *entries;
     struct ctw_seq_divergence *divergences; /* of the sequences, if the pass has a reference */
     int64_t n, cap;
+    struct ctw_seq next; /* n_tok > 0: what comes first in a later pass, with tokens of its own: */
+    int32_t *next_tokens;
+    int64_t next_cap;
     int64_t n_score; /* the first n_score sequences are scored; the results of the others are
                         known */
     double pass_cost;
@@ -148,7 +151,7 @@ bool ctw_scorer_load_hidden(void *scorer, int64_t first, int64_t n, void *rows);
 void ctw_scorer_keep_hidden(void *scorer, int64_t first, int64_t n, const void *rows);
 
 /* scorer_order.c: puts the sequences of several jobs into the order in which they share beginnings.
- * Lock not held. */
+ */
 void ctw_scorer_order_pass(struct ctw_scorer *s);
 
 /* scorer_results.c. Logs that the job is done. */

@@ -29,8 +29,11 @@ void ctw_scorer_order_pass(struct ctw_scorer *s)
         for (size_t i = 0; i < n; i++)
             entries[i] = s->entries[leaves[i].index];
         memcpy(s->entries, entries, n * sizeof(*entries));
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
             s->seqs[i] = ctw_job_seq(entries[i].job, entries[i].sequence);
+            if (entries[i].job->head.kind == CTW_JOB_DIVERGENCE)
+                s->divergences[i] = ctw_job_seq_divergence(entries[i].job, entries[i].sequence);
+        }
     }
     ctw_free(leaves);
     ctw_free(entries);

@@ -1,4 +1,6 @@
 /* Plans jobs, and chooses the sequences that make up the next pass. */
+#include <string.h>
+
 #include "base/mem.h"
 #include "worker/service/scorer/scorer.h"
 
@@ -155,41 +157,95 @@ static void take_sequence(struct ctw_scorer *s, struct ctw_job *j)
     s->pass_cost += ctw_sequence_cost(j, &j->plan.sequences[sequence]);
 }
 
-struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
+/* A pass that is being filled: its models, its tokens and targets so far, and at most. */
+struct filling {
+    struct ctw_pass_models m;
+    int64_t n_tok, n_targets, pass_tokens;
+};
+
+/* The job whose sequence comes next; NULL: none may. */
+static struct ctw_job *job_for(const struct ctw_scorer *s, const struct filling *f)
 {
-    struct ctw_queue *q = s->queue;
-    struct ctw_pass_models m = {NULL, NULL};
-    int64_t n_tok = 0, n_targets = 0, pass_tokens = 0;
-    s->n = 0;
-    s->pass_cost = 0;
-    ctw_running_clear(&q->running);
-    divide_shares(q);
+    struct ctw_job *first = s->n > 0 ? s->entries[0].job : NULL;
+    bool alone = first != NULL && first->share.alone;
+    struct ctw_job *j = alone ? first : next_job(s->queue, &f->m, first);
+    return j != NULL && has_work(j) ? j : NULL;
+}
+
+/* Takes sequences until one does not fit. */
+static void fill(struct ctw_scorer *s, struct filling *f)
+{
     for (;;) {
-        struct ctw_job *first = s->n > 0 ? s->entries[0].job : NULL;
-        bool alone = first != NULL && first->share.alone;
-        struct ctw_job *j = alone ? first : next_job(q, &m, first);
-        if (j == NULL || !has_work(j))
+        struct ctw_job *j = job_for(s, f);
+        if (j == NULL)
             break;
-        if (m.model == NULL) {
-            m = models_of(q, j);
-            pass_tokens = ctw_models_pass_tokens(m.model, m.reference);
+        if (f->m.model == NULL) {
+            f->m = models_of(s->queue, j);
+            f->pass_tokens = ctw_models_pass_tokens(f->m.model, f->m.reference);
         }
         int64_t more = ctw_job_next_input(j), targets = ctw_job_next_targets(j);
-        if (!ctw_pass_fits(s->n, n_tok, more, pass_tokens) ||
-            !ctw_pass_fits(s->n, n_targets, targets, pass_tokens))
+        if (!ctw_pass_fits(s->n, f->n_tok, more, f->pass_tokens) ||
+            !ctw_pass_fits(s->n, f->n_targets, targets, f->pass_tokens))
             break;
         if (s->n == s->cap && !grow(s)) {
             struct ctw_err err;
             if (s->n > 0)
                 break;
             (void)ctw_fail(&err, CTW_ENOMEM, "out of memory for a pass");
-            ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
-            m.model = NULL;
+            ctw_queue_end(s->queue, j, CTW_JOB_FAILED, &err);
+            f->m.model = NULL;
             continue;
         }
         take_sequence(s, j);
-        n_tok += more;
-        n_targets += targets;
+        f->n_tok += more;
+        f->n_targets += targets;
     }
-    return s->n > 0 ? m : (struct ctw_pass_models){NULL, NULL};
+}
+
+/* Counts again what the pass computes: jobs share with each other, and with the pass before. False:
+ * that makes no room that is worth a further search. */
+static bool made_room(struct ctw_scorer *s, struct filling *f)
+{
+    enum { WORTH = 16 }; /* one in so many of the pass's tokens */
+    int64_t before = f->n_tok > f->n_targets ? f->n_tok : f->n_targets;
+    if (s->n == 0 || f->m.reference != NULL || s->options.no_share || job_for(s, f) == NULL)
+        return false;
+    ctw_scorer_order_pass(s);
+    ctw_engine_count(f->m.model->engine, s->seqs, s->n, &f->n_tok, &f->n_targets);
+    int64_t now = f->n_tok > f->n_targets ? f->n_tok : f->n_targets;
+    return before - now >= f->pass_tokens / WORTH;
+}
+
+/* What the pass's results will be followed by, most likely: the engine may keep what the two have
+ * in common. The job may be gone before the pass ends, so the tokens are copied. */
+static void note_next(struct ctw_scorer *s, const struct filling *f)
+{
+    const struct ctw_job *j = s->n > 0 && f->m.reference == NULL ? job_for(s, f) : NULL;
+    s->next = (struct ctw_seq){0};
+    if (j == NULL)
+        return;
+    struct ctw_seq seq = ctw_job_seq(j, j->share.next_sequence);
+    if (seq.n_tok > s->next_cap) {
+        int32_t *tokens = ctw_realloc(s->next_tokens, (size_t)seq.n_tok, sizeof(*tokens));
+        if (tokens == NULL)
+            return;
+        s->next_tokens = tokens;
+        s->next_cap = seq.n_tok;
+    }
+    memcpy(s->next_tokens, seq.tokens, (size_t)seq.n_tok * sizeof(*seq.tokens));
+    s->next = (struct ctw_seq){.tokens = s->next_tokens, .n_tok = seq.n_tok, .first = seq.first};
+}
+
+struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
+{
+    struct filling f = {{NULL, NULL}, 0, 0, 0};
+    s->n = 0;
+    s->pass_cost = 0;
+    ctw_running_clear(&s->queue->running);
+    divide_shares(s->queue);
+    do
+        fill(s, &f);
+    while (made_room(s, &f));
+    note_next(s, &f);
+    return s->n > 0 ? f.m : (struct ctw_pass_models){NULL, NULL};
 }

@@ -163,8 +163,10 @@ static enum ctw_status run_engines(struct ctw_scorer *s, struct ctw_pass_models 
     struct ctw_hooks hooks = {
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
     bool in_reference = false;
+    if (s->next.n_tok > 0)
+        hooks.next = &s->next;
     *failed = m.model;
-    if (m.reference == NULL && !s->options.no_share)
+    if (!s->options.no_share)
         ctw_scorer_order_pass(s);
     ctw_scorer_skip_known(s);
     for (int64_t i = 0; i < s->n && m.reference != NULL; i++)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..base import gguf
 from ..base.errors import ArgumentError, CtworkerError
 from ..base.json_file import read_value
 from ..options.settings import Settings
@@ -36,7 +37,7 @@ _REPO_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """folder: path of the files; name: as the user wrote it; revision, commit: of a hub repository, else ""."""
+    """folder: path of the files, or of a GGUF file; name: as the user wrote it; revision, commit: of a hub repository, else ""."""
 
     folder: Path
     name: str
@@ -45,13 +46,19 @@ class Checkpoint:
 
 
 def resolve(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
-    """The folder of a checkpoint (weights) or of a tokenizer. Raises ArgumentError or CtworkerError."""
+    """The folder of a checkpoint (weights) or of a tokenizer, or a GGUF file, which is both. Raises ArgumentError or
+    CtworkerError."""
     local = Path(name).expanduser()
+    file = settings.gguf_file if weights or name == settings.pretrained else None
     if local.exists():
         folder = local / settings.subfolder
-        if not folder.is_dir():
+        if file:
+            folder = folder / file
+            if not folder.is_file():
+                raise ArgumentError(f"there is no file {folder}, which gguf_file= names")
+        if not folder.is_dir() and not (folder.is_file() and folder.suffix == ".gguf"):
             raise ArgumentError(
-                f"{folder} is not a folder: expected one with config.json and safetensors files"
+                f"{folder} is not a folder: expected one with config.json and safetensors files, or a GGUF file"
                 if weights
                 else f"{folder} is not a folder: expected one with tokenizer.json"
             )
@@ -60,15 +67,13 @@ def resolve(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
         raise ArgumentError(
             f"there is no folder {name}, and it is not a hub name (expected ORGANISATION/MODEL)"
         )
-    return _download(name, settings, weights=weights)
+    return _download(name, settings, file, weights=weights)
 
 
-def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
+def _download(name: str, settings: Settings, file: str | None, *, weights: bool) -> Checkpoint:
     prefix = f"{settings.subfolder}/" if settings.subfolder else ""
-    patterns = [
-        prefix + pattern
-        for pattern in (_TOKENIZER_FILES + _WEIGHT_FILES if weights else _TOKENIZER_FILES)
-    ]
+    files = (gguf.parts_pattern(file),) if file else _WEIGHT_FILES if weights else ()
+    patterns = [prefix + pattern for pattern in (*_TOKENIZER_FILES, *files)]
     if weights:
         log.info(
             "fetching %s (revision %s) from the Hugging Face hub or the local cache",
@@ -77,7 +82,9 @@ def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
         )
     root = _snapshot(name, settings, patterns)
     folder = root / settings.subfolder
-    if weights:
+    if file and not (folder / file).is_file():
+        raise CtworkerError(f"{name} (revision {settings.revision}) has no {prefix}{file}, which gguf_file= names")
+    if weights and not file:
         named = shards(folder)
         missing = sorted(shard for shard in named if not (folder / shard).exists())
         if missing:  # an index may name files that the patterns do not match
@@ -91,14 +98,14 @@ def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
         if not named and not any(folder.glob("model*.safetensors")):
             raise CtworkerError(
                 f"{name} (revision {settings.revision}) has no model*.safetensors: only safetensors "
-                "checkpoints can be read; convert the checkpoint, or choose another revision="
+                "checkpoints, and GGUF files named by gguf_file=, can be read; convert the checkpoint, or choose another revision="
             )
-    if not (folder / "config.json").is_file() and weights:
+    if not (folder / "config.json").is_file() and weights and not file:
         raise CtworkerError(
             f"{name} (revision {settings.revision}) has no {prefix}config.json: it is not a transformers model"
         )
     commit = root.name if root.parent.name == "snapshots" else ""
-    return Checkpoint(folder, name, settings.revision, commit)
+    return Checkpoint(folder / file if file else folder, name, settings.revision, commit)
 
 
 def commit_of(name: str, revision: str) -> str:

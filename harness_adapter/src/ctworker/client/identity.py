@@ -9,10 +9,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from ..base import gguf
 from ..base.errors import ArgumentError
 from .launcher import environment, find_binary
 
 log = logging.getLogger("lm_eval.ctworker")
+
+_WEIGHTS = (".safetensors", ".gguf")
 
 
 def is_at(model: dict[str, Any], folder: Path) -> bool:
@@ -28,12 +31,17 @@ def is_untouched(model: dict[str, Any], folder: Path) -> bool:
     return bool(stamp) and stamp == files_stamp(folder)
 
 
-def files_stamp(folder: Path) -> str:
-    """Of the files' metadata, as docs/PROTOCOL.md defines it; "" if the files cannot be read."""
+def _is_weights(place: Path, name: str) -> bool:
+    """Whether a file of a folder, or beside a GGUF file, has weights of the checkpoint at `place`."""
+    return gguf.is_part(place, name) if place.is_file() else name.lower().endswith(_WEIGHTS)
+
+
+def files_stamp(place: Path) -> str:
+    """Of the files' metadata, as docs/PROTOCOL.md defines it; "" if the files cannot be read. place: folder, or GGUF file."""
     stamp = 0
     try:
-        for path in folder.iterdir():
-            if path.name.endswith((".json", ".safetensors")) and path.is_file():
+        for path in (place.parent if place.is_file() else place).iterdir():
+            if (path.name.endswith(".json") or _is_weights(place, path.name)) and path.is_file():
                 s = path.stat()
                 values = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
                 digest = hashlib.sha256(path.name.encode(errors="surrogateescape") + b"\0" + values.encode())
@@ -43,8 +51,8 @@ def files_stamp(folder: Path) -> str:
     return f"{stamp:064x}"
 
 
-def has_weights(folder: Path) -> bool:
-    return any(folder.glob("*.safetensors"))
+def has_weights(place: Path) -> bool:
+    return place.is_file() or any(path.name.lower().endswith(_WEIGHTS) for path in place.glob("*"))
 
 
 class LocalIdentity:

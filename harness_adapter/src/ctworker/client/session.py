@@ -297,10 +297,10 @@ class Session:
         return None
 
     def folder(self) -> Path | None:
-        """The folder of the running worker's model, for the files beside the weights; None: it is not on this machine.
-        Raises ArgumentError if the folder no longer holds the checkpoint that the worker has loaded."""
+        """The folder (or GGUF file) of the running worker's model, for what is beside the weights; None: it is not on this
+        machine. Raises ArgumentError if it no longer holds the checkpoint that the worker has loaded."""
         path = self.model.get("path")
-        if not path or not Path(path).is_dir():
+        if not path or not Path(path).exists():
             return None
         if self._local is None or not is_at(self.model, self._local.folder):
             self._compare(path, LocalIdentity(Path(path)))

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -277,6 +278,7 @@ class TokenWorker(TokenClient):
         tokenizer: str | os.PathLike[str] | None = None,
         revision: str = "main",
         subfolder: str = "",
+        gguf_file: str | None = None,
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
@@ -307,7 +309,8 @@ class TokenWorker(TokenClient):
             name = "reference"
             if reference_dtype is not None:
                 name += f":{values.dtype('reference_dtype', reference_dtype)}"
-            beside.append(f"{name}={hub.resolve(os.fspath(reference), settings, weights=True).folder}")
+            other = replace(settings, pretrained=os.fspath(reference), gguf_file=None)
+            beside.append(f"{name}={hub.resolve(os.fspath(reference), other, weights=True).folder}")
         self._open(settings, checkpoint, beside)
 
     @property

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..base import tables
+from ..base import gguf, tables
 from ..base.errors import ArgumentError, CtworkerError
 from ..base.progress import Progress
 from ..client import hub
@@ -197,9 +197,9 @@ def _inspect(folder: Path) -> None:
 
 
 def _tokenizer(source: str, name: str, options: Options) -> TextTokenizer | None:
-    """source: a folder or hub name. None: the folder has no tokenizer."""
+    """source: a folder, GGUF file or hub name. None: the folder has no tokenizer."""
     folder = hub.resolve(source, _settings(options, source), weights=False).folder
-    if not any((folder / file).exists() for file in _TOKENIZER_FILES):
+    if not any((folder / file).exists() for file in _TOKENIZER_FILES) and gguf.find(folder) is None:
         return None
     return TextTokenizer(folder, name=name)
 

@@ -63,7 +63,6 @@ _REFUSED = {
     "delta": "add the delta to the base weights first and score the result",
     "autogptq": "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
     "gptqmodel": "the checkpoint declares its quantisation, and the worker reads GPTQ's files; leave this argument out",
-    "gguf_file": "this worker reads safetensors; use the checkpoint that the GGUF file was made from",
     "quantization_config": "nothing is quantised while loading; score a quantised checkpoint",
     "load_in_8bit": "nothing is quantised while loading; score a quantised checkpoint",
     "load_in_4bit": "nothing is quantised while loading; score a quantised checkpoint",

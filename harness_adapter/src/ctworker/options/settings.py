@@ -68,7 +68,7 @@ class Settings:
     """The validated options. None: not given."""
 
     pretrained: str | None = _option(
-        None, values.checkpoint, On.LM_EVAL, "checkpoint folder or hub name",
+        None, values.checkpoint, On.LM_EVAL, "checkpoint folder, GGUF file or hub name",
         more="from a hub repository, only `config.json`, `model*.safetensors`, their index, tokenizer files and chat templates "
         "are downloaded",
     )
@@ -91,6 +91,10 @@ class Settings:
     subfolder: str = _option(
         "", values.text, On.LM_EVAL | On.WORKER, "subfolder of the checkpoint and of the tokenizer",
         more="in local folders and hub repositories, as with hf",
+    )
+    gguf_file: str | None = _option(
+        None, values.text, On.LM_EVAL | On.WORKER, "GGUF file of the folder or hub repository",
+        more="as in transformers; of a model in several files, any of them",
     )
     token: str | bool | None = _option(
         None, values.secret, On.LM_EVAL | On.WORKER, "token for the hub", more="default: `HF_TOKEN`, or the stored login"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..base import gguf
 from ..base.errors import ArgumentError
 from ..options import arguments, values
 from ..options.settings import On, options_on
@@ -120,24 +121,31 @@ def _entry(node: Node, base: Path) -> list[Model]:
         raise fields["label"].error(
             f"{text} matches {len(found)} folders: expected a label with {{name}}, which stands for the folder's name"
         )
-    return [Model(label.replace("{name}", f.name), str(f), **known) for f in found]
+    return [Model(label.replace("{name}", f.name.removesuffix(".gguf")), str(f), **known) for f in found]
+
+
+def _is_checkpoint(place: Path) -> bool:
+    is_folder = (place / "config.json").is_file() or any(place.glob("*.gguf"))
+    return is_folder or (place.is_file() and place.suffix == ".gguf")
 
 
 def _folders(node: Node, text: str, base: Path) -> list[Path]:
-    """The checkpoint folders that a path or a glob names; empty: it is a hub name."""
+    """The checkpoint folders and GGUF files that a path or a glob names; empty: it is a hub name."""
     path = base / text
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise node.error(f"{path} has no config.json: expected the folder of a checkpoint")
+        if not _is_checkpoint(path):
+            raise node.error(f"{path} has no config.json: expected the folder of a checkpoint, or a GGUF file")
         return [path]
     if _GLOB.search(text):
         matched = sorted(Path(name) for name in glob.glob(str(path)))
-        found = [folder for folder in matched if (folder / "config.json").is_file()]
+        found = [place for place in matched if _is_checkpoint(place) and gguf.parts(place)[:1] in ([], [place])]
         if not found:
-            raise node.error(f"{text} matches no folder with a config.json (below {base})")
+            raise node.error(f"{text} matches no folder with a config.json and no GGUF file (below {base})")
         return found
+    if _is_checkpoint(path):
+        return [path]
     if path.exists():
-        raise node.error(f"{path} is a file: expected the folder of a checkpoint")
+        raise node.error(f"{path} is a file: expected the folder of a checkpoint, or a GGUF file")
     if text.startswith((".", "/", "~", "$")) or not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         raise node.error(
             f"there is no folder {path}, and {text} is not a hub name (expected ORGANISATION/MODEL)"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..base import gguf
 from ..base.errors import CtworkerError
 from ..client import hub
 from ..client.launcher import environment, find_binary
@@ -23,7 +24,7 @@ from .work import Model
 
 log = logging.getLogger("lm_eval.ctworker")
 
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.gguf")
 _OTHERS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt")
 _BLOCK = 16 << 20
 _NO_STORE = 66  # exit code: no store in the folder
@@ -86,7 +87,8 @@ def _hub_stamp(model: Model, commit: str) -> str:
 
 def stamp_of(folder: Path) -> str:
     """Changes when a file of the checkpoint is written, as with make: names, sizes and times."""
-    names = {path for pattern in (*_WEIGHTS, *_OTHERS) for path in folder.glob(pattern)}
+    files = gguf.parts(folder) if folder.is_file() else []
+    names = {*files, *(path for pattern in (*_WEIGHTS, *_OTHERS) for path in folder.glob(pattern))}
     found = [(path.name, path.stat()) for path in sorted(names)]
     return digest([(name, stat.st_size, stat.st_mtime_ns) for name, stat in found])
 
@@ -143,7 +145,8 @@ def _read_ahead(model: Model, known: Files) -> None:
         log.info("%s", error)  # said again when it is the model's turn
         return
     assert folder is not None
-    files = [path for path in sorted(folder.glob("*.safetensors")) if path.is_file()]
+    place = gguf.parts(folder) if folder.is_file() else [*folder.glob("*.safetensors"), *folder.glob("*.gguf")]
+    files = [path for path in sorted(place) if path.is_file()]
     if sum(path.stat().st_size for path in files) > _available() // 2:
         log.info("not reading %s ahead: it is larger than half of the available memory", folder)
         return

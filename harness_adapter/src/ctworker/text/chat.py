@@ -78,7 +78,7 @@ class Templates:
 
 
 def load_templates(folder: Path, config: dict[str, Any]) -> Templates:
-    """Files take precedence over tokenizer_config.json, and this over chat_template.json."""
+    """Files take precedence over tokenizer_config.json, and this over chat_template.json. folder: or a GGUF file."""
     found: dict[str, str] = {}
     source: str | Path
     path = folder / "chat_template.jinja"
@@ -94,7 +94,7 @@ def load_templates(folder: Path, config: dict[str, Any]) -> Templates:
     if stored is None:
         path = folder / "chat_template.json"
         stored = read_object(path).get("chat_template")
-    source = f"chat_template of {path}"
+    source = f"tokenizer.chat_template of {folder}" if folder.is_file() else f"chat_template of {path}"
     if stored is None:
         return Templates()
     if isinstance(stored, str):

@@ -20,7 +20,7 @@ UNLIMITED = int(1e30)
 
 
 class TextTokenizer:
-    """The tokenizer of a checkpoint folder; attribute names are those of transformers.
+    """The tokenizer of a checkpoint folder or of a GGUF file; attribute names are those of transformers.
 
     name: the tokenizer's name in results. add_bos_token: None leaves the decision to the files.
     """
@@ -31,7 +31,7 @@ class TextTokenizer:
         self._tokenizer = tokenizer_files.build(files, add_bos_token)
         self._special = files.special
         self.model_max_length: int = files.config.get("model_max_length") or UNLIMITED
-        self._templates = chat.load_templates(folder, files.config)
+        self._templates = chat.load_templates(files.folder, files.config)
         self._choose_pad()
 
     @property

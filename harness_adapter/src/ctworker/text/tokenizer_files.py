@@ -16,15 +16,16 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, processors
 
+from ..base import gguf
 from ..base.errors import ArgumentError
 from ..base.json_file import read_object
-from . import special_tokens, tokenizer_errors, tokenizer_json
+from . import gguf_tokenizer, special_tokens, tokenizer_errors, tokenizer_json
 from . import tokenizer_classes as classes
 from .special_tokens import SpecialTokens
 
 log = logging.getLogger("lm_eval.ctworker")
 
-#: Vocabularies that transformers can read.
+#: Vocabularies that transformers can read, without tokenizer.json.
 _VOCABULARIES = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tekken.json")
 
 #: The version of transformers whose rules this package follows, for `fast_tokenizer_files`.
@@ -42,16 +43,29 @@ class TokenizerFiles:
     json: dict[str, Any] | None  # its contents
     tokens: SpecialTokens
     special: dict[str, str]  # bos_token ... -> text
+    built: Tokenizer | None = None  # the pipeline, if a GGUF file describes it
 
 
 def read(folder: Path) -> TokenizerFiles:
-    """Reads all tokenizer files of a folder. Raises an ArgumentError that names the file."""
+    """Reads all tokenizer files of a folder, or the metadata of a GGUF file: of the file itself, or of the only one in a folder
+    without tokenizer files. Raises an ArgumentError that names the file."""
+    if folder.is_file() or not (_has_vocabulary(folder) or any(folder.glob("tokenizer*.json"))):
+        path = gguf.find(folder)
+        if path is not None:
+            return _of_gguf(path)
     config = read_object(folder / "tokenizer_config.json")
     path = folder / _json_name(config)
     stored = read_object(path) or None
     class_name = _class_name(config, read_object(folder / "config.json"), stored)
     tokens = special_tokens.read(folder, config, class_name, stored)
     return TokenizerFiles(folder, tokens.config, class_name, path, stored, tokens, tokens.texts())
+
+
+def _of_gguf(path: Path) -> TokenizerFiles:
+    with tokenizer_errors.named(str(path)):
+        built, config = gguf_tokenizer.build(path, gguf.read(path))
+    tokens = special_tokens.read(path, config, "", None)
+    return TokenizerFiles(path, config, "", path, None, tokens, tokens.texts(), built)
 
 
 def _json_name(config: dict[str, Any]) -> str:
@@ -92,11 +106,14 @@ def build(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
     Without tokenizer.json: built from vocab.json and merges.txt if the class is known, else by transformers if it is
     installed. Raises ArgumentError with the remedy.
     """
-    if files.json is None:
+    if files.built is not None:
+        tokenizer = files.built
+    elif files.json is None:
         return _without_json(files, add_bos_token)
-    with tokenizer_errors.named(str(files.path)):
-        stored = tokenizer_json.load(files.path, files.json)
-        tokenizer = _rebuilt(files, files.json, stored) or stored
+    else:
+        with tokenizer_errors.named(str(files.path)):
+            stored = tokenizer_json.load(files.path, files.json)
+            tokenizer = _rebuilt(files, files.json, stored) or stored
     _finish(tokenizer, files)
     begins = classes.ADDS_BOS.get(files.class_name) if add_bos_token is None else add_bos_token
     if begins is not None or tokenizer.post_processor is None:

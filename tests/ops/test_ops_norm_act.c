@@ -1,33 +1,21 @@
-/* Part of test_ops_norm.c and tests/gpu/test_delta.c: ctw_norm_act() gives the bits of ctw_norm()
- * and ctw_act(), on any backend. */
-#ifndef CTW_TESTS_NORM_ACT_H
-#define CTW_TESTS_NORM_ACT_H
+/* ctw_norm_act() gives the bits of ctw_norm() and ctw_act(), in every place. */
+#include "places.h"
 
-#include "ops.h"
-
-struct norm_act_shape {
+struct shape {
     int64_t n_tok, n_groups, dim;
     int64_t parts; /* rows of the activation in a row of the norm */
     enum ctw_activation act;
     int64_t gap; /* columns between rows of x and of the gate */
 };
 
-static void *norm_act_upload(struct ctw_backend *be, const struct buf *from)
-{
-    void *to;
-    OK(ctw_device_alloc(be, &to, from->bytes, &last_err));
-    OK(ctw_device_upload(be, to, from->p, from->bytes, &last_err));
-    return to;
-}
-
 /* together: in one call, else in two. */
-static struct buf norm_act_run(struct ctw_backend *be, const struct ctw_op_norm *norm,
+static struct buf run(struct ctw_backend *be, const struct ctw_op_norm *norm,
                                const struct ctw_op_act *act, const struct buf *x, bool together)
 {
     struct ctw_op_norm n = *norm;
     struct ctw_op_act a = *act;
     struct buf y = buf_open(x->bytes, 0);
-    void *device = norm_act_upload(be, x);
+    void *device = upload(be, x->p, x->bytes);
     n.x = n.y = device;
     a.up = a.y = device;
     if (together) {
@@ -41,22 +29,22 @@ static struct buf norm_act_run(struct ctw_backend *be, const struct ctw_op_norm 
     return y;
 }
 
-static void norm_act_agrees(struct ctw_backend *be)
+static void agrees(struct ctw_backend *be)
 {
     static const enum ctw_dtype kinds[] = {CTW_F32, CTW_BF16, CTW_F16};
-    static const struct norm_act_shape shapes[] = {
+    static const struct shape shapes[] = {
         {9, 6, 128, 1, CTW_ACT_SILU, 0},  {5, 6, 128, 3, CTW_ACT_SIGMOID, 8},
         {70, 2, 32, 2, CTW_ACT_SILU, 16}, {3, 3, 256, 1, CTW_ACT_SILU, 0},
         {4, 5, 20, 1, CTW_ACT_SILU, 3},   {3, 2, 64, 1, CTW_ACT_GELU, 0},
     };
     for (size_t i = 0; i < CTW_COUNT(shapes) * CTW_COUNT(kinds); i++) {
-        const struct norm_act_shape *s = &shapes[i / CTW_COUNT(kinds)];
+        const struct shape *s = &shapes[i / CTW_COUNT(kinds)];
         const enum ctw_dtype dtype = kinds[i % CTW_COUNT(kinds)], weights = kinds[i % 2];
         const int64_t row = s->n_groups * s->dim, width = row / s->parts, ld = width + s->gap;
         struct buf x = buf_random(dtype, s->n_tok * row, 2, 0);
         struct buf gate = buf_random(dtype, s->n_tok * s->parts * ld, 2, 0);
         struct buf weight = buf_random(weights, s->dim, 1, 0);
-        void *device[] = {norm_act_upload(be, &gate), norm_act_upload(be, &weight)};
+        void *device[] = {upload(be, gate.p, gate.bytes), upload(be, weight.p, weight.bytes)};
         const struct ctw_op_norm norm = {.kind = CTW_NORM_RMS,
                                          .dtype = dtype,
                                          .x_dtype = dtype,
@@ -75,8 +63,8 @@ static void norm_act_agrees(struct ctw_backend *be)
                                        .ldx = ld,
                                        .ldup = width,
                                        .ldy = width};
-        struct buf apart = norm_act_run(be, &norm, &act, &x, false);
-        struct buf together = norm_act_run(be, &norm, &act, &x, true);
+        struct buf apart = run(be, &norm, &act, &x, false);
+        struct buf together = run(be, &norm, &act, &x, true);
         assert_memory_equal(apart.p, together.p, apart.bytes);
         struct buf *all[] = {&x, &gate, &weight, &apart, &together};
         for (size_t b = 0; b < CTW_COUNT(all); b++)
@@ -86,4 +74,20 @@ static void norm_act_agrees(struct ctw_backend *be)
     }
 }
 
-#endif
+static void gated_norms_have_the_bits_of_both(void **state)
+{
+    (void)state;
+    struct ctw_backend *be;
+    for (int i = 0; (be = open_place(i, 1 + i % 3)) != NULL; i++) {
+        agrees(be);
+        ctw_backend_close(be);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gated_norms_have_the_bits_of_both),
+    };
+    return cmocka_run_group_tests(tests, ops_setup, NULL);
+}

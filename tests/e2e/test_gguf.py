@@ -1,0 +1,79 @@
+"""GGUF files of every architecture score to the bits of the safetensors that they could be made from; what is refused."""
+
+import json
+import random
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import real_worker  # tests/tools on the path
+import gguf_writer
+
+RNG = random.Random(1)
+LINE = json.dumps({"id": 0, "tokens": [RNG.randrange(256) for _ in range(50)]}) + "\n"
+
+
+def run(*args, text=LINE):
+    return subprocess.run([str(real_worker.WORKER), *map(str, args)], input=text, capture_output=True, text=True)
+
+
+class Gguf(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ctw-")
+        self.addCleanup(folder.cleanup)
+        self.dir = Path(folder.name)
+
+    def test_architectures(self):
+        """Half of them with blocks of codes, half with BF16 matrices."""
+        for i, name in enumerate(gguf_writer.ARCHITECTURES):
+            with self.subTest(name):
+                file, folder = gguf_writer.write(name, str(self.dir / name), blocks=i % 2 == 0)
+                ours, theirs = run("score", "--model", file), run("score", "--model", folder)
+                self.assertEqual(theirs.returncode, 0, theirs.stderr)
+                self.assertEqual(ours.returncode, 0, ours.stderr)
+                self.assertEqual(ours.stdout, theirs.stdout)
+
+    def test_the_original_configuration(self):
+        """It replaces the metadata's keys, and must agree with them."""
+        file, folder = gguf_writer.write("gemma2", str(self.dir / "m"), blocks=False)
+        config = json.loads((Path(folder) / "config.json").read_text())
+        plain = run("score", "--model", file).stdout
+        self.assertEqual(run("score", "--model", file, "--config", folder).stdout, plain)
+        given = self.dir / "given.json"
+        given.write_text(json.dumps(config | {"query_pre_attn_scalar": 48.0, "layer_types": ["full_attention"] * 2}))
+        other = run("score", "--model", file, "--config", given)
+        self.assertEqual(other.returncode, 0, other.stderr)
+        self.assertNotEqual(other.stdout, plain)
+        given.write_text(json.dumps(config | {"rms_norm_eps": 1e-5}))
+        self.assertIn("given.json: rms_norm_eps: found the number 1e-05, but the metadata of the file say the number 1e-06",
+                      run("score", "--model", file, "--config", given).stderr)
+
+    def refused(self, keys, tensors, why):
+        gguf_writer.write_gguf(self.dir / "m.gguf", keys, tensors)
+        done = run("inspect", self.dir / "m.gguf", text="")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(why, done.stderr)
+
+    def test_refused(self):
+        llama = {"general.architecture": "llama", "llama.embedding_length": 32, "llama.block_count": 1,
+                 "llama.attention.head_count": 2, "llama.context_length": 64, "llama.feed_forward_length": 32}
+        embed = {"token_embd.weight": (0, (8, 32), bytes(1024))}
+        self.refused({}, embed, "m.gguf: general.architecture is missing")
+        self.refused({"general.architecture": "mamba"}, embed,
+                     'm.gguf: general.architecture "mamba" is not supported; supported: llama, granite')
+        self.refused(llama | {"general.type": "adapter"}, embed, 'general.type is "adapter"; only a model can be scored')
+        self.refused(llama, {"a": (0, (1,), bytes(4))}, "there is no token_embd.weight")
+        less = {k: v for k, v in llama.items() if k != "llama.context_length"}
+        self.refused(less, embed, "m.gguf: llama.context_length: the key is missing")
+        self.refused(llama | {"llama.rope.dimension_count": 8}, embed,
+                     "llama.rope.dimension_count: found 8 of the 16 elements of a head")
+        self.refused(llama | {"llama.rope.scaling.type": "longrope"}, embed, 'rope.scaling.type: "longrope" is not supported')
+        self.refused(llama | {"llama.block_count": "x"}, embed, "llama.block_count: found x, expected an integer")
+        divisors = {"rope_freqs.weight": (0, (8,), bytes(16) + b"\0\0\0\x41" * 4)}
+        self.refused(llama, embed | divisors, "rope_freqs.weight[0] is 0; type llama3 with factor 8")
+        self.refused(llama, embed, "the checkpoint has no tensor model.norm.weight")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Writes a tiny checkpoint as a GGUF file, as llama.cpp's converter does, and as safetensors of the same values.
+
+    gguf_writer.py ARCHITECTURE OUT [--blocks]
+
+OUT/ARCHITECTURE.gguf and OUT/hf score to the same bits. Matrices are BF16, or with --blocks, random blocks of several
+types, whose values OUT/hf has as F32. Names, order of rows and added numbers follow llama.cpp's conversion/*.py, not the
+worker's tables.
+"""
+
+import json
+import os
+import re
+import struct
+import sys
+
+import numpy as np
+
+import checkpoint_io as cio
+import ggml_blocks
+import reference_model
+import tiny_checkpoint
+
+U32, F32, BOOL, TEXT, ARRAY = 4, 6, 7, 8, 9
+F32_TENSOR, BF16_TENSOR = 0, 30
+BLOCKS = ("Q4_0", "Q8_0", "Q5_1", "IQ4_NL", "Q4_1", "Q5_0")
+
+NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    **{f"mlp.shared_expert.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")},
+    **{f"mlp.experts.#.{p}_proj": f"ffn_{p}_exps" for p in ("gate", "up", "down")}}
+FOUR_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+              "post_feedforward_layernorm": "post_ffw_norm"}
+MOE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+       "moe_intermediate_size": "expert_feed_forward_length",
+       "shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
+WINDOW = {"sliding_window": "attention.sliding_window"}
+KEYS = {"hidden_size": "embedding_length", "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length",
+        "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon"}
+LACKS = object()
+
+# architecture -> tiny checkpoint; its names and keys beyond those above; what llama.cpp assumes of the model, as keys
+ARCHITECTURES = {
+    "llama": dict(tiny="llama"),
+    "llama-llama3": dict(tiny="llama_llama3", set={"rope": {"original_max_position_embeddings": 8192}}),
+    "llama-linear": dict(tiny="llama_linear"),
+    "llama-mixtral": dict(tiny="mixtral", keys={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+                          names={"block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.#.w1": "ffn_gate_exps",
+                                 "block_sparse_moe.experts.#.w2": "ffn_down_exps",
+                                 "block_sparse_moe.experts.#.w3": "ffn_up_exps"}),
+    "granite": dict(tiny="granite", keys={"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+                                          "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}),
+    "smollm3": dict(tiny="smollm3", set={"no_rope_layers": LACKS, "no_rope_layer_interval": 4, "layer_types": LACKS}),
+    "qwen2": dict(tiny="qwen2"),
+    "qwen2moe": dict(tiny="qwen2_moe", keys=MOE),
+    "qwen3": dict(tiny="qwen3_tied"),
+    "qwen3moe": dict(tiny="qwen3_moe", keys=MOE, set={"norm_topk_prob": True}),
+    "gemma": dict(tiny="gemma"),
+    "gemma2": dict(tiny="gemma2", names=FOUR_NORMS, keys=WINDOW | {
+        "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"},
+        set={"query_pre_attn_scalar": 48}),
+    "gemma3": dict(tiny="gemma3_text", names=FOUR_NORMS, keys=WINDOW,
+                   set={"query_pre_attn_scalar": 48, "layer_types": ["sliding_attention"] * 2}),
+    "phi3": dict(tiny="phi3", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}),
+    "phi3-partial": dict(tiny="phi3_partial", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+                         keys=WINDOW),
+    "command-r": dict(tiny="cohere", keys={"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"}),
+    "olmo2": dict(tiny="olmo2", names={"post_attention_layernorm": "post_attention_norm",
+                                       "post_feedforward_layernorm": "post_ffw_norm"}),
+    "gpt-oss": dict(tiny="gpt_oss", names={"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
+                    keys=WINDOW | {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+                                   "intermediate_size": "expert_feed_forward_length"}, set={"swiglu_limit": LACKS}),
+}
+PERMUTED = ("llama", "granite", "smollm3")
+PLUS_ONE = ("gemma", "gemma2", "gemma3")
+
+
+def pairs_adjacent(rows, heads):
+    """llama.cpp's permute()."""
+    return rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def halves_apart(rows, heads):
+    return rows.reshape(heads, len(rows) // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def text(s):
+    return struct.pack("<Q", len(s.encode())) + s.encode()
+
+
+def value(v):
+    """Type and bytes."""
+    if isinstance(v, bool):
+        return struct.pack("<IB", BOOL, v)
+    if isinstance(v, int):
+        return struct.pack("<II", U32, v)
+    if isinstance(v, float):
+        return struct.pack("<If", F32, v)
+    return struct.pack("<I", TEXT) + text(v)
+
+
+def write_gguf(path, keys, tensors, alignment=32):
+    """tensors: name -> (type, shape as in safetensors, bytes)."""
+    infos, at = b"", 0
+    for name, (kind, shape, data) in tensors.items():
+        infos += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        infos += struct.pack("<IQ", kind, at)
+        at += -(-len(data) // alignment) * alignment
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    head += b"".join(text(k) + value(v) for k, v in keys.items()) + infos
+    with open(path, "wb") as f:
+        f.write(head + b"\0" * (-len(head) % alignment))
+        for _, _, data in tensors.values():
+            f.write(data + b"\0" * (-len(data) % alignment))
+
+
+def config_of(folder, changes):
+    """The checkpoint's config, with what llama.cpp assumes."""
+    with open(os.path.join(folder, "config.json")) as f:
+        config = json.load(f)
+    config["rope_parameters"] |= changes.get("rope", {})
+    config |= {k: v for k, v in changes.items() if k != "rope"}
+    return {k: v for k, v in config.items() if v is not LACKS}
+
+
+def metadata(arch, config, keys):
+    out = {"general.architecture": arch, "general.type": "model"}
+    for name, key in (KEYS | keys).items():
+        if config.get(name) is not None:
+            out[f"{arch}.{key}"] = config[name]
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    rope = config["rope_parameters"].get("full_attention", config["rope_parameters"])
+    rotated = int(head * rope.get("partial_rotary_factor", 1))
+    out |= {f"{arch}.rope.dimension_count": rotated, f"{arch}.rope.freq_base": float(rope["rope_theta"])}
+    if config.get("head_dim"):
+        out |= {f"{arch}.attention.key_length": head, f"{arch}.attention.value_length": head}
+    if rope["rope_type"] in ("linear", "yarn"):
+        out |= {f"{arch}.rope.scaling.type": rope["rope_type"], f"{arch}.rope.scaling.factor": rope["factor"]}
+    if rope["rope_type"] == "yarn":
+        out[f"{arch}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    return out
+
+
+def llama3_divisors(rope, head):
+    """LlamaModel.generate_extra_tensors()."""
+    freqs = 1.0 / (rope["rope_theta"] ** (np.arange(0, head, 2, dtype=np.float32) / np.float32(head)))
+    low, high, length = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
+    out = []
+    for wave in 2 * np.pi / freqs:
+        smooth = (length / wave - low) / (high - low)
+        out.append(1 if wave < length / high else rope["factor"] if wave > length / low
+                   else 1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(out, np.float32)
+
+
+class Writer:
+    """Collects a GGUF file's tensors, and the same values as safetensors."""
+
+    def __init__(self, arch, blocks, config, names):
+        self.arch, self.blocks, self.config, self.names = arch, blocks, config, NAMES | names
+        self.tensors, self.safetensors, self.stacks = {}, [], {}
+        self.rng = np.random.default_rng(7)
+
+    def heads(self, module):
+        """Of a matrix whose rows the converter reorders; else 0."""
+        key = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(module.rsplit(".", 1)[-1])
+        return self.config[key] if key and self.arch in PERMUTED else 0
+
+    def stored(self, name):
+        """GGUF's name, and the expert."""
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        module, ending = (layer[2] if layer else name).rsplit(".", 1)
+        expert = re.search(r"experts\.(\d+)\.", module)
+        module = re.sub(r"experts\.\d+\.", "experts.#.", module)
+        return (f"blk.{layer[1]}." if layer else "") + f"{self.names[module]}.{ending}", expert and int(expert[1])
+
+    def put(self, name, kind, shape, data, expert=None):
+        if expert is None:
+            self.tensors[name] = (kind, shape, data)
+        else:
+            self.stacks.setdefault(name, []).append((expert, kind, shape, data))
+
+    def keep(self, name, dtype, values):
+        self.safetensors.append(cio.Batch([(name, dtype, values.shape)], lambda: [cio.encode(values, dtype)]))
+
+    def add(self, name, dtype, raw):
+        values = cio.decode(raw, dtype)
+        module = name.rsplit(".", 1)[0]
+        stored, expert = self.stored(name)
+        router = stored.endswith("ffn_gate_inp.weight")
+        if values.ndim == 1 or router or "shared_expert_gate" in name:
+            self.keep(name, dtype, values)
+            plus = values + np.float32(1) if name.endswith("norm.weight") and self.arch in PLUS_ONE else values
+            plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
+            self.put(stored, F32_TENSOR, plus.shape, plus.astype("<f4").tobytes())
+            return
+        heads = self.heads(module)
+        if not self.blocks:
+            self.keep(name, dtype, values)
+            rows = pairs_adjacent(values, heads) if heads else values
+            self.put(stored, BF16_TENSOR, rows.shape, cio.encode(rows, "BF16").tobytes(), expert)
+            return
+        n_types = len(self.tensors) + len(self.stacks) if expert is None else 3 * len(self.stacks)
+        kind = BLOCKS[(len(stored) + n_types) % len(BLOCKS)] if expert is None else BLOCKS[len(stored) % len(BLOCKS)]
+        data = ggml_blocks.make(kind, *values.shape, self.rng, float(values.std()))
+        rows = ggml_blocks.decode(kind, data, *values.shape)
+        self.keep(name, "F32", halves_apart(rows, heads) if heads else rows)
+        self.put(stored, ggml_blocks.TYPES[kind][0], values.shape, data, expert)
+
+    def add_gpt_oss(self, name, dtype, raw):
+        """Stacks [experts, in, out] with gate and up in turns, and their biases."""
+        values = cio.decode(raw, dtype)
+        self.keep(name, dtype, values)
+        layer, part = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name).groups()
+        if part == "self_attn.sinks":
+            self.put(f"blk.{layer}.attn_sinks.weight", F32_TENSOR, values.shape, values.tobytes())
+            return
+        part, bias = part.removeprefix("mlp.experts.").removesuffix("_bias"), part.endswith("_bias")
+        rows = values if bias else values.swapaxes(1, 2)
+        for name, one in ((("gate", rows[:, ::2]), ("up", rows[:, 1::2])) if part == "gate_up_proj" else (("down", rows),)):
+            kind, data = (F32_TENSOR, one.astype("<f4")) if bias else (BF16_TENSOR, cio.encode(np.ascontiguousarray(one), "BF16"))
+            self.put(f"blk.{layer}.ffn_{name}_exps.{'bias' if bias else 'weight'}", kind, one.shape,
+                     np.ascontiguousarray(data).tobytes())
+
+    def finish(self):
+        for name, experts in self.stacks.items():
+            experts.sort(key=lambda e: e[0])
+            _, kind, shape, _ = experts[0]
+            self.tensors[name] = (kind, (len(experts), *shape), b"".join(e[3] for e in experts))
+
+
+def write(name, out, blocks=False):
+    """Returns the paths of the GGUF file and of the folder with safetensors."""
+    rules = ARCHITECTURES[name]
+    arch = re.sub("-(llama3|linear|mixtral|partial)$", "", name)
+    folder = os.path.join(out, "hf")
+    tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
+    config = config_of(folder, rules.get("set", {}))
+    w = Writer(arch, blocks, config, rules.get("names", {}))
+    for tensor, (dtype, raw) in reference_model.read_folder(folder).items():
+        add = w.add_gpt_oss if "sinks" in tensor or (arch == "gpt-oss" and "experts" in tensor) else w.add
+        add(tensor, dtype, raw)
+    w.finish()
+    rope = config["rope_parameters"]
+    if rope.get("rope_type") == "llama3":
+        divisors = llama3_divisors(rope, config.get("head_dim"))
+        w.put("rope_freqs.weight", F32_TENSOR, divisors.shape, divisors.tobytes())
+    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, config, rules.get("keys", {})), w.tensors)
+    cio.write_safetensors(os.path.join(folder, "model.safetensors"), w.safetensors)
+    cio.write_json(os.path.join(folder, "config.json"), config)
+    return os.path.join(out, f"{name}.gguf"), folder
+
+
+def main():
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in ARCHITECTURES:
+        print(__doc__, "Architectures:", ", ".join(ARCHITECTURES), file=sys.stderr)
+        return 64
+    os.makedirs(sys.argv[2], exist_ok=True)
+    print(*write(sys.argv[1], sys.argv[2], sys.argv[3:] == ["--blocks"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

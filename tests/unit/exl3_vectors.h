@@ -1,0 +1,36 @@
+/* Made by tests/tools/exl3_vectors.py; do not edit. */
+static const struct exl3_case exl3_cases[] = {
+    {"3inst, 1 bit", 2, "", false, false, 128, 128,
+     "9e3e24e96ca3dbffb04cc0d68233a91611c23ad29bda5b225bf380b917fc5669"},
+    {"3inst, 2 bits, packed signs", 4, "", true, false, 256, 128,
+     "248bd86fb0b3c6fce995c6f064d3a1425e1473294f49024972e6b530c5b11e09"},
+    {"3inst, 3 bits, padded", 6, "", false, false, 100, 200,
+     "ad036904819f70743acd84b5ea5b41b7a8d08ed942326542883bebd3ba2ffaf6"},
+    {"3inst, 8 bits, tiny scales", 16, "", false, true, 128, 128,
+     "55c2258c99e456f0cdab69c0711fecb90c33063c1e726c114b76aa0e5f681626"},
+    {"mcg, 2 bits", 4, "mcg", false, false, 128, 256,
+     "f64c694329610d2d2d1631de65e524981f06a38b9770a73dbffd309df03832ad"},
+    {"mcg, 5 bits, padded", 10, "mcg", false, false, 130, 72,
+     "469247284ad38d07bc0aa1e958984f80d6d24fdf56855e5667decfe57398bc36"},
+    {"mcg, 7 bits", 14, "mcg", false, false, 128, 128,
+     "e983bae584ea804ce85558a48e16d24bcdc368419f5a91f22fd5a88aa288483c"},
+    {"mul1, 1.5 bits", 3, "mul1", false, false, 128, 128,
+     "aa9d7561b66603ead9fb4db4b2882f340aafac167d6517ee200efef0ef879e0b"},
+    {"mul1, 2.5 bits", 5, "mul1", false, false, 128, 128,
+     "2734dc435a1fd11abc30b0531a773e3415cd13e06302f55aacc0fb5af3906199"},
+    {"mul1, 3.5 bits, padded", 7, "mul1", false, false, 64, 320,
+     "5d36c2f195c3da3402931800b1d26d7a28e4d0fd0ec0919f5357a7da96d59752"},
+    {"mul1, 4 bits", 8, "mul1", false, false, 256, 256,
+     "5afcbbef36ff01beca51f17b5cea568103723688a38b9364a3d9749fa2b75810"},
+    {"mul1, 6 bits", 12, "mul1", false, false, 384, 128,
+     "69b128ebfc9e91a061d2cfed9fe28ff6018786c98a19d4311404284f951e7ecf"},
+};
+
+static const struct table_case table_cases[] = {
+    {"3 bits", 3, 20, 256,
+     "b39eb476152188010b0586899c1ad6c048aa75bf5d316a1af4173b24bcc391b7"},
+    {"4 bits, padded", 4, 9, 300,
+     "5c9a42589bf893ebd69bed46dc312e2bc6f03865120c18db6a5f7dd83b9fa664"},
+    {"7 bits", 7, 5, 512,
+     "47f7f833497359baf2ae02b8727bd8937802c2798bb9d2bd5b0e3d79ef2c60fe"},
+};

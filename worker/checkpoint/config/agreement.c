@@ -1,0 +1,59 @@
+#include "worker/checkpoint/config/agreement.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Keys that say how a file is written, or that transformers 4 and 5 spell differently. */
+static bool is_passed_over(const char *key)
+{
+    static const char *const keys[] = {"model_type", "architectures", "dtype", "rope_scaling"};
+    for (size_t i = 0; i < CTW_COUNT(keys); i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* The key's value in the configuration; NULL: it has none. */
+static const struct ctw_json_node *find(const struct ctw_json_node *root, const char *key)
+{
+    const struct ctw_json_node *text = ctw_json_get(root, "text_config");
+    const struct ctw_json_node *level = text != NULL ? text : root;
+    const struct ctw_json_node *rope = ctw_json_get(level, "rope_parameters");
+    const struct ctw_json_node *const places[] = {level, root, rope};
+    for (size_t i = 0; i < CTW_COUNT(places); i++)
+        if (places[i] != NULL && ctw_json_has(places[i], key))
+            return ctw_json_get(places[i], key);
+    return NULL;
+}
+
+static bool is_equal(const struct ctw_json_node *a, const struct ctw_json_node *b)
+{
+    double x, y;
+    bool p, q;
+    if (ctw_json_as_double(a, &x, NULL) == CTW_OK && ctw_json_as_double(b, &y, NULL) == CTW_OK)
+        return fabs(x - y) <= 1e-6 * fabs(y); /* metadata are fp32 */
+    if (ctw_json_as_bool(a, &p, NULL) == CTW_OK && ctw_json_as_bool(b, &q, NULL) == CTW_OK)
+        return p == q;
+    const char *s = ctw_json_string(a), *t = ctw_json_string(b);
+    return s != NULL && t != NULL && strcmp(s, t) == 0;
+}
+
+enum ctw_status ctw_keys_agree(const struct ctw_json *metadata, const struct ctw_json *config,
+                               struct ctw_err *err)
+{
+    for (const struct ctw_json_node *m = ctw_json_first(ctw_json_root(metadata)); m != NULL;
+         m = ctw_json_next(m)) {
+        const char *key = ctw_json_key(m);
+        const struct ctw_json_node *other = find(ctw_json_root(config), key);
+        char ours[128], theirs[128];
+        if (is_passed_over(key) || other == NULL || is_equal(m, other))
+            continue;
+        ctw_json_describe(m, ours, sizeof(ours));
+        ctw_json_describe(other, theirs, sizeof(theirs));
+        return ctw_json_fail(other, err, CTW_EFORMAT,
+                             "found %s, but the metadata of the file say %s: this is not the "
+                             "configuration of that model",
+                             theirs, ours);
+    }
+    return CTW_OK;
+}

@@ -1,0 +1,92 @@
+/* Architectures of other makers. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/checkpoint/gguf/archs.h"
+#include "worker/checkpoint/gguf/config_writer.h"
+
+/* Phi3MiniModel: fused matrices as in the checkpoint. */
+static const struct ctw_gguf_name phi3_layers[] = {
+    {"attn_qkv", "self_attn.qkv_proj", 0},
+    {"ffn_up", "mlp.gate_up_proj", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key phi3_keys[] = {
+    {"head_dim", NULL, false}, /* is not read */
+    {NULL, NULL, false},
+};
+
+static void write_phi3(struct ctw_gguf_keys *k)
+{
+    int64_t window = ctw_gguf_int(k, "attention.sliding_window", 0);
+    if (ctw_gguf_has(k, "rope_factors_long.weight"))
+        ctw_gguf_refuse(k, "rope.scaling",
+                        "RoPE type longrope (rope_factors_long.weight) is not "
+                        "supported in this kind of file");
+    if (window > 0)
+        ctw_json_write_key_int(&k->writer, "sliding_window", window);
+}
+
+/* CommandR2Model: RoPE on adjacent pairs, as the checkpoint; heads' norms in the large model only.
+ */
+static const struct ctw_gguf_key cohere_keys[] = {
+    {"layer_norm_eps", "attention.layer_norm_epsilon", true},
+    {"logit_scale", "logit_scale", true},
+    {NULL, NULL, false},
+};
+
+static void write_cohere(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_bool(&k->writer, "use_qk_norm", ctw_gguf_has(k, "attn_q_norm.weight"));
+}
+
+/* Olmo2Model. */
+static const struct ctw_gguf_name olmo2_layers[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"post_ffw_norm", "post_feedforward_layernorm", 0},
+    {NULL, NULL, 0},
+};
+
+/* GptOssModel: gate and up of the experts apart; one bias for each expert. llama.cpp's
+ * openai-moe.cpp has windows in layers 0, 2, 4, ..., as transformers' default. */
+static const struct ctw_gguf_name gpt_oss_layers[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"attn_sinks.weight", "self_attn.sinks", CTW_GGUF_WHOLE},
+    {"ffn_gate_inp", "mlp.router", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key gpt_oss_keys[] = {
+    {"intermediate_size", "expert_feed_forward_length", true},
+    {"num_local_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {"sliding_window", "attention.sliding_window", true},
+    {NULL, NULL, false},
+};
+
+const struct ctw_gguf_arch ctw_gguf_archs_more[] = {
+    {.name = "phi3",
+     .model_type = "phi3",
+     .class_name = "Phi3ForCausalLM",
+     .layers = phi3_layers,
+     .keys = phi3_keys,
+     .partial_rope = true,
+     .more = write_phi3},
+    {.name = "command-r",
+     .model_type = "cohere",
+     .class_name = "CohereForCausalLM",
+     .keys = cohere_keys,
+     .more = write_cohere},
+    {.name = "olmo2",
+     .model_type = "olmo2",
+     .class_name = "Olmo2ForCausalLM",
+     .layers = olmo2_layers},
+    {.name = "gpt-oss",
+     .model_type = "gpt_oss",
+     .class_name = "GptOssForCausalLM",
+     .layers = gpt_oss_layers,
+     .yarn = "\"truncate\":false",
+     .keys = gpt_oss_keys},
+    {0},
+};

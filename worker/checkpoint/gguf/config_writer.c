@@ -1,0 +1,154 @@
+#include "worker/checkpoint/gguf/config_writer.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_KEY = 256 };
+
+/* ---- metadata ---- */
+
+static void full_name(const struct ctw_gguf_keys *k, const char *key, char full[MAX_KEY])
+{
+    (void)snprintf(full, MAX_KEY, "%s.%s", k->arch->name, key);
+}
+
+const struct ctw_meta *ctw_gguf_meta(const struct ctw_gguf_keys *k, const char *key)
+{
+    char full[MAX_KEY];
+    full_name(k, key, full);
+    return ctw_meta_find(k->metadata, full);
+}
+
+void ctw_gguf_refuse(struct ctw_gguf_keys *k, const char *key, const char *fmt, ...)
+{
+    char full[MAX_KEY], text[512];
+    va_list args;
+    if (k->st != CTW_OK)
+        return;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    full_name(k, key, full);
+    k->st = ctw_fail(k->err, CTW_EUNSUP, "%s: %s: %s", k->file, full, text);
+}
+
+/* Refuses a value that is not a number (`kind`), or an array whose elements differ. */
+static void refuse_value(struct ctw_gguf_keys *k, const char *key, const struct ctw_meta *m,
+                         const char *kind)
+{
+    char found[128];
+    if (m->is_array && m->n > 0)
+        ctw_gguf_refuse(k, key,
+                        "an array of %" PRIu64 " different values, one for each layer, is "
+                        "not supported here",
+                        m->n);
+    else
+        ctw_gguf_refuse(k, key, "found %s, expected %s", ctw_meta_describe(m, found, sizeof(found)),
+                        kind);
+}
+
+int64_t ctw_gguf_int(struct ctw_gguf_keys *k, const char *key, int64_t absent)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    int64_t value = absent, other;
+    if (m == NULL || k->st != CTW_OK)
+        return absent;
+    bool ok = ctw_meta_int(m, 0, &value);
+    for (uint64_t i = 1; ok && i < m->n; i++)
+        ok = ctw_meta_int(m, i, &other) && other == value;
+    if (!ok)
+        refuse_value(k, key, m, "an integer");
+    return ok ? value : absent;
+}
+
+double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    double value = absent;
+    if (m == NULL || k->st != CTW_OK)
+        return absent;
+    if (m->is_array || !ctw_meta_number(m, 0, &value))
+        refuse_value(k, key, m, "a number");
+    return value;
+}
+
+bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor)
+{
+    char first[MAX_KEY];
+    (void)snprintf(first, sizeof(first), "blk.0.%s", tensor);
+    return ctw_container_find(k->files, tensor) != NULL ||
+           ctw_container_find(k->files, first) != NULL;
+}
+
+/* ---- members ---- */
+
+void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, bool needed)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    if (k->st != CTW_OK || (m == NULL && !needed))
+        return;
+    if (m == NULL) {
+        ctw_gguf_refuse(k, key, "the key is missing, which a model of this architecture needs");
+        return;
+    }
+    ctw_json_write_key(&k->writer, name);
+    if (m->type == CTW_META_F32) /* the shortest decimal: 1e-05, as config.json has it */
+        ctw_json_write_float(&k->writer, (float)ctw_gguf_number(k, key, 0));
+    else if (m->type == CTW_META_F64)
+        ctw_json_write_double(&k->writer, ctw_gguf_number(k, key, 0));
+    else if (m->type == CTW_META_BOOL)
+        ctw_json_write_bool(&k->writer, ctw_gguf_int(k, key, 0) != 0);
+    else
+        ctw_json_write_int(&k->writer, ctw_gguf_int(k, key, 0));
+}
+
+int64_t ctw_gguf_head(struct ctw_gguf_keys *k)
+{
+    int64_t heads = ctw_gguf_int(k, "attention.head_count", 0);
+    int64_t hidden = ctw_gguf_int(k, "embedding_length", 0);
+    int64_t head = ctw_gguf_int(k, "attention.key_length", heads > 0 ? hidden / heads : 0);
+    if (k->st == CTW_OK && head < 1)
+        ctw_gguf_refuse(k, "attention.head_count", "found %" PRId64 " heads", heads);
+    return head;
+}
+
+/* Rows of the embedding: no metadata gives them reliably. */
+static void write_vocabulary(struct ctw_gguf_keys *k)
+{
+    const struct ctw_tensor *t = ctw_container_find(k->files, "token_embd.weight");
+    if (k->st == CTW_OK && (t == NULL || t->unusable != NULL || t->n_dims != 2))
+        k->st = ctw_fail(k->err, CTW_EFORMAT,
+                         "%s: %s token_embd.weight, a matrix, which every "
+                         "model has",
+                         k->file, t == NULL ? "there is no" : "cannot read");
+    if (k->st == CTW_OK)
+        ctw_json_write_key_int(&k->writer, "vocab_size", t->shape[0]);
+}
+
+void ctw_gguf_write_sizes(struct ctw_gguf_keys *k)
+{
+    static const struct ctw_gguf_key shared[] = {
+        {"hidden_size", "embedding_length", true},
+        {"num_hidden_layers", "block_count", true},
+        {"num_attention_heads", "attention.head_count", true},
+        {"num_key_value_heads", "attention.head_count_kv", false},
+        {"head_dim", "attention.key_length", false},
+        {"intermediate_size", "feed_forward_length", false},
+        {"max_position_embeddings", "context_length", true},
+        {"rms_norm_eps", "attention.layer_norm_rms_epsilon", false},
+    };
+    for (size_t i = 0; i < CTW_COUNT(shared); i++) {
+        const struct ctw_gguf_key *own = k->arch->keys;
+        while (own != NULL && own->name != NULL && strcmp(own->name, shared[i].name) != 0)
+            own++;
+        if (own == NULL || own->name == NULL)
+            ctw_gguf_write(k, shared[i].name, shared[i].stored, shared[i].needed);
+    }
+    for (const struct ctw_gguf_key *own = k->arch->keys; own != NULL && own->name != NULL; own++)
+        if (own->stored != NULL)
+            ctw_gguf_write(k, own->name, own->stored, own->needed);
+    write_vocabulary(k);
+    ctw_json_write_key_bool(&k->writer, "tie_word_embeddings", !ctw_gguf_has(k, "output.weight"));
+}

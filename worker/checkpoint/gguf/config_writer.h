@@ -1,0 +1,44 @@
+/*
+ * Writes the keys of config.json from a GGUF file's metadata. Errors are sticky; messages name the
+ * file and the metadata's key.
+ */
+#ifndef CTW_WORKER_CONFIG_WRITER_H
+#define CTW_WORKER_CONFIG_WRITER_H
+
+#include "base/json.h"
+#include "worker/checkpoint/container/container.h"
+#include "worker/checkpoint/gguf/archs.h"
+
+struct ctw_gguf_keys {
+    const struct ctw_container *files;
+    const struct ctw_metadata *metadata;
+    const struct ctw_gguf_arch *arch;
+    const char *file; /* for messages */
+    struct ctw_json_writer writer;
+    enum ctw_status st;
+    struct ctw_err *err;
+};
+
+/* The metadata of "ARCHITECTURE.key"; NULL: absent. */
+const struct ctw_meta *ctw_gguf_meta(const struct ctw_gguf_keys *k, const char *key);
+/* An integer; absent: `absent`. An array must have equal elements. */
+int64_t ctw_gguf_int(struct ctw_gguf_keys *k, const char *key, int64_t absent);
+/* A number; absent: `absent`. */
+double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent);
+/* Has the model a tensor of this stored name, or of "blk.0."? */
+bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor);
+
+/* Writes a member from a metadata's key; an absent key writes none, or is an error if `needed`. */
+void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, bool needed);
+/* Refuses the file: "FILE: ARCHITECTURE.key: ...". */
+void ctw_gguf_refuse(struct ctw_gguf_keys *k, const char *key, const char *fmt, ...)
+    CTW_PRINTF(3, 4);
+
+/* Writes the members that all architectures share, but for RoPE's. */
+void ctw_gguf_write_sizes(struct ctw_gguf_keys *k);
+/* rope_scaling.c: rope_theta, rope_scaling and partial_rotary_factor. */
+void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head);
+/* Size of a head of keys. */
+int64_t ctw_gguf_head(struct ctw_gguf_keys *k);
+
+#endif

@@ -1,0 +1,128 @@
+/* RoPE in a GGUF file's metadata, as config.json of transformers 4 describes it. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/dtype.h"
+#include "kernels/math.h"
+#include "worker/checkpoint/gguf/config_writer.h"
+
+/* What transformers' llama3 divides a frequency by (converter: Llama's generate_extra_tensors).
+ * low_freq_factor 1, high_freq_factor 4. */
+static double llama3_divisor(double theta, int64_t head, int64_t i, double factor, double length)
+{
+    double wave = 2 * M_PI * ctw_pow(theta, 2.0 * (double)i / (double)head);
+    double low = length, high = length / 4;
+    if (wave < high)
+        return 1;
+    if (wave > low)
+        return factor;
+    double smooth = (length / wave - 1) / 3;
+    return 1 / ((1 - smooth) / factor + smooth);
+}
+
+/* rope_freqs.weight holds divisors of the frequencies. They are those of type llama3 with the
+ * factors of all Llama models, or the file is refused: no key says how they were made. */
+static void write_divisors(struct ctw_gguf_keys *k, const struct ctw_tensor *t, double theta,
+                           int64_t head)
+{
+    const double length = 8192;
+    double factor = 0;
+    if (t->dtype != CTW_F32 || t->unusable != NULL || t->n_dims != 1 || t->shape[0] != head / 2) {
+        ctw_gguf_refuse(k, "rope.scaling", "rope_freqs.weight is not F32 [%" PRId64 "]", head / 2);
+        return;
+    }
+    const uint8_t *data = ctw_container_data(k->files, t);
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        factor = fmax(factor, ctw_load_float(data, CTW_F32, i));
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        double found = ctw_load_float(data, CTW_F32, i);
+        double want = llama3_divisor(theta, head, i, factor, length);
+        if (!(fabs(found - want) <= 1e-4 * want)) {
+            ctw_gguf_refuse(k, "rope.scaling",
+                            "rope_freqs.weight[%" PRId64 "] is %g; type llama3 with factor %g, "
+                            "low_freq_factor 1, high_freq_factor 4 and %g positions has %g; give "
+                            "the original model's configuration (--config)",
+                            i, found, factor, length, want);
+            return;
+        }
+    }
+    ctw_json_write_key(&k->writer, "rope_scaling");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_string(&k->writer, "rope_type", "llama3");
+    ctw_json_write_key_double(&k->writer, "factor", factor);
+    ctw_json_write_key_double(&k->writer, "low_freq_factor", 1);
+    ctw_json_write_key_double(&k->writer, "high_freq_factor", 4);
+    ctw_json_write_key_int(&k->writer, "original_max_position_embeddings", (int64_t)length);
+    ctw_json_write_close(&k->writer, '}');
+}
+
+/* Types linear and yarn. */
+static void write_scaled(struct ctw_gguf_keys *k, const char *type)
+{
+    static const struct ctw_gguf_key members[] = {
+        {"factor", "rope.scaling.factor", true},
+        {"original_max_position_embeddings", "rope.scaling.original_context_length", false},
+        {"beta_fast", "rope.scaling.yarn_beta_fast", false},
+        {"beta_slow", "rope.scaling.yarn_beta_slow", false},
+    };
+    bool yarn = strcmp(type, "yarn") == 0;
+    ctw_json_write_key(&k->writer, "rope_scaling");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_string(&k->writer, "rope_type", type);
+    for (size_t i = 0; i < (yarn ? CTW_COUNT(members) : 1); i++)
+        ctw_gguf_write(k, members[i].name, members[i].stored, members[i].needed);
+    if (yarn && k->arch->yarn != NULL)
+        ctw_json_write_source(&k->writer, k->arch->yarn, strlen(k->arch->yarn));
+    ctw_json_write_close(&k->writer, '}');
+    if (ctw_gguf_number(k, "rope.scaling.attn_factor", 1) != 1)
+        ctw_gguf_refuse(k, "rope.scaling.attn_factor",
+                        "a factor of attention beside that of %s is not supported", type);
+}
+
+/* rope_scaling, if the file has any. */
+static void write_scaling(struct ctw_gguf_keys *k, double theta, int64_t rotated)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, "rope.scaling.type");
+    const struct ctw_tensor *divisors = ctw_container_find(k->files, "rope_freqs.weight");
+    const char *text = "none";
+    size_t n = 4;
+    char type[32];
+    if (m != NULL && !ctw_meta_text(m, &text, &n))
+        n = 0;
+    (void)snprintf(type, sizeof(type), "%.*s", (int)(n < 31 ? n : 31), text);
+    bool scaled = strcmp(type, "linear") == 0 || strcmp(type, "yarn") == 0;
+    if (!scaled && strcmp(type, "none") != 0)
+        ctw_gguf_refuse(k, "rope.scaling.type",
+                        "\"%s\" is not supported for %s; supported: none, "
+                        "linear, yarn",
+                        type, k->arch->name);
+    if (scaled)
+        write_scaled(k, type);
+    if (divisors != NULL && scaled)
+        ctw_gguf_refuse(k, "rope.scaling.type", "found \"%s\" and rope_freqs.weight", type);
+    else if (divisors != NULL)
+        write_divisors(k, divisors, theta, rotated);
+}
+
+void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head)
+{
+    int64_t rotated = ctw_gguf_int(k, "rope.dimension_count", head);
+    double theta = ctw_gguf_number(k, "rope.freq_base", 10000);
+    if (ctw_gguf_meta(k, "rope.freq_base") != NULL)
+        ctw_gguf_write(k, "rope_theta", "rope.freq_base", true);
+    else
+        ctw_json_write_key_double(&k->writer, "rope_theta", theta);
+    if (k->arch->partial_rope)
+        ctw_json_write_key_double(&k->writer, "partial_rotary_factor",
+                                  (double)rotated / (double)head);
+    else if (rotated != head)
+        ctw_gguf_refuse(k, "rope.dimension_count",
+                        "found %" PRId64 " of the %" PRId64
+                        " elements of a head; this architecture "
+                        "rotates all",
+                        rotated, head);
+    if (k->st == CTW_OK)
+        write_scaling(k, theta, rotated);
+}

@@ -1,0 +1,205 @@
+#include "worker/checkpoint/gguf/tensor_names.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { MAX_NAME = 300 };
+
+/* The renamed tensors so far. */
+struct renamed {
+    struct ctw_tensor *tensors;
+    int64_t n, cap;
+    char *names; /* [names_cap]; the tensors' names are offsets until all are there */
+    size_t names_bytes, names_cap;
+};
+
+/* A stored name in its pieces. */
+struct pieces {
+    int64_t layer;      /* -1: outside the layers */
+    char stem[128];     /* "attn_q", or with its ending for names that are whole */
+    const char *ending; /* ".weight", ".bias", or "" */
+};
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static struct pieces take_apart(const char *name)
+{
+    struct pieces p = {.layer = -1, .ending = ""};
+    if (strncmp(name, "blk.", 4) == 0 && name[4] >= '0' && name[4] <= '9') {
+        char *end;
+        p.layer = strtol(name + 4, &end, 10);
+        name = *end == '.' ? end + 1 : end;
+    }
+    p.ending = ends_with(name, ".weight") ? ".weight" : ends_with(name, ".bias") ? ".bias" : "";
+    (void)snprintf(p.stem, sizeof(p.stem), "%.*s", (int)(strlen(name) - strlen(p.ending)), name);
+    return p;
+}
+
+static const struct ctw_gguf_name *look_up(const struct ctw_gguf_name *names,
+                                           const struct pieces *p)
+{
+    char whole[160];
+    (void)snprintf(whole, sizeof(whole), "%s%s", p->stem, p->ending);
+    for (; names != NULL && names->stored != NULL; names++) {
+        bool is_whole = (names->changes & CTW_GGUF_WHOLE) != 0;
+        if (strcmp(names->stored, is_whole ? whole : p->stem) == 0)
+            return names;
+    }
+    return NULL;
+}
+
+/* NULL: the architecture has no such tensor. */
+static const struct ctw_gguf_name *find(const struct ctw_gguf_arch *arch, const struct pieces *p)
+{
+    const struct ctw_gguf_name *own = look_up(arch->layers, p);
+    if (own != NULL)
+        return own;
+    return look_up(p->layer >= 0 ? ctw_gguf_layer_names : ctw_gguf_top_names, p);
+}
+
+static bool grow(struct renamed *r)
+{
+    if (r->n == r->cap) {
+        int64_t cap = r->cap == 0 ? 256 : 2 * r->cap;
+        struct ctw_tensor *tensors = ctw_realloc(r->tensors, (size_t)cap, sizeof(*tensors));
+        if (tensors == NULL)
+            return false;
+        r->tensors = tensors;
+        r->cap = cap;
+    }
+    if (r->names_bytes + MAX_NAME > r->names_cap) {
+        size_t cap = 2 * r->names_cap + 64 * MAX_NAME;
+        char *names = ctw_realloc(r->names, cap, 1);
+        if (names == NULL)
+            return false;
+        r->names = names;
+        r->names_cap = cap;
+    }
+    return true;
+}
+
+static bool add(struct renamed *r, const struct ctw_tensor *t, const char *name)
+{
+    if (!grow(r))
+        return false;
+    size_t bytes = strlen(name) + 1; /* at most MAX_NAME */
+    memcpy(r->names + r->names_bytes, name, bytes);
+    r->tensors[r->n] = *t;
+    r->tensors[r->n++].name = (const char *)(uintptr_t)r->names_bytes;
+    r->names_bytes += bytes;
+    return true;
+}
+
+/* "model.layers.3.self_attn.q_proj.weight", with '#' as the expert. */
+static void spell(char buf[MAX_NAME], const struct pieces *p, const struct ctw_gguf_name *n,
+                  int64_t expert)
+{
+    const char *mark = strchr(n->name, '#');
+    const char *ending = (n->changes & CTW_GGUF_WHOLE) != 0 ? "" : p->ending;
+    char layer[48] = "", number[32] = "";
+    if (p->layer >= 0)
+        (void)snprintf(layer, sizeof(layer), "model.layers.%" PRId64 ".", p->layer);
+    if (mark != NULL)
+        (void)snprintf(number, sizeof(number), "%" PRId64, expert);
+    (void)snprintf(buf, MAX_NAME, "%s%.*s%s%s%s", layer,
+                   (int)(mark != NULL ? mark - n->name : (ptrdiff_t)strlen(n->name)), n->name,
+                   number, mark != NULL ? mark + 1 : "", ending);
+}
+
+/* The matrices, or vectors, of a stack. */
+static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct ctw_tensor *t,
+                        const struct pieces *p, const struct ctw_gguf_name *n)
+{
+    char name[MAX_NAME];
+    int64_t count = t->n_dims >= 2 ? t->shape[0] : 0;
+    struct ctw_tensor one = *t;
+    if (t->unusable != NULL || count < 1) {
+        spell(name, p, n, 0);
+        return add(r, t, name);
+    }
+    if (count != ctw_gguf_int(k, "expert_count", 0)) {
+        ctw_gguf_refuse(k, "expert_count", "differs from %s, which has %" PRId64 " matrices",
+                        t->name, count);
+        return true;
+    }
+    one.n_dims--;
+    memmove(one.shape, one.shape + 1, sizeof(one.shape) - sizeof(one.shape[0]));
+    one.shape[CTW_MAX_DIMS - 1] = 0;
+    one.bytes = t->bytes / (size_t)count;
+    for (int64_t e = 0; e < count; e++) {
+        one.offset = t->offset + (uint64_t)e * one.bytes;
+        spell(name, p, n, e);
+        if (!add(r, &one, name))
+            return false;
+    }
+    return true;
+}
+
+/* Notes what the converter changed. */
+static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pieces *p,
+                 unsigned changes)
+{
+    bool queries = (changes & CTW_GGUF_PAIRS_Q) != 0, keys = (changes & CTW_GGUF_PAIRS_K) != 0;
+    if ((changes & CTW_GGUF_ONE_ROW) != 0 && t->n_dims == 1) {
+        t->n_dims = 2;
+        t->shape[1] = t->shape[0];
+        t->shape[0] = 1;
+    }
+    if ((queries || keys) && t->n_dims == 2) {
+        int64_t heads = ctw_gguf_int(k, "attention.head_count", 1);
+        heads = keys ? ctw_gguf_int(k, "attention.head_count_kv", heads) : heads;
+        if (heads < 1 || t->shape[0] % (2 * heads) != 0)
+            ctw_gguf_refuse(k, "attention.head_count",
+                            "%" PRId64 " heads do not divide the %" PRId64 " rows of %s", heads,
+                            t->shape[0], t->name);
+        else
+            t->paired = t->shape[0] / heads;
+    } else if ((queries || keys) && t->unusable == NULL) {
+        t->unusable = "a bias whose elements are in RoPE's order is not supported";
+    }
+    if (k->arch->norms_plus_one && ends_with(p->stem, "norm") && strcmp(p->ending, ".weight") == 0)
+        t->added = 1;
+}
+
+enum ctw_status ctw_gguf_rename(struct ctw_gguf_keys *k, struct ctw_container *files)
+{
+    struct renamed r = {0};
+    char name[MAX_NAME];
+    bool room = true;
+    for (int64_t i = 0; i < ctw_container_count(files) && k->st == CTW_OK && room; i++) {
+        struct ctw_tensor t = *ctw_container_at(files, i);
+        struct pieces p = take_apart(t.name);
+        const struct ctw_gguf_name *n = find(k->arch, &p);
+        if (strncmp(t.name, "rope_freqs.", 11) == 0) /* is a part of the keys */
+            continue;
+        if (n == NULL) {
+            (void)snprintf(name, sizeof(name), "%s", t.name);
+            room = add(&r, &t, name);
+            continue;
+        }
+        note(k, &t, &p, n->changes);
+        if ((n->changes & CTW_GGUF_EXPERTS) != 0) {
+            room = add_experts(k, &r, &t, &p, n);
+            continue;
+        }
+        spell(name, &p, n, 0);
+        room = add(&r, &t, name);
+    }
+    if (!room)
+        k->st = ctw_fail(k->err, CTW_ENOMEM, "%s: out of memory for the tensors' names", k->file);
+    for (int64_t i = 0; i < r.n; i++)
+        r.tensors[i].name = r.names + (uintptr_t)r.tensors[i].name;
+    if (k->st == CTW_OK)
+        return k->st = ctw_container_rename(files, r.tensors, r.n, r.names, k->err);
+    ctw_free(r.tensors);
+    ctw_free(r.names);
+    return k->st;
+}
