@@ -35,6 +35,28 @@ UNUSED_OK static struct ctw_backend *open_place(int i, int n_threads)
     return i < (int)CTW_COUNT(variants) ? gpu(variants[i]) : NULL; /* a GPU runs the first */
 }
 
+/* Sequences that calls of some rows each compute piece by piece. */
+struct cut {
+    const struct ctw_attn_seq *seqs;
+    int64_t n_all, seq, into; /* into: rows of sequence `seq` that are done */
+};
+
+/* The next call's pieces, of at most `most` rows together; returns the number of rows. */
+UNUSED_OK static int64_t cut_next(struct cut *c, int64_t most, struct ctw_attn_seq *part,
+                                  int64_t *n_seqs)
+{
+    int64_t n = 0;
+    *n_seqs = 0;
+    while (n < most && c->seq < c->n_all) {
+        int64_t left = c->seqs[c->seq].n_q - c->into, take = left < most - n ? left : most - n;
+        part[(*n_seqs)++] = (struct ctw_attn_seq){.q_row = n, .n_q = take, .pos0 = c->into};
+        n += take;
+        c->into = take < left ? c->into + take : 0;
+        c->seq += take == left;
+    }
+    return n;
+}
+
 /* Memory of a backend with a copy of these bytes (NULL: with none), without guards. */
 UNUSED_OK static void *upload(struct ctw_backend *be, const void *from, size_t bytes)
 {

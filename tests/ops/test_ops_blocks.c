@@ -85,8 +85,8 @@ static long double score(const struct problem *p, int64_t i, int h, int64_t b)
     return best;
 }
 
-/* Blocks are seen whole; every chosen block is as good as any other one, and as many as asked for
- * are chosen. */
+/* The query sees whole blocks, as many as the operation asks for, and no block that it does not see
+ * has a higher score. */
 static void check_query(const struct problem *p, const uint32_t *seen, int64_t i, int h)
 {
     const int64_t n = i / p->op.block + 1;

@@ -104,22 +104,15 @@ static struct buf ssm_run(struct ssm_problem *p, int64_t most)
     size_t bytes = (size_t)(p->op.n_tok * p->ldy) * ctw_dtype_bytes(p->op.dtype);
     struct buf y = buf_open(bytes, 0);
     struct ctw_attn_seq part[SSM_MAX_SEQS];
-    int64_t seq = 0, into = 0, call = 0; /* into: rows of the sequence that are done */
+    struct cut cut = {p->seqs, p->op.n_seqs, 0, 0};
+    int64_t call = 0;
     for (int64_t row = 0; row < p->op.n_tok; call++) {
         struct ctw_op_ssm op = p->op;
-        int64_t n = 0, n_seqs = 0;
-        op.before = into > 0 ? p->device[5 + call % 2] : NULL;
+        op.before = cut.into > 0 ? p->device[5 + call % 2] : NULL;
         op.after = p->device[6 - call % 2];
-        while (n < most && seq < p->op.n_seqs) {
-            int64_t left = p->seqs[seq].n_q - into, take = left < most - n ? left : most - n;
-            part[n_seqs++] = (struct ctw_attn_seq){.q_row = n, .n_q = take, .pos0 = into};
-            n += take;
-            into = take < left ? into + take : 0;
-            seq += take == left;
-        }
+        const int64_t n = cut_next(&cut, most, part, &op.n_seqs);
         op.n_tok = n;
         op.seqs = part;
-        op.n_seqs = n_seqs;
         ssm_place(p, &op, row);
         OK(ctw_ssm(p->be, &op, &last_err));
         row += n;

@@ -76,6 +76,22 @@ typedef enum ctw_status ctw_attn_launch_fn(struct ctw_cuda *cu, const struct ctw
                                            struct ctw_err *err);
 enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows, int keys,
                               ctw_attn_launch_fn *launch, struct ctw_err *err);
+/* Tiles of one head whose rows are those of q and k, for operations that are not attention. */
+static inline struct ctw_op_attention ctw_attn_tokens(enum ctw_dtype dtype, int head, const void *q,
+                                                      const void *k, const struct ctw_attn_seq *seqs,
+                                                      int64_t n_seqs)
+{
+    struct ctw_op_attention tiles = {};
+    tiles.dtype = dtype;
+    tiles.n_head = tiles.n_kv = 1;
+    tiles.head = tiles.head_v = head;
+    tiles.scale = tiles.v_factor = 1;
+    tiles.q = tiles.out = (void *)q;
+    tiles.k = tiles.v = k;
+    tiles.seqs = seqs;
+    tiles.n_seqs = n_seqs;
+    return tiles;
+}
 /* Likewise, for another operation, which launch() finds in a->of. */
 enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op, const void *of,
                                  int rows, int keys, ctw_attn_launch_fn *launch, struct ctw_err *err);

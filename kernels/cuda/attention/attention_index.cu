@@ -385,15 +385,8 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 
 enum ctw_status ctw_cuda_index(struct ctw_cuda *cu, const struct ctw_op_index *op, struct ctw_err *err)
 {
-    struct ctw_op_attention tiles = {}; /* of one head, whose rows are those of q and k */
-    tiles.dtype = op->dtype;
-    tiles.n_head = tiles.n_kv = 1;
-    tiles.head = tiles.head_v = op->head;
-    tiles.scale = tiles.v_factor = 1;
-    tiles.q = tiles.out = (void *)op->q;
-    tiles.k = tiles.v = op->k;
-    tiles.seqs = op->seqs;
-    tiles.n_seqs = op->n_seqs;
+    const struct ctw_op_attention tiles =
+        ctw_attn_tokens(op->dtype, op->head, op->q, op->k, op->seqs, op->n_seqs);
     const bool fast = has_tensor_cores(op);
     return ctw_attn_each_of(cu, &tiles, op, fast ? QUERIES : SIDE, fast ? KEYS : SIDE, launch, err);
 }

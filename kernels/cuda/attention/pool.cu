@@ -100,14 +100,7 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 enum ctw_status ctw_cuda_pool(struct ctw_cuda *cu, const struct ctw_op_pool *op,
                               struct ctw_err *err)
 {
-    struct ctw_op_attention tiles = {}; /* of one head: which tokens, and where their rows are */
-    tiles.dtype = op->dtype;
-    tiles.n_head = tiles.n_kv = 1;
-    tiles.head = tiles.head_v = op->dim;
-    tiles.scale = tiles.v_factor = 1;
-    tiles.q = tiles.k = tiles.v = op->x;
-    tiles.out = op->y;
-    tiles.seqs = op->seqs;
-    tiles.n_seqs = op->n_seqs;
+    const struct ctw_op_attention tiles =
+        ctw_attn_tokens(op->dtype, op->dim, op->x, op->x, op->seqs, op->n_seqs);
     return ctw_attn_each_of(cu, &tiles, op, QUERIES, QUERIES, launch, err);
 }

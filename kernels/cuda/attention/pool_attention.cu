@@ -105,15 +105,7 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 enum ctw_status ctw_cuda_pool_attention(struct ctw_cuda *cu, const struct ctw_op_pool_attention *op,
                                         struct ctw_err *err)
 {
-    struct ctw_op_attention tiles = {}; /* of one head: which tokens, and where their rows are */
-    tiles.dtype = op->dtype;
-    tiles.n_head = tiles.n_kv = 1;
-    tiles.head = tiles.head_v = op->head;
-    tiles.scale = tiles.v_factor = 1;
-    tiles.q = op->q;
-    tiles.out = op->out;
-    tiles.k = tiles.v = op->k;
-    tiles.seqs = op->seqs;
-    tiles.n_seqs = op->n_seqs;
+    const struct ctw_op_attention tiles =
+        ctw_attn_tokens(op->dtype, op->head, op->q, op->k, op->seqs, op->n_seqs);
     return ctw_attn_each_of(cu, &tiles, op, QUERIES, QUERIES, launch, err);
 }

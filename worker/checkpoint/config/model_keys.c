@@ -71,8 +71,8 @@ static enum ctw_status read_given(struct ctw_json **out, const char *path, const
     return ctw_json_parse_file(out, place.dir, *title, CTW_MODEL_KEYS_MAX_BYTES, err);
 }
 
-/* The keys in the container's own metadata, or those that a user gives, which must agree with them;
- * and their file's name. */
+/* The keys of the container's metadata and the name of their file. If the user gives a configuration,
+ * its keys are used instead, and must agree with the metadata. */
 static enum ctw_status read_metadata(struct ctw_json **out, const char *path, const char *given,
                                      struct ctw_container *files, const char **title,
                                      struct ctw_err *err)

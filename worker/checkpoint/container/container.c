@@ -25,7 +25,7 @@ static const struct ctw_container_kind *kind_of(int dir_fd)
     return NULL;
 }
 
-/* The kind by the name of a file; NULL: it is none of a container. */
+/* The kind of container that the file's name says; NULL: no kind's. */
 static const struct ctw_container_kind *kind_of_file(const char *name)
 {
     size_t n = strlen(name);

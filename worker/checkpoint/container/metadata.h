@@ -52,11 +52,11 @@ void ctw_metadata_free(struct ctw_metadata *m); /* zeroed is fine */
 const struct ctw_meta *ctw_meta_find(const struct ctw_metadata *m, const char *key);
 /* Bytes of a value of fixed size; 0: a text or an array. */
 size_t ctw_meta_type_bytes(enum ctw_meta_type type);
-/* Element i, as an integer (a bool is 0 or 1) or as any number. False: it is none, or is too large
- * for an int64_t. */
+/* Element i as an integer (a bool is 0 or 1), or as any number. False: the element is no such number,
+ * or does not fit in an int64_t. */
 bool ctw_meta_int(const struct ctw_meta *m, uint64_t i, int64_t *out);
 bool ctw_meta_number(const struct ctw_meta *m, uint64_t i, double *out);
-/* A text that is no array, not NUL-terminated. False: it is none. */
+/* A value that is a text, without a NUL at its end. False: the value has another type. */
 bool ctw_meta_text(const struct ctw_meta *m, const char **text, size_t *bytes);
 /* "17", "0.5", "true", "a text", "an array of 3", cut to `cap`, for people. Returns buf. Characters
  * that do not print are replaced by '?'. */

@@ -35,8 +35,8 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
 /* Rows row0 .. row0 + n_tok - 1 of a chunk, which go through a recurrence in one operation. */
 struct ctw_stretch {
     int64_t row0, n_tok;
-    /* Indices below the plan's `states`, or of the two behind them: the trunk's, and the one that
-     * is left for the next trunk. */
+    /* Indices of states: the plan's, then the state of the trunk that the pass reads, then the
+     * state that it leaves for the next trunk. */
     int64_t before; /* the state that its first sequence reads; -1: the sequence begins here */
     int64_t after;  /* the state that its last sequence leaves; never `before` */
     const struct ctw_attn_seq *seqs; /* without runs; q_row counts from row0 */
@@ -81,7 +81,7 @@ static inline bool ctw_chunk_ends_trunk(const struct ctw_chunk *chunk)
 struct ctw_sharing {
     bool shares;                   /* false: each is computed whole */
     bool own_rows;                 /* see struct ctw_path */
-    const struct ctw_trunk *trunk; /* NULL: there is none */
+    const struct ctw_trunk *trunk; /* NULL: the pass reads no trunk */
     const struct ctw_seq *next;    /* the next pass's first sequence, for which a trunk may be left;
                                       NULL: not known. Its tokens are read */
 };

@@ -127,8 +127,8 @@ def parts_pattern(name: str) -> str:
 
 
 def find(place: Path) -> Path | None:
-    """The file whose metadata describes the model at a place: the file itself, or the only GGUF model of a folder; None:
-    there is none. Raises an ArgumentError for several models."""
+    """The file whose metadata describes the model at a place: the file itself, or the only GGUF model of a folder. None if
+    the place has no GGUF file. Raises ArgumentError if the folder has several models."""
     if place.is_file():
         return place if place.suffix == ".gguf" else None
     files = sorted(place.glob("*.gguf")) if place.is_dir() else []
