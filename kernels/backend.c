@@ -243,8 +243,10 @@ enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
     full.ld_k = op->ld_k == 0 ? op->head : op->ld_k;
     full.block = op->block == 0 ? 1 : op->block;
     REQUIRE("index", full.ld_k >= op->head && full.block >= 1);
+    full.by_token = op->by_token && full.block > 1;
+    const int64_t per_bit = full.by_token ? 1 : full.block;
     for (int64_t i = 0; i < op->n_seqs; i++)
-        REQUIRE("index", (op->seqs[i].pos0 + op->seqs[i].n_q) / full.block <= op->ld_seen * 32);
+        REQUIRE("index", (op->seqs[i].pos0 + op->seqs[i].n_q) / per_bit <= op->ld_seen * 32);
     return op->n_seqs == 0 ? CTW_OK : be->ops->index(be, &full, err);
 }
 

@@ -22,7 +22,8 @@ enum ctw_status ctw_pool(struct ctw_backend *be, const struct ctw_op_pool *op, s
 {
     int64_t columns = (op->overlaps ? 2 : 1) * (int64_t)op->dim;
     REQUIRE("pool", ctw_is_float(op->dtype) && ctw_is_float(op->bias_dtype));
-    REQUIRE("pool", ctw_is_float(op->norm_dtype) && op->block >= 1 && op->block <= CTW_MAX_POOL);
+    REQUIRE("pool", op->norm == NULL || ctw_is_float(op->norm_dtype));
+    REQUIRE("pool", op->block >= 1 && op->block <= CTW_MAX_POOL);
     REQUIRE("pool", op->dim >= 1 && op->dim <= CTW_MAX_HEAD && op->ldx >= columns);
     REQUIRE("pool", op->turning >= 0 && op->turning % 2 == 0 && op->turning <= op->dim);
     REQUIRE("pool", op->ldy >= op->dim && (op->turning == 0 || op->cos_sin != NULL));

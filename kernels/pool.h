@@ -17,7 +17,7 @@ enum { CTW_MAX_POOL = 1024 }; /* tokens of a block */
 /*
  * For each query's token that ends a block (the sequences' queries are the tokens of this call):
  *     v[i] = sum over the block's tokens j of softmax over j of (gate[j, i] + bias[j, i]) x[j, i]
- *     y = the RMS norm of v with its weight; the last `turning` elements are rotated as in
+ *     y = the RMS norm of v with its weight, or v; the last `turning` elements are rotated as in
  *         ctw_op_turn, by the position of the block's first token
  * With `overlaps`, rows of x, gate and bias have 2 dim columns: the softmax and the sum are over
  * the tokens of the block before, if there is one, with their first dim columns, and then over the
@@ -31,7 +31,7 @@ struct ctw_op_pool {
     const void *x, *gate; /* device [rows of tokens, ldx] */
     int64_t ldx;
     const void *bias; /* device [block, columns] */
-    const void *norm; /* device [dim] */
+    const void *norm; /* device [dim]; NULL: v has no norm */
     enum ctw_dtype bias_dtype, norm_dtype;
     float norm_eps;
     enum ctw_rope_pairing pairing;

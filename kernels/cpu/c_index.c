@@ -79,6 +79,12 @@ static double kth_largest(double *x, int64_t n, int64_t k)
     return x[at];
 }
 
+static void see(uint32_t *seen, int64_t first, int64_t end)
+{
+    for (int64_t p = first; p < end; p++)
+        seen[p / 32] |= (uint32_t)1 << p % 32;
+}
+
 static void index_one(void *arg, int64_t i, int thread)
 {
     const struct job *job = arg;
@@ -88,7 +94,8 @@ static void index_one(void *arg, int64_t i, int thread)
     double *copy = scores + round_up_keys(job->n_keys), least = -INFINITY;
     uint32_t *seen = op->seen + (job->seq->q_row + i) * op->ld_seen;
     int64_t equal = n; /* how many of the scores equal to `least` are still to be chosen */
-    memset(seen, 0, (size_t)((n + 31) / 32) * sizeof(*seen));
+    const int64_t n_tok = job->seq->pos0 + i + 1, each = op->by_token ? op->block : 1;
+    memset(seen, 0, (size_t)(((op->by_token ? n_tok : n) + 31) / 32) * sizeof(*seen));
     if (n > op->chosen) {
         score_keys(job, i, scores);
         memcpy(copy, scores, (size_t)n * sizeof(*copy));
@@ -99,7 +106,9 @@ static void index_one(void *arg, int64_t i, int thread)
     }
     for (int64_t p = 0; p < n; p++)
         if (n <= op->chosen || scores[p] > least || (scores[p] == least && equal-- > 0))
-            seen[p / 32] |= (uint32_t)1 << p % 32;
+            see(seen, p * each, (p + 1) * each);
+    if (op->by_token)
+        see(seen, n * each, n_tok);
 }
 
 enum ctw_status ctw_cpu_index(struct ctw_cpu *cpu, const struct ctw_op_index *op,

@@ -79,7 +79,7 @@ static void pool_one(void *arg, int64_t item, int thread)
         squares += v[i] * v[i];
     }
     const double rms = sqrt(squares / op->dim + op->norm_eps);
-    for (int i = 0; i < op->dim; i++)
+    for (int i = 0; op->norm != NULL && i < op->dim; i++)
         v[i] = v[i] / rms * ctw_load_float(op->norm, op->norm_dtype, i);
     if (op->turning > 0)
         turn(op, block * op->block, v + op->dim - op->turning);

@@ -84,6 +84,10 @@ static void balance(double *comb, int n, bool columns, double eps)
 static void mix_of(const struct ctw_op_collapse *op, double *comb)
 {
     const int n = op->n;
+    for (int i = 0; op->n_sinkhorn == 0 && i < n * n; i++)
+        comb[i] = i / n == i % n;
+    if (op->n_sinkhorn == 0)
+        return;
     for (int s = 0; s < n; s++) {
         double most = -INFINITY, sum = 0, *row = comb + s * n;
         for (int t = 0; t < n; t++)
@@ -108,14 +112,15 @@ static void collapse_one(void *arg, int64_t t, int thread)
     const int64_t from = op->rows != NULL ? op->rows[t] : t;
     const float *f = op->x + from * n * op->dim;
     double m[ROWS];
-    const int64_t n_rows = ctw_stream_rows(n, op->mix != NULL);
+    const bool mean = op->fn.at == NULL;
+    const int64_t n_rows = mean ? 0 : ctw_stream_rows(n, op->mix != NULL, op->n_sinkhorn);
     if (!project(op, f, n_rows, m) && op->bad != NULL && op->bad[from] < 0)
         op->bad[from] = op->stamp;
     for (int64_t r = 0; r < n_rows; r++)
         m[r] = m[r] * number(&op->scale, r < n ? 0 : r < 2 * n ? 1 : 2) + number(&op->base, r);
     float pre[MOST];
     for (int s = 0; s < n; s++)
-        pre[s] = (float)(sigmoid(m[s]) + op->eps);
+        pre[s] = mean ? 1 / (float)n : (float)(sigmoid(m[s]) + op->eps);
     float *y = op->y + t * op->dim;
     for (int64_t i = 0; i < op->dim; i++)
         y[i] = pre[0] * f[i];
@@ -127,7 +132,7 @@ static void collapse_one(void *arg, int64_t t, int thread)
     float *mix = op->mix + t * ctw_stream_mix(n);
     mix_of(op, m + 2 * n);
     for (int s = 0; s < n; s++)
-        mix[s] = (float)(2 * sigmoid(m[n + s]));
+        mix[s] = (float)(op->post_factor * sigmoid(m[n + s]) + op->post_eps);
     for (int i = 0; i < n * n; i++)
         mix[n + i] = (float)m[2 * n + i];
 }

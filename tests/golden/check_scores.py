@@ -38,8 +38,8 @@ CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
 GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: near-ties abound
 # Checkpoints whose choices of experts or keys are so close that 16 bits flip some of them: the share must not be smaller than
 # that of the float64 model with the roundings of transformers' 16-bit run, less a little for chance.
-CLOSE = {"deepseek_v32-dense", "deepseek_v32-bf16", "glm_moe_dsa-dense", "kimi_linear-dense", "mistral4-dense",
-         "mistral4_vl-dense", "phimoe-dense",
+CLOSE = {"deepseek_v32-dense", "deepseek_v32-bf16", "glm_moe_dsa-dense", "glm5_next-dense", "glm5_next-bf16", "hy_v4-dense",
+         "kimi_linear-dense", "mistral4-dense", "mistral4_vl-dense", "phimoe-dense",
          "qwen3_5-fp8_dynamic", "qwen3_5_moe-dense", "qwen3_5_moe-fp8_dynamic", "qwen3_5_moe_vl-dense",
          "qwen3_5_moe_vl-mixed_modelopt", "qwen3_5_moe_vl-nvfp4", "qwen3_5_moe_vl-nvfp4_modelopt", "qwen3_next-dense",
          "qwen3_next-w4a16_g128"}

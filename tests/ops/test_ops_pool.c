@@ -174,7 +174,7 @@ static void pooled_key(const struct pool *p, int64_t block, double v[MOST_DIM])
         v[i] = sum / total;
         squares += v[i] * v[i];
     }
-    for (int i = 0; i < op->dim; i++)
+    for (int i = 0; op->norm != NULL && i < op->dim; i++)
         v[i] *= at(&p->norm, op->dtype, i) / sqrt(squares / op->dim + op->norm_eps);
     turn(v + op->dim - op->turning, op->turning, block * op->block, 1);
 }
@@ -186,12 +186,10 @@ static void blocks_have_keys_wherever_calls_are_cut(void **state)
     static const struct {
         enum ctw_dtype dtype;
         int block, dim, turning;
-        bool overlaps;
-    } cases[] = {{CTW_F32, 4, 24, 8, true},
-                 {CTW_BF16, 4, 40, 2, true},
-                 {CTW_F16, 20, 24, 4, false},
-                 {CTW_F32, 128, 8, 8, false},
-                 {CTW_F32, 1, 3, 0, false}};
+        bool overlaps, normless;
+    } cases[] = {{CTW_F32, 4, 24, 8, true, false},   {CTW_BF16, 4, 40, 2, true, false},
+                 {CTW_F16, 20, 24, 4, false, false}, {CTW_F32, 128, 8, 8, false, false},
+                 {CTW_F32, 12, 16, 0, false, true},  {CTW_F32, 1, 3, 0, false, false}};
     struct ctw_backend *be;
     for (int place = 0; (be = open_place(place, 2)) != NULL; place++) {
         for (size_t i = 0; i < CTW_COUNT(cases); i++)
@@ -199,6 +197,7 @@ static void blocks_have_keys_wherever_calls_are_cut(void **state)
                 struct pool p = pool_open(be, cases[i].dtype, cases[i].block, cases[i].overlaps,
                                           cases[i].dim, cases[i].turning);
                 struct buf y = buf_open(p.d[4].bytes, 0);
+                p.op.norm = cases[i].normless ? NULL : p.op.norm;
                 for (int64_t from = 0; from < N; from += most) {
                     struct ctw_attn_seq seq = queries(from, from + most < N ? most : N - from);
                     p.op.seqs = &seq;
@@ -413,11 +412,69 @@ static void blocks_are_chosen_as_tokens_are(void **state)
     }
 }
 
+static bool bit(const uint32_t *seen, int64_t query, int64_t i)
+{
+    return (seen[query * WORDS + i / 32] >> i % 32 & 1) != 0;
+}
+
+/* The bits of tokens are those of their blocks; tokens behind the last whole block are seen. */
+static void choices_of_blocks_are_spread_over_tokens(void **state)
+{
+    (void)state;
+    enum { HEAD = 12, CHOSEN = 3 };
+    static const int64_t sizes[] = {1, 2, 7, 16, 40, N + 1};
+    struct ctw_backend *be;
+    for (int place = 0; (be = open_place(place, 2)) != NULL; place++) {
+        struct buf q = buf_random(CTW_F32, N * HEADS * HEAD, 1, 0);
+        struct buf k = buf_random(CTW_F32, N * HEAD, 1, 0);
+        struct buf weights = buf_random(CTW_F32, N * HEADS, 1, 0);
+        uint32_t blocks[N * WORDS] = {0}, tokens[N * WORDS] = {0};
+        struct dev d[] = {dev_of(be, &q), dev_of(be, &k), dev_of(be, &weights),
+                          dev_open(be, blocks, sizeof(blocks), 0),
+                          dev_open(be, tokens, sizeof(tokens), 0)};
+        const struct ctw_attn_seq parts[] = {queries(0, 30), queries(30, N - 30)};
+        for (size_t i = 0; i < CTW_COUNT(sizes); i++) {
+            struct ctw_op_index op = {.dtype = CTW_F32,
+                                      .n_head = HEADS,
+                                      .head = HEAD,
+                                      .chosen = CHOSEN,
+                                      .q = d[0].p,
+                                      .k = d[1].p,
+                                      .block = sizes[i],
+                                      .weights = d[2].p,
+                                      .ld_weights = HEADS,
+                                      .seqs = parts,
+                                      .n_seqs = CTW_COUNT(parts),
+                                      .seen = (uint32_t *)(void *)d[3].p,
+                                      .ld_seen = WORDS};
+            OK(ctw_index(be, &op, &last_err));
+            op.by_token = true;
+            op.seen = (uint32_t *)(void *)d[4].p;
+            OK(ctw_index(be, &op, &last_err));
+            dev_read(&d[3], blocks);
+            dev_read(&d[4], tokens);
+            for (int64_t t = 0; t < N; t++)
+                for (int64_t p = 0; p < (t / 32 + 1) * 32; p++) {
+                    const int64_t b = p / sizes[i];
+                    bool sees = b >= (t + 1) / sizes[i] || bit(blocks, t, b);
+                    assert_int_equal(bit(tokens, t, p), p <= t && sees);
+                }
+        }
+        for (size_t i = 0; i < CTW_COUNT(d); i++)
+            dev_close(&d[i]);
+        buf_close(&q);
+        buf_close(&k);
+        buf_close(&weights);
+        ctw_backend_close(be);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_elements_turn_and_turn_back),
         cmocka_unit_test(blocks_have_keys_wherever_calls_are_cut),
+        cmocka_unit_test(choices_of_blocks_are_spread_over_tokens),
         cmocka_unit_test(queries_see_blocks_and_a_window),
         cmocka_unit_test(blocks_are_chosen_as_tokens_are),
     };

@@ -12,10 +12,10 @@ struct problem {
 };
 
 static struct problem problem_open(struct ctw_backend *be, int n, int64_t dim, enum ctw_dtype dtype,
-                                   bool mixes)
+                                   bool mixes, int n_sinkhorn)
 {
     struct problem p = {.be = be};
-    const int64_t rows = ctw_stream_rows(n, mixes), width = n * dim;
+    const int64_t rows = ctw_stream_rows(n, mixes, n_sinkhorn), width = n * dim;
     static const int64_t order[TOKENS] = {3, 0, 6, 5, 1, 2, 4};
     struct buf zeros = buf_open((size_t)(TOKENS * (dim + ctw_stream_mix(n))) * sizeof(float), 0);
     memset(zeros.p, 0, zeros.bytes);
@@ -41,7 +41,9 @@ static struct problem problem_open(struct ctw_backend *be, int n, int64_t dim, e
                                     .scale = {p.d[3].p, dtype},
                                     .norm_eps = 1e-5f,
                                     .eps = 1e-3f,
-                                    .n_sinkhorn = 4,
+                                    .post_factor = n_sinkhorn > 0 ? 0 : 1.5f,
+                                    .post_eps = n_sinkhorn > 0 ? 0 : 0.25f,
+                                    .n_sinkhorn = n_sinkhorn,
                                     .mix = mixes ? (float *)(void *)p.d[6].p : NULL,
                                     .y = (float *)(void *)p.d[5].p};
     return p;
@@ -77,7 +79,7 @@ static void divide(double *comb, int n, int step, int other, double eps)
 static void factors(const struct problem *p, int64_t row, double m[ROWS])
 {
     const struct ctw_op_collapse *op = &p->op;
-    const int n = op->n, n_rows = (int)ctw_stream_rows(n, op->mix != NULL);
+    const int n = op->n, n_rows = (int)ctw_stream_rows(n, op->mix != NULL, op->n_sinkhorn);
     const int64_t k = n * op->dim;
     double squares = 0, *comb = m + 2 * n;
     for (int64_t i = 0; i < k; i++)
@@ -94,8 +96,10 @@ static void factors(const struct problem *p, int64_t row, double m[ROWS])
     for (int r = 0; r < n; r++)
         m[r] = sigmoid(m[r]) + op->eps;
     for (int r = n; r < n_rows && r < 2 * n; r++)
-        m[r] = 2 * sigmoid(m[r]);
-    if (op->mix == NULL)
+        m[r] = op->n_sinkhorn > 0 ? 2 * sigmoid(m[r]) : 1.5 * sigmoid(m[r]) + 0.25;
+    for (int i = 0; op->n_sinkhorn == 0 && i < n * n; i++)
+        comb[i] = i / n == i % n;
+    if (op->mix == NULL || op->n_sinkhorn == 0)
         return;
     for (int i = 0; i < n * n; i++)
         comb[i] = exp(comb[i]);
@@ -168,13 +172,16 @@ static void streams_follow_their_definitions(void **state)
         int64_t dim;
         enum ctw_dtype dtype;
         bool mixes;
-    } cases[] = {{4, 96, CTW_F32, true}, {1, 5, CTW_F16, true},    {3, MOST_DIM, CTW_BF16, true},
-                 {8, 33, CTW_F32, true}, {4, 300, CTW_F32, false}, {2, 1, CTW_BF16, false}};
+        int n_sinkhorn;
+    } cases[] = {{4, 96, CTW_F32, true, 4},        {1, 5, CTW_F16, true, 4},
+                 {3, MOST_DIM, CTW_BF16, true, 4}, {8, 33, CTW_F32, true, 1},
+                 {4, 300, CTW_F32, false, 4},      {2, 1, CTW_BF16, false, 4},
+                 {4, 48, CTW_F32, true, 0},        {8, 5, CTW_BF16, true, 0}};
     struct ctw_backend *be;
     for (int place = 0; (be = open_place(place, 2)) != NULL; place++) {
         for (size_t i = 0; i < CTW_COUNT(cases); i++) {
-            struct problem p =
-                problem_open(be, cases[i].n, cases[i].dim, cases[i].dtype, cases[i].mixes);
+            struct problem p = problem_open(be, cases[i].n, cases[i].dim, cases[i].dtype,
+                                            cases[i].mixes, cases[i].n_sinkhorn);
             struct buf y = buf_open(p.d[5].bytes, 0), mix = buf_open(p.d[6].bytes, 0);
             OK(ctw_collapse(be, &p.op, &last_err));
             dev_read(&p.d[5], y.p);
@@ -201,6 +208,45 @@ static void streams_follow_their_definitions(void **state)
     }
 }
 
+/* Without weights, streams collapse to their mean; rows that are not finite are marked. */
+static void the_mean_needs_no_weights(void **state)
+{
+    (void)state;
+    enum { DIM = 37, STREAMS = 3 };
+    static const int64_t order[TOKENS] = {3, 0, 6, 5, 1, 2, 4};
+    struct ctw_backend *be;
+    for (int place = 0; (be = open_place(place, 2)) != NULL; place++) {
+        int16_t bad[TOKENS] = {-1, -1, -1, -1, -1, -1, -1};
+        const int16_t want[TOKENS] = {-1, -1, -1, -1, -1, 4, -1};
+        struct problem p = problem_open(be, STREAMS, DIM, CTW_F32, false, 0);
+        struct buf x = buf_copy(&p.x, 0), y = buf_open(p.d[5].bytes, 0);
+        ((float *)x.p)[(5 * STREAMS + 2) * DIM] = NAN;
+        struct dev d = dev_of(be, &x), marks = dev_open(be, bad, sizeof(bad), 0);
+        p.op.x = (const float *)(void *)d.p;
+        p.op.fn.at = p.op.base.at = p.op.scale.at = NULL;
+        p.op.bad = (int16_t *)(void *)marks.p;
+        p.op.stamp = 4;
+        OK(ctw_collapse(be, &p.op, &last_err));
+        dev_read(&p.d[5], y.p);
+        dev_read(&marks, bad);
+        assert_memory_equal(bad, want, sizeof(want));
+        for (int64_t i = 0; i < TOKENS * DIM; i++) {
+            const int64_t row = order[i / DIM];
+            double sum = 0;
+            for (int s = 0; s < STREAMS; s++)
+                sum += (double)((float *)x.p)[(row * STREAMS + s) * DIM + i % DIM];
+            if (row != 5)
+                near(((float *)y.p)[i], sum / STREAMS, 1e-5, "mean", i);
+        }
+        dev_close(&d);
+        dev_close(&marks);
+        buf_close(&x);
+        buf_close(&y);
+        problem_close(&p);
+        ctw_backend_close(be);
+    }
+}
+
 /* Rows with numbers that are not finite are marked, but for those marked before. */
 static void bad_rows_are_marked(void **state)
 {
@@ -209,7 +255,7 @@ static void bad_rows_are_marked(void **state)
     for (int place = 0; (be = open_place(place, 2)) != NULL; place++) {
         int16_t bad[TOKENS] = {-1, -1, 2, -1, -1, -1, -1}, got[TOKENS];
         const int16_t want[TOKENS] = {-1, 9, 2, -1, 9, -1, -1};
-        struct problem p = problem_open(be, 4, 20, CTW_F32, true);
+        struct problem p = problem_open(be, 4, 20, CTW_F32, true, 4);
         struct buf x = buf_copy(&p.x, 0);
         ((float *)x.p)[1 * 80 + 79] = NAN;
         ((float *)x.p)[2 * 80] = INFINITY;
@@ -233,6 +279,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_follow_their_definitions),
+        cmocka_unit_test(the_mean_needs_no_weights),
         cmocka_unit_test(bad_rows_are_marked),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);

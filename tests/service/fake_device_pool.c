@@ -9,7 +9,8 @@ void fake_check_pool(struct gpu *gpu, const struct ctw_op_pool *op)
     gpu_check(gpu, op->gate, area(n_tok, op->ldx, columns, op->dtype), "pool: gate");
     gpu_check(gpu, op->y, area(n_tok, op->ldy, op->dim, op->dtype), "pool: y");
     gpu_read(gpu, op->bias, area(1, 0, op->block * columns, op->bias_dtype), "pool: bias");
-    gpu_read(gpu, op->norm, area(1, 0, op->dim, op->norm_dtype), "pool: norm");
+    if (op->norm != NULL)
+        gpu_read(gpu, op->norm, area(1, 0, op->dim, op->norm_dtype), "pool: norm");
 }
 
 void fake_check_pool_attention(struct gpu *gpu, const struct ctw_op_pool_attention *op)

@@ -9,7 +9,8 @@ static void read_weights(struct gpu *gpu, const struct ctw_stream_weights *w, in
 
 void fake_check_collapse(struct gpu *gpu, const struct ctw_op_collapse *op)
 {
-    int64_t width = op->n * op->dim, n_rows = ctw_stream_rows(op->n, op->mix != NULL);
+    const bool mixes = op->mix != NULL;
+    int64_t width = op->n * op->dim, n_rows = ctw_stream_rows(op->n, mixes, op->n_sinkhorn);
     int64_t n_x = op->rows == NULL ? op->n_tok : 0;
     gpu_check_any(gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "collapse: rows");
     for (int64_t t = 0; op->rows != NULL && t < op->n_tok; t++)
@@ -19,9 +20,11 @@ void fake_check_collapse(struct gpu *gpu, const struct ctw_op_collapse *op)
     gpu_check_any(gpu, op->mix, (size_t)(op->n_tok * ctw_stream_mix(op->n)) * sizeof(float),
                   "collapse: mix");
     gpu_check_any(gpu, op->bad, (size_t)n_x * sizeof(*op->bad), "collapse: bad");
+    if (op->fn.at == NULL)
+        return;
     read_weights(gpu, &op->fn, n_rows * width, "collapse: fn");
     read_weights(gpu, &op->base, n_rows, "collapse: base");
-    read_weights(gpu, &op->scale, op->mix != NULL ? 3 : 1, "collapse: scale");
+    read_weights(gpu, &op->scale, ctw_stream_scales(mixes, op->n_sinkhorn), "collapse: scale");
 }
 
 void fake_check_expand(struct gpu *gpu, const struct ctw_op_expand *op)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from family_keys import act_of, build, partial, rms, rope_settings
 from mixture_families import STACKED, experts_of, mixed, sigmoid_router, sparse_from
 from pooled import Pooled, Streams
-from recipe import Experts, Indexer, Latent, Rope, Router
+from recipe import Experts, Indexer, Latent, Norm, Rope, Router
 
 
 def latent(c, head_v=None, **rope):
@@ -54,7 +54,7 @@ def mistral4(c, **more):
 def sparse(c, m, interleaved, types):
     """The Model with an indexer in every layer; types: whether a layer has its own."""
     def one(a, own):
-        index = Indexer(c["index_topk"], c["index_n_heads"], c["index_head_dim"], interleaved, not own)
+        index = Indexer(c["index_topk"], c["index_n_heads"], c["index_head_dim"], interleaved, shared=not own)
         return replace(a, latent=replace(a.latent, index=index))
 
     return replace(m, layers=tuple(one(a, own) for a, own in zip(m.layers, types)))
@@ -64,12 +64,37 @@ def deepseek_v32(c):
     return sparse(c, with_mixture(c, rms(c), sigmoid_router(c)), False, [True] * c["num_hidden_layers"])
 
 
-def glm_moe_dsa(c):
+def choosing(c):
+    """Whether each layer has an indexer of its own."""
     types = c.get("indexer_types") or c.get("index_topk_pattern")
     freq, offset = max(c.get("index_topk_freq", 1), 1), c.get("index_skip_topk_offset", 2)
-    own = [t in ("full", "F") for t in types] if types else [
+    return [t in ("full", "F") for t in types] if types else [
         max(i - offset + 1, 0) % freq == 0 for i in range(c["num_hidden_layers"])]
-    return sparse(c, with_mixture(c, rms(c, 1e-5), sigmoid_router(c)), True, own)
+
+
+def glm_moe_dsa(c):
+    return sparse(c, with_mixture(c, rms(c, 1e-5), sigmoid_router(c)), True, choosing(c))
+
+
+def hy_v4(c):
+    """The indexer's norm has the model's epsilon; experts alone are clamped."""
+    norm, n, inner = rms(c, 1e-5), c["num_hidden_layers"], c["moe_intermediate_size"] * c["n_shared_experts"]
+    types = c.get("indexer_types") or ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(n)]
+    limit = {"limit": c["swiglu_limit"], "limit_first": True} if c.get("swiglu_limit", 10.0) > 0 else {}
+    beside = mixed(experts_of(c, sigmoid_router(c), **STACKED, **limit), inner, "mlp.shared_experts")
+    of = latent(c | {"rope_interleave": False}) | {"sinks": "self_attn.learnable_sink_param",
+                                                   "out_gate": ("self_attn.linear_gate", "sigmoid", True)}
+    sparse_layer, eps = sparse_from(c), c.get("hc_eps", 1e-6)
+
+    def own(i):
+        index = Indexer(c["index_topk"], c["index_n_heads"], c["index_head_dim"], False, True, shared=types[i] == "shared",
+                        norm=Norm(kind="layer", bias=True, eps=norm.eps))
+        return of | {"latent": replace(of["latent"], index=index)} | (beside if sparse_layer[i] else {})
+
+    streams = Streams(c.get("hc_mult", 4), 0, eps, norm.eps, (c.get("hc_magnitude", 2.0), eps),
+                      ("hc_pre.hc_attn_layer.hc", "hc_pre.hc_mlp_layer.hc"), "model.hc_pre.hc_head.hc_head")
+    return build(c | {"num_key_value_heads": None}, norm, head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"], own=own,
+                 streams=streams)
 
 
 BLOCKS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
@@ -125,5 +150,6 @@ def deepseek_v4(c):
                      of("hc_mult", 4), of("hc_sinkhorn_iters", 20), of("hc_eps", 1e-6), norm.eps))
 
 
-FAMILIES = {f.__name__: f for f in (deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa, deepseek_v4)}
+FAMILIES = {f.__name__: f for f in (deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa, deepseek_v4,
+                                    hy_v4)}
 FAMILIES["deepseek_ref"] = deepseek_v4  # SGLang's name

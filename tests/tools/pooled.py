@@ -25,9 +25,12 @@ class Streams:
     """Hyper-connections: several residual streams, mixed around each branch."""
 
     n: int
-    iterations: int
+    iterations: int  # 0: branches do not mix them with each other
     eps: float
     norm_eps: float
+    post: tuple = (2.0, 0.0)  # factor and addend of a branch's share in each stream
+    around: tuple = ("hc_attn", "hc_ffn")
+    end: str | None = "hc_head"  # None: the final norm reads their mean
 
 
 def tensors(p, hidden):
@@ -58,7 +61,7 @@ def maker(stem, p, head, hidden):
 
 
 def mix_tensors(name, streams, hidden, mixes=True):
-    rows = streams.n * (2 + streams.n if mixes else 1)
+    rows = streams.n * (1 if not mixes else 2 + streams.n if streams.iterations else 2)
     yield f"{name}_fn", (rows, streams.n * hidden), "wide taps"
     yield f"{name}_base", (rows,), "wide bias"
-    yield f"{name}_scale", (3 if mixes else 1,), "wide norm"
+    yield f"{name}_scale", (1 if not mixes else 3 if streams.iterations else 2,), "wide norm"

@@ -101,6 +101,8 @@ class Indexer:
     heads: int
     head: int  # the layer's rope turns its first elements
     interleaved: bool  # in pairs of neighbours
+    turns_last: bool = False  # ... its last elements
+    pool: int = 0  # chooses among keys of so many tokens each; 0: of one
     shared: bool = False  # the choice of the layer before
     norm: Norm = Norm(kind="layer", bias=True)
 
@@ -239,10 +241,10 @@ def tensors(m):
     for layer in m.layers:
         for name, shape, kind in layer_tensors(layer, m.hidden, m.vocab):
             yield layer.stem + name, shape, kind
-        for name in ("hc_attn", "hc_ffn") if m.streams else ():
+        for name in m.streams.around if m.streams else ():
             yield from pooled.mix_tensors(layer.stem + name, m.streams, m.hidden)
-    if m.streams:
-        yield from pooled.mix_tensors("hc_head", m.streams, m.hidden, mixes=False)
+    if m.streams and m.streams.end:
+        yield from pooled.mix_tensors(m.streams.end, m.streams, m.hidden, mixes=False)
     if m.final:
         yield from norm_tensors(m.final, m.hidden, m.norm)
     if m.block:
@@ -286,6 +288,10 @@ def layer_tensors(a, hidden, vocab=0):
             yield from norm_tensors("self_attn.q_a_layernorm", a.latent.q_rank, a.latent.norm)
         if a.latent.index and not a.latent.index.shared:
             yield from norm_tensors("self_attn.indexer.k_norm", a.latent.index.head, a.latent.index.norm)
+            if a.latent.index.pool:
+                stem, head = "self_attn.indexer.index_kpool_compress_", a.latent.index.head
+                yield stem + "gate", (head, hidden), "gates"
+                yield stem + "ape", (a.latent.index.pool, head), "bias"
     if a.blocks_seen:
         b = a.blocks_seen
         products += [("self_attn.index_q_proj", a.kv_heads * b.head, hidden, False), ("self_attn.index_k_proj", b.head, hidden, False)]

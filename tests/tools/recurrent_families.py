@@ -1,11 +1,13 @@
 """As families.py: models with layers that carry a state."""
 
 import math
+from dataclasses import replace
 
 from family_keys import act_of, build, head_of, partial, plain_mlp, rms, rope_settings
-from latent_families import latent
-from mixture_families import W123, experts_of, mixed, sigmoid_router
-from recipe import Norm, Rope, Router
+from latent_families import choosing, latent
+from mixture_families import W123, experts_of, mixed, sigmoid_router, sparse_from
+from pooled import Streams
+from recipe import Indexer, Norm, Rope, Router
 from recurrent import ChannelDelta, DeltaRule, Mamba1, Mamba2, ShortConv
 
 NO_ATTENTION = {"heads": 0, "kv_heads": 0}
@@ -73,6 +75,35 @@ def kimi_linear(c):
     block = c.get("attn_res_block_size") or 0
     return build(c | {"num_key_value_heads": None}, norm, head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"],
                  layer={"blended": block > 0} | bounded, own=own, block=block)
+
+
+def glm5_next(c):
+    """Kimi's delta rules, latent attention over chosen pools of keys, several streams."""
+    norm, n, delta_keys = rms(c, 1e-5), c["num_hidden_layers"], c.get("linear_attn_config") or {}
+    types = c.get("layer_types") or ["full" if i % 4 == 3 else "linear_attention" for i in range(n)]
+    head = delta_keys.get("head_dim", c.get("linear_head_dim", 128))
+    bound = delta_keys.get("gate_lower_bound", c.get("linear_lower_bound", -5.0))
+    bound = -5.0 if bound is None and delta_keys and delta_keys.get("safe_gate", True) else bound or 0.0
+    delta = ChannelDelta(delta_keys.get("num_heads", c.get("linear_num_heads", 64)), head,
+                         delta_keys.get("short_conv_kernel_size", c.get("linear_conv_kernel_dim", 4)), norm.eps, head, bound=bound,
+                         flat=True)
+    limit = {"limit": c.get("swiglu_limit", 10.0), "limit_first": True}
+    e = experts_of(c, sigmoid_router(c), **limit)
+    beside = mixed(e, c["moe_intermediate_size"] * c["n_shared_experts"], "mlp.shared_experts") | limit
+    sparse, choice = sparse_from(c, default=3), choosing(c)
+
+    def own(i):
+        if types[i] == "linear_attention":
+            mixer = NO_ATTENTION | {"mixer": delta, "rope": None}
+        else:
+            index = Indexer(c["index_topk"], c["index_n_heads"], c["index_head_dim"], False, shared=not choice[i],
+                            pool=c.get("index_kpool", 16))
+            mixer = latent(c) | {"rope": None}
+            mixer["latent"] = replace(mixer["latent"], norm=norm, index=index)
+        return mixer | (beside if sparse[i] else limit)
+
+    streams = Streams(c.get("hc_mult", 4), c.get("hc_sinkhorn_iters", 20), c.get("hc_eps", 1e-6), norm.eps, end=None)
+    return build(c | {"num_key_value_heads": None}, norm, head_dim=c["qk_nope_head_dim"], own=own, streams=streams)
 
 
 def infinite(x):
@@ -222,5 +253,5 @@ def lfm2_moe(c):
 
 
 FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba2, falcon_mamba, granitemoehybrid, falcon_h1, nemotron_h,
-                                    jamba, lfm2, lfm2_moe, kimi_linear)} | {
-    "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe}
+                                    jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
+    "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe, "glm5_next_text": glm5_next}

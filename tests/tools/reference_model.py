@@ -265,15 +265,22 @@ class Model:
     def choose_keys(self, x, latent, a):
         """[n_tok, n_tok]: whether a query sees a key, as the layer's indexer chooses them."""
         m, n, stem = a.latent.index, len(x), a.stem + "self_attn.indexer."
-        rope = replace(a.rope, interleaved=m.interleaved)
-        q = self.turn(self.linear(latent, stem + "wq_b").reshape(n, m.heads, m.head), rope, n)
-        k = self.norm(self.linear(x, stem + "wk"), stem + "k_norm", m.norm)
-        k = self.turn(k[:, None], rope, n)[:, 0]
+        rope = replace(a.rope, interleaved=m.interleaved) if a.rope else None
+        q = self.linear(latent, stem + "wq_b").reshape(n, m.heads, m.head)
+        k = self.norm(self.linear(x, stem + "wk"), stem + "k_norm", m.norm)[:, None]
+        own = m.head - rope.rotated if m.turns_last else 0
+        q, k = (np.concatenate([part[..., :own], self.turn(part[..., own:], rope, n)], axis=2) for part in (q, k))
+        k, size = k[:, 0], m.pool or 1
+        if m.pool:
+            k = reference_pooled.keys_of_pools(self, x, k, stem + "index_kpool_compress_", size)
+        ended = np.arange(len(k))[None] < (np.arange(n)[:, None] + 1) // size
         scores = np.einsum("ih,ihj->ij", self.linear(x, stem + "weights_proj"), np.maximum(q @ k.T, 0))
-        scores[np.triu_indices(n, 1)] = -np.inf
-        seen = np.zeros((n, n), bool)
-        np.put_along_axis(seen, np.argsort(-scores, axis=1, kind="stable")[:, :m.chosen], True, axis=1)
-        return seen
+        seen = np.zeros(scores.shape, bool)
+        best = np.argsort(np.where(ended, -scores, np.inf), axis=1, kind="stable")[:, :m.chosen // size]
+        np.put_along_axis(seen, best, True, axis=1)
+        tail = np.arange(n)[None] >= (np.arange(n)[:, None] + 1) // size * size
+        seen = np.repeat(seen & ended, size, axis=1)
+        return np.pad(seen, ((0, 0), (0, n - seen.shape[1]))) | tail
 
     def choose_blocks(self, x, a):
         """[kv_heads, n_tok, n_tok]: whether a query of the key head sees a key."""
@@ -510,9 +517,9 @@ class Model:
         if self.family.block:
             x = self.layers_of_blocks(x, kept)
         for i, a in enumerate(self.family.layers if not self.family.block else ()):
-            x = reference_pooled.layer(self, x, a) if streams else self.layer(x, a, kept, extra[:, i] if a.extra else None)
+            x = reference_pooled.layer(self, x, a, kept) if streams else self.layer(x, a, kept, extra[:, i] if a.extra else None)
         if streams:
-            x = reference_pooled.collapsed(self, x, reference_pooled.factors(self, x, "hc_head", streams, mixes=False)[0])
+            x = reference_pooled.ended(self, x)
         logits = self.logits(x)
         top = logits.max(axis=1)
         return logits - (top + np.log(np.exp(logits - top[:, None]).sum(axis=1)))[:, None]
@@ -528,6 +535,7 @@ class Model:
         matrices = ("linear", "gates", "columns", "head", "long head", "router", "wide router")
         names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices or n.removesuffix("weight") + "scales" in self.tensors}
         names = {n: s for n, s in names.items() if self.tensors.get(n, (None, np.empty(0)))[1].ndim < 3}
+        names = {n.removesuffix(".weight") + ".weight": s for n, s in names.items()}  # a parameter may be a matrix, too
         if m.head is None:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):

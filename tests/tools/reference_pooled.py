@@ -3,6 +3,7 @@
 import numpy as np
 
 import reference_experts
+import reference_recurrent
 from recipe import Norm
 from reference_math import sigmoid, softmax
 
@@ -19,7 +20,9 @@ def factors(model, x, name, streams, mixes=True):
     pre = sigmoid(m[:, :n] * scale[0] + base[:n]) + eps
     if not mixes:
         return pre, None, None
-    post = 2 * sigmoid(m[:, n:2 * n] * scale[1] + base[n:2 * n])
+    post = streams.post[0] * sigmoid(m[:, n:2 * n] * scale[1] + base[n:2 * n]) + streams.post[1]
+    if not streams.iterations:
+        return pre, post, np.broadcast_to(np.eye(n), (len(x), n, n))
     comb = softmax((m[:, 2 * n:] * scale[2] + base[2 * n:]).reshape(-1, n, n)) + eps
     comb = comb / (comb.sum(axis=1, keepdims=True) + eps)
     for _ in range(streams.iterations - 1):
@@ -32,16 +35,35 @@ def collapsed(model, x, pre):
     return model.r((pre[..., None] * x).sum(axis=1))
 
 
-def layer(model, x, a):
+def ended(model, x):
+    """What the final norm reads of x [n_tok, n, hidden]."""
+    streams = model.family.streams
+    if streams.end is None:
+        return model.r(x.mean(axis=1))
+    return collapsed(model, x, factors(model, x, streams.end, streams, mixes=False)[0])
+
+
+def layer(model, x, a, kept):
     """x [n_tok, n, hidden]."""
+    streams = model.family.streams
+
+    def mixer(y):
+        y = model.norm(y, a.stem + a.attention_in, a.norm)
+        if a.mixer:
+            return reference_recurrent.mix(model, y, a)
+        return attention(model, y, a) if a.pooled else model.attention(y, a, kept)
+
+    def mlp(y):
+        return reference_experts.feed_forward(model, y, a) if a.experts else model.mlp(model.norm(y, a.stem + a.mlp_in, a.norm), a)
+
     def around(name, branch):
-        pre, post, comb = factors(model, x, a.stem + name, model.family.streams)
+        pre, post, comb = factors(model, x, a.stem + name, streams)
         y = branch(collapsed(model, x, pre))
         mixed = model.r(np.einsum("ist,ish->ith", model.r(comb), x))
         return model.r(model.r(model.r(post)[..., None] * y[:, None]) + mixed)
 
-    x = around("hc_attn", lambda y: attention(model, model.norm(y, a.stem + a.attention_in, a.norm), a))
-    return around("hc_ffn", lambda y: reference_experts.feed_forward(model, y, a))
+    x = around(streams.around[0], mixer)
+    return around(streams.around[1], mlp)
 
 
 # ---- attention --------------------------------------------------------------------------------
@@ -67,6 +89,14 @@ def keys_of_blocks(model, x, stem, p, head, rope):
     at = np.zeros((len(x), 1, head))  # rows of blocks' first tokens
     at[:n * p.block:p.block, 0] = keys
     return turn(model, at, p, rope)[:n * p.block:p.block, 0]
+
+
+def keys_of_pools(model, x, k, stem, pool):
+    """[pools, head] of an indexer's keys k [n_tok, head]."""
+    n = len(x) // pool
+    gates = model.r(x[:n * pool] @ model.weight(stem + "gate").T).reshape(n, pool, k.shape[1]) + model.weight(stem + "ape")
+    shares = model.r(softmax(gates.transpose(0, 2, 1)).transpose(0, 2, 1))
+    return model.r((k[:n * pool].reshape(gates.shape) * shares).sum(axis=1))
 
 
 def chosen_blocks(model, x, latent, p, stem, rope, seen):

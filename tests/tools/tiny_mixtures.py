@@ -103,6 +103,10 @@ TYPES = {
         "rope": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 64}}),
     "glm_moe_dsa": ("GlmMoeDsaForCausalLM", LATENT | INDEXER | {
         "indexer_types": ["full", "shared"], "mlp_layer_types": ["dense", "sparse"], "rope_theta": 1e6}),
+    "hy_v4": ("HYV4ForCausalLM", LATENT | INDEXER | {
+        "num_hidden_layers": 3, "num_key_value_heads": LACKS, "n_group": 1, "indexer_types": ["full", "shared", "full"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"], "first_k_dense_replace": LACKS, "hc_mult": 3, "hc_magnitude": 1.7,
+        "hc_eps": 1e-6, "swiglu_limit": 1.0, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | {
         "first_k_dense_replace": LACKS, "mlp_layer_types": ["sparse", "dense"], "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "mistral4": ("Mistral4ForCausalLM", LATENT | {"rope": YARN | {"llama_4_scaling_beta": 0.3}}),

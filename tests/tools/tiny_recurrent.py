@@ -1,6 +1,6 @@
 """Models with layers that carry a state for tiny_checkpoint.py, which explains TYPES and FAMILIES."""
 
-from tiny_mixtures import EXPERTS, LACKS, NO_HEAD, ROUTED
+from tiny_mixtures import EXPERTS, INDEXER, LACKS, LATENT, NO_HEAD, ROUTED
 
 PLAIN = {"rms_norm_eps": LACKS, "rope": LACKS}
 HALF = "linear_attention", "full_attention", "linear_attention"
@@ -42,6 +42,13 @@ TYPES = {
         "attn_res_block_size": 3, "mla_use_output_gate": True, "routed_expert_hidden_size": 96, "latent_moe_use_norm": True,
         "num_shared_experts": 2, "linear_attn_config": KIMI["linear_attn_config"] | {
             "gate_lower_bound": -5.0, "use_full_rank_gate": True}}),
+    "glm5_next": ("Glm5NextForConditionalGeneration", LATENT | INDEXER | {
+        "rope": LACKS, "qk_rope_head_dim": 0, "num_hidden_layers": 5, "first_k_dense_replace": LACKS, "layer_types": [
+            "linear_attention", "deepseek_sparse_attention", "indexed_attention", "linear_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse", "dense"], "indexer_types": ["full", "full", "shared", "full", "full"],
+        "index_kpool": 12, "index_kpool_always_select_tail": True, "linear_head_dim": 32, "linear_num_heads": 3,
+        "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0, "hc_mult": 3, "hc_sinkhorn_iters": 5, "hc_eps": 1e-6,
+        "swiglu_limit": 1.0, "rms_norm_eps": 1e-5}),
     "qwen3_next": ("Qwen3NextForCausalLM", DELTA | SHARED | layers(*HALF, "linear_attention") | {
         "decoder_sparse_step": 1, "mlp_only_layers": [1], "norm_topk_prob": True}),
     "qwen3_5_text": ("Qwen3_5ForCausalLM", DELTA),

@@ -29,6 +29,13 @@
     "{\"architectures\": [\"MiniMaxM3SparseForConditionalGeneration\"], "                          \
     "\"model_type\": \"minimax_m3_vl\", \"text_config\": {\"num_hidden_layers\": 2"
 #define V4 "{\"architectures\": [\"DeepseekV4ForCausalLM\"], \"model_type\": \"deepseek_v4\""
+#define HY "{\"architectures\": [\"HYV4ForCausalLM\"], \"model_type\": \"hy_v4\""
+#define HY_VL                                                                                      \
+    "{\"architectures\": [\"HYV4VLForConditionalGeneration\"], \"model_type\": \"hy_v4_vl\", "     \
+    "\"text_config\": {\"model_type\": \"hy_v4_vl_text\""
+#define GLM                                                                                        \
+    "{\"architectures\": [\"Glm5NextForConditionalGeneration\"], \"model_type\": \"glm5_next\", "  \
+    "\"text_config\": {\"model_type\": \"glm5_next_text\""
 #define TWO ", \"num_hidden_layers\": 2, "
 
 static void tensors(void **state)
@@ -86,6 +93,46 @@ static void tensors(void **state)
         {V4 ", \"num_hash_layers\": 4, \"num_local_experts\": 32}", "layers.3.ffn.gate", 32, 4096},
         {V4 TWO "\"mlp_layer_types\": [\"moe\", \"hash_moe\"]}", "layers.1.ffn.gate.tid2eid",
          129280, 6},
+    };
+    expect_tensors(rows, CTW_COUNT(rows));
+}
+
+static void tensors_beside_streams(void **state)
+{
+    (void)state;
+    static const struct tensor_row rows[] = {
+        {HY "}", "model.layers.0.hc_pre.hc_attn_layer.hc_fn", 8, 11264},
+        {HY "}", "model.layers.33.hc_pre.hc_mlp_layer.hc_scale", 2, 0},
+        {HY ", \"hc_mult\": 2}", "model.hc_pre.hc_head.hc_head_fn", 2, 5632},
+        {HY "}", "model.layers.0.self_attn.linear_gate", 8192, 2816},
+        {HY "}", "model.layers.0.self_attn.learnable_sink_param", 32, 0},
+        {HY "}", "model.layers.1.self_attn.indexer.wq_b", 2048, 1536},
+        {HY "}", "model.layers.2.self_attn.indexer.wq_b", 0, 0},
+        {HY "}", "model.layers.5.self_attn.indexer.k_norm.bias", 128, 0},
+        {HY "}", "model.layers.0.mlp.gate_proj", 6912, 2816},
+        {HY "}", "model.layers.1.mlp.shared_experts.gate_proj", 768, 2816},
+        {HY ", \"index_topk_pattern\": \"FF\", \"num_hidden_layers\": 3}",
+         "model.layers.2.self_attn.indexer.wk", 0, 0},
+        {HY_VL "}}", "model.layers.77.self_attn.q_b_proj", 16384, 2048},
+        {HY_VL "}}", "model.layers.0.self_attn.indexer.weights_proj", 32, 6144},
+        {HY_VL "}}", "model.layers.1.mlp.gate", 256, 6144},
+        {GLM "}}", "model.layers.0.hc_attn_fn", 24, 16384},
+        {GLM "}}", "hc_head_fn", 0, 0},
+        {GLM "}}", "model.layers.0.self_attn.f_a_proj", 128, 4096},
+        {GLM "}}", "model.layers.2.self_attn.A_log", 64, 0},
+        {GLM "}}", "model.layers.3.self_attn.kv_a_proj_with_mqa", 512, 4096},
+        {GLM "}}", "model.layers.3.self_attn.q_b_proj", 16384, 1536},
+        {GLM "}}", "model.layers.3.self_attn.indexer.index_kpool_compress_ape", 16, 128},
+        {GLM "}}", "model.layers.3.self_attn.indexer.index_kpool_compress_gate", 128, 4096},
+        {GLM "}}", "model.layers.2.mlp.down_proj", 4096, 12288},
+        {GLM "}}", "model.layers.3.mlp.experts.287.down_proj", 4096, 2048},
+        {GLM ", \"linear_attn_config\": {\"head_dim\": 64, \"num_heads\": 32}}}",
+         "model.layers.0.self_attn.dt_bias", 2048, 0},
+        {GLM TWO "\"layer_types\": [\"full_attention\", \"linear_attention\"]}}",
+         "model.layers.0.self_attn.indexer.wk", 128, 4096},
+        {GLM TWO "\"layer_types\": [\"indexed_attention\", \"deepseek_sparse_attention\"], "
+                 "\"index_topk_pattern\": \"FS\"}}",
+         "model.layers.1.self_attn.indexer.wk", 0, 0},
     };
     expect_tensors(rows, CTW_COUNT(rows));
 }
@@ -256,6 +303,64 @@ static void choices_of_blocks(void **state)
     ctw_config_close(&c);
 }
 
+/* What GLM's and Hunyuan's layers do beyond their tensors. */
+static void streams_pools_and_decays(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, HY TWO "\"hc_magnitude\": 1.5, \"hc_eps\": 0.5}");
+    const struct ctw_streams *s = &c.model->layers[1].residual.streams;
+    const struct ctw_latent *x = &c.model->layers[1].branch[CTW_MIXER].latent;
+    assert_int_equal(s->n_sinkhorn, 0);
+    assert_true(s->post_factor == 1.5f);
+    assert_true(s->post_eps == 0.5f);
+    assert_true(s->eps == 0.5f);
+    assert_true(x->index.turns_last);
+    assert_true(x->index.pool == 0);
+    assert_true(x->rope == x->index.rope);
+    assert_int_equal(x->n_gates, 32 * 256);
+    assert_int_equal(c.model->rope[x->rope].pairing, CTW_ROPE_HALVES);
+    assert_true(c.model->layers[1].norm[CTW_AT_INDEX_K].eps == 1e-5f);
+    assert_true(c.model->layers[1].norm[CTW_AT_KV_A].eps == 1e-6f);
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.glu.kind, CTW_GLU_PLAIN);
+    assert_true(c.model->layers[2].branch[CTW_MLP].mixture.glu.limit == 10);
+    ctw_config_close(&c);
+    parse_ok(&c, HY TWO "\"swiglu_limit\": 0}");
+    assert_int_equal(c.model->layers[2].branch[CTW_MLP].mixture.glu.kind, CTW_GLU_PLAIN);
+    ctw_config_close(&c);
+    parse_ok(&c, GLM ", \"num_hidden_layers\": 4, \"index_topk\": 96, \"index_kpool\": 12}}");
+    s = &c.model->layers[1].residual.streams;
+    x = &c.model->layers[4].branch[CTW_MIXER].latent;
+    assert_true(s->n_sinkhorn == 20);
+    assert_true(s->post_factor == 0);
+    assert_true(x->index.chosen == 96);
+    assert_true(x->index.pool == 12);
+    assert_true(x->index.rope == -1);
+    assert_true(x->rope == -1);
+    assert_true(x->turning == 0);
+    assert_true(c.model->layers[4].norm[CTW_AT_KV_A].eps == 1e-5f);
+    assert_true(c.model->layers[1].branch[CTW_MLP].dense.glu.limit == 10);
+    ctw_config_close(&c);
+    static const struct {
+        const char *text;
+        float bound;
+    } rows[] = {
+        {GLM "}}", -5},
+        {GLM ", \"linear_lower_bound\": -3}}", -3},
+        {GLM ", \"linear_lower_bound\": null}}", 0},
+        {GLM ", \"linear_attn_config\": {\"gate_lower_bound\": -2}}}", -2},
+        {GLM ", \"linear_attn_config\": {\"gate_lower_bound\": null}}}", -5},
+        {GLM ", \"linear_attn_config\": {\"gate_lower_bound\": null, \"safe_gate\": false}}}", 0},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        parse_ok(&c, rows[i].text);
+        const struct ctw_delta_rule *d = &c.model->layers[1].branch[CTW_MIXER].delta_rule;
+        if (d->least_log != rows[i].bound)
+            fail_msg("%s: the bound is %g", rows[i].text, (double)d->least_log);
+        ctw_config_close(&c);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -283,6 +388,19 @@ static void refusals(void **state)
          "scoring_func: \"softmax\" is not supported; supported: sqrtsoftplus, sigmoid"},
         {V4 ", \"o_groups\": 7}", "o_groups: found 7, expected a divisor"},
         {V4 ", \"index_head_dim\": 32}", "must turn by as many elements: 64"},
+        {HY TWO "\"indexer_types\": [\"shared\", \"full\"]}",
+         "indexer_types: layer 0 shares the choice of a layer before it"},
+        {GLM ", \"indexer_types\": [\"full\", \"full\", \"full\", \"shared\"], "
+             "\"num_hidden_layers\": 4}}",
+         "indexer_types: layer 3 shares the choice of a layer before it"},
+        {GLM ", \"index_topk\": 100}}",
+         "index_topk: found 100, expected a multiple of index_kpool (16)"},
+        {GLM ", \"index_kpool_always_select_tail\": false}}",
+         "index_kpool_always_select_tail: false is not supported"},
+        {GLM ", \"qk_rope_head_dim\": 64}}",
+         "qk_rope_head_dim: expected a whole number from 0 to 0, found the number 64"},
+        {GLM TWO "\"layer_types\": [\"linear_attention\", \"mamba\"]}}",
+         "layer_types: layer 1 is \"mamba\"; supported: linear_attention"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -297,9 +415,14 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors),           cmocka_unit_test(windows_and_positions),
-        cmocka_unit_test(factors_and_norms), cmocka_unit_test(choices_of_blocks),
-        cmocka_unit_test(pooled_layers),     cmocka_unit_test(pooled_layers_have_yarn_of_their_own),
+        cmocka_unit_test(tensors),
+        cmocka_unit_test(tensors_beside_streams),
+        cmocka_unit_test(windows_and_positions),
+        cmocka_unit_test(factors_and_norms),
+        cmocka_unit_test(choices_of_blocks),
+        cmocka_unit_test(pooled_layers),
+        cmocka_unit_test(pooled_layers_have_yarn_of_their_own),
+        cmocka_unit_test(streams_pools_and_decays),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -324,6 +324,32 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
     }
 }
 
+/*
+ * A block: one query's row, whose bits of chosen blocks of keys become bits of tokens. A word is made of
+ * words before itself, or of itself, so that the last words come first.
+ */
+static __global__ void __launch_bounds__(THREADS)
+    spread_bits(const __grid_constant__ struct ctw_attn a, const __grid_constant__ struct choice x)
+{
+    const struct ctw_attn_tile t = a.tiles[x.first + blockIdx.y];
+    const int row = blockIdx.x, n_tok = t.pos + row + 1, block = (int)x.op.block;
+    if (row >= t.n_q)
+        return;
+    uint32_t *seen = x.op.seen + (int64_t)(t.q_row + row) * x.op.ld_seen;
+    for (int w0 = (n_tok - 1) / 32 / THREADS * THREADS; w0 >= 0; w0 -= THREADS) {
+        const int w = w0 + threadIdx.x;
+        uint32_t word = 0;
+        for (int p = 32 * w; p < min(32 * w + 32, n_tok); p++) {
+            const int b = p / block;
+            word |= (b >= n_tok / block ? 1u : seen[b / 32] >> b % 32 & 1u) << p % 32;
+        }
+        __syncthreads();
+        if (32 * w < n_tok)
+            seen[w] = word;
+        __syncthreads();
+    }
+}
+
 /* ---- launching ---------------------------------------------------------------------------- */
 
 /* Depends on the model alone. */
@@ -356,6 +382,8 @@ static enum ctw_status launch_group(struct ctw_cuda *cu, const struct ctw_attn *
         choose_keys<uint32_t, float><<<rows, THREADS, 0, cu->stream>>>(*a, *x);
     else
         choose_keys<uint64_t, double><<<rows, THREADS, 0, cu->stream>>>(*a, *x);
+    if (x->op.by_token)
+        spread_bits<<<rows, THREADS, 0, cu->stream>>>(*a, *x);
     return ctw_cuda_launched("the choice of keys", err);
 }
 

@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     squares = block_sum(squares, shared);
     const float factor = 1.0f / sqrtf(squares / (float)op.dim + op.norm_eps);
-    for (int i = (int)threadIdx.x; i < op.dim; i += THREADS)
+    for (int i = (int)threadIdx.x; op.norm != NULL && i < op.dim; i += THREADS)
         v[i] *= factor * ctw_cuda_number(op.norm, op.norm_dtype, i);
     __syncthreads();
     for (int i = (int)threadIdx.x; i < op.turning / 2; i += THREADS) {

@@ -60,6 +60,13 @@ static __device__ void write_mix(const struct ctw_op_collapse &op, float *m, flo
 {
     const int n = op.n;
     float *comb = m + 2 * n;
+    for (int s = 0; s < n; s++)
+        mix[s] = op.post_factor * sigmoid(m[n + s]) + op.post_eps;
+    if (op.n_sinkhorn == 0) {
+        for (int i = 0; i < n * n; i++)
+            mix[n + i] = i / n == i % n ? 1.0f : 0.0f;
+        return;
+    }
     for (int s = 0; s < n; s++) {
         float *row = comb + s * n, most = row[0], sum = 0;
         for (int t = 1; t < n; t++)
@@ -68,7 +75,6 @@ static __device__ void write_mix(const struct ctw_op_collapse &op, float *m, flo
             sum += row[t] = expf(row[t] - most);
         for (int t = 0; t < n; t++)
             row[t] = row[t] / sum + op.eps;
-        mix[s] = 2.0f * sigmoid(m[n + s]);
     }
     balance(comb, n, true, op.eps);
     for (int i = 1; i < op.n_sinkhorn; i++) {
@@ -85,7 +91,8 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ float m[TOKENS][ROWS], pre[TOKENS][MOST], squares[TOKENS];
     const int64_t t0 = (int64_t)blockIdx.x * TOKENS, k = op.n * op.dim;
     const int n = op.n, warp = (int)threadIdx.x / WARP;
-    const int n_rows = (int)(op.mix != NULL ? 2 * n + n * n : n);
+    const bool mean = op.fn.at == NULL;
+    const int n_rows = mean ? 0 : (int)ctw_stream_rows(n, op.mix != NULL, op.n_sinkhorn);
     const int n_tok = (int)(op.n_tok - t0 < TOKENS ? op.n_tok - t0 : (int64_t)TOKENS);
     const float *f[TOKENS];
 #pragma unroll
@@ -111,7 +118,7 @@ static __global__ void __launch_bounds__(THREADS)
                                                       r < n ? 0 : r < 2 * n ? 1 : 2) +
                       ctw_cuda_number(op.base.at, op.base.dtype, r);
         for (int s = 0; s < n; s++)
-            pre[j][s] = sigmoid(m[j][s]) + op.eps;
+            pre[j][s] = mean ? 1.0f / (float)n : sigmoid(m[j][s]) + op.eps;
         if (op.mix != NULL)
             write_mix(op, m[j], op.mix + (t0 + j) * (n + n * n));
     }

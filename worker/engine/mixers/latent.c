@@ -8,6 +8,7 @@
  * product of keys and values; then attention's output, which overwrites the last. With an indexer,
  * the product has its key and its heads' weights, too, and its queries come first.
  */
+#include "worker/engine/mixers/indexer.h"
 #include "worker/engine/mixers/keys.h"
 
 struct parts {
@@ -20,22 +21,18 @@ static const struct ctw_latent *latent_of(const struct ctw_step *s)
     return &s->branch->latent;
 }
 
-/* Columns of the indexer's queries. */
-static int64_t index_columns(const struct ctw_latent *x)
-{
-    return (int64_t)x->index.n_head * x->index.head;
-}
-
-/* Columns of the queries' place, which the indexer uses first, and the gates last; of the product of
- * keys and values. */
+/* Columns of the queries' place, which the indexer uses first, and the gates last; of the product
+ * of keys and values. */
 static int64_t query_columns(const struct ctw_latent *x)
 {
-    return ctw_max64(ctw_max64((int64_t)x->n_head * x->head, index_columns(x)), x->n_gates);
+    return ctw_max64(ctw_max64((int64_t)x->n_head * x->head, ctw_index_columns(&x->index)),
+                     x->n_gates);
 }
 
 static int64_t expanded_columns(const struct ctw_latent *x)
 {
-    return ctw_max64((int64_t)x->n_head * (x->head - x->turning + x->head_v), index_columns(x));
+    return ctw_max64((int64_t)x->n_head * (x->head - x->turning + x->head_v),
+                     ctw_index_columns(&x->index));
 }
 
 /* Does the layer choose keys, or use a choice, in sequences of up to `longest` tokens? Queries of
@@ -43,12 +40,6 @@ static int64_t expanded_columns(const struct ctw_latent *x)
 static bool is_sparse(const struct ctw_latent *x, int64_t longest)
 {
     return x->index.chosen > 0 && longest > x->index.chosen;
-}
-
-/* Words of a query's choice: a bit for each key. */
-static int64_t choice_words(int64_t longest)
-{
-    return (longest + 31) / 32;
 }
 
 static struct parts parts_of(const struct ctw_step *s)
@@ -95,63 +86,6 @@ static enum ctw_status project_queries(const struct ctw_step *s, const struct pa
     return ctw_step_product(s, CTW_P_Q_B, low ? p->latents : s->f->norm,
                             low ? p->ld : s->f->model->hidden, p->queries,
                             (int64_t)l->n_head * l->head, err);
-}
-
-/* ---- the indexer -------------------------------------------------------------------------- */
-
-/* Rotates n_head heads per token: to [n_tok, n_head * head], from columns `col` on of rows that are
- * ld elements apart. */
-static enum ctw_status turn_index(const struct ctw_step *s, int n_head, const void *from,
-                                  int64_t col, int64_t ld, void *to, struct ctw_err *err)
-{
-    const struct ctw_indexer *x = &latent_of(s)->index;
-    const struct ctw_rope *rope = &s->f->model->rope[x->rope];
-    return ctw_qkv(s->f->be,
-                   &(struct ctw_op_qkv){.dtype = s->f->dtype,
-                                        .n_tok = s->chunk->n_tok,
-                                        .n_head = n_head,
-                                        .n_kv = 1,
-                                        .head = x->head,
-                                        .qkv = from,
-                                        .columns = {.ld = ld, .q = col},
-                                        .pairing = rope->pairing,
-                                        .rot_dim = rope->rot_dim,
-                                        .positions = s->f->positions + s->chunk->tok0,
-                                        .cos_sin = s->f->cos_sin[x->rope],
-                                        .q = to},
-                   err);
-}
-
-/* Which keys the chunk's queries see. */
-static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts *p,
-                                   struct ctw_err *err)
-{
-    const struct ctw_carried index = ctw_step_carry(s, CTW_CARRY_INDEX);
-    const struct ctw_latent *l = latent_of(s);
-    const struct ctw_indexer *x = &l->index;
-    const int64_t col = l->q_rank + l->kv_rank + l->turning, n = (int64_t)x->n_head * x->head;
-    const struct ctw_op_index op = {
-        .dtype = s->f->dtype,
-        .n_head = x->n_head,
-        .head = x->head,
-        .chosen = x->chosen,
-        .q = p->queries,
-        .k = index.all,
-        .weights = p->latents + (size_t)(col + x->head) * ctw_dtype_bytes(s->f->dtype),
-        .ld_weights = p->ld,
-        .seqs = s->chunk->seqs[index.life],
-        .n_seqs = s->chunk->n_seqs,
-        .seen = ctw_step_carry(s, CTW_CARRY_CHOICE).here,
-        .ld_seen = choice_words(s->f->plan.longest),
-    };
-    enum ctw_status st = norm_latent(s, CTW_AT_INDEX_K, p, col, x->head, err);
-    if (st == CTW_OK)
-        st = turn_index(s, 1, p->latents, col, p->ld, index.here, err);
-    if (st == CTW_OK)
-        st = ctw_step_product(s, CTW_P_INDEX_Q, p->latents, p->ld, p->expanded, n, err);
-    if (st == CTW_OK)
-        st = turn_index(s, x->n_head, p->expanded, 0, n, p->queries, err);
-    return st == CTW_OK ? ctw_index(s->f->be, &op, err) : st;
 }
 
 /* ---- attention ---------------------------------------------------------------------------- */
@@ -226,6 +160,7 @@ static enum ctw_status attend(const struct ctw_step *s, const struct parts *p,
                               const struct ctw_keys *keys, bool sparse, struct ctw_err *err)
 {
     const struct ctw_latent *l = latent_of(s);
+    const struct ctw_tensor *sinks = ctw_step_vector(s, CTW_V_LATENT_SINKS);
     const struct ctw_op_attention op = {.n_head = l->n_head,
                                         .n_kv = l->n_head,
                                         .head = l->head,
@@ -233,9 +168,11 @@ static enum ctw_status attend(const struct ctw_step *s, const struct parts *p,
                                         .scale = l->scale,
                                         .seen = sparse ? ctw_step_carry(s, CTW_CARRY_CHOICE).here
                                                        : NULL,
-                                        .ld_seen = choice_words(s->f->plan.longest),
+                                        .ld_seen = ctw_choice_words(s->f->plan.longest),
                                         .seen_from = l->index.chosen,
                                         .alibi = s->f->alibi,
+                                        .sinks = ctw_step_vector_data(s, CTW_V_LATENT_SINKS),
+                                        .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,
                                         .q = p->queries,
                                         .out = p->expanded};
     return ctw_keys_attend(s, keys, op, err);
@@ -267,12 +204,17 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_latent *l = latent_of(s);
     const struct parts p = parts_of(s);
+    const struct ctw_index_places index = {.latents = p.latents,
+                                           .ld = p.ld,
+                                           .column = l->q_rank + l->kv_rank + l->turning,
+                                           .queries = p.queries,
+                                           .other = p.expanded};
     bool sparse = is_sparse(l, s->f->plan.longest);
     const struct ctw_keys keys = {.k = ctw_step_carry(s, CTW_CARRY_K),
                                   .v = ctw_step_carry(s, CTW_CARRY_V)};
     enum ctw_status st = project_latents(s, &p, err);
     if (st == CTW_OK && !l->index.shared && sparse)
-        st = choose_keys(s, &p, err);
+        st = ctw_choose_keys(s, &index, err);
     if (st == CTW_OK)
         st = project_queries(s, &p, err);
     if (st == CTW_OK)
@@ -311,10 +253,10 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
     rules[CTW_CARRY_K].life = rules[CTW_CARRY_V].life = CTW_FOR_LAYER;
     if (!is_sparse(x, longest))
         return;
-    rules[CTW_CARRY_INDEX] =
-        (struct ctw_carry_rule){.bytes = (size_t)x->index.head * es, .life = CTW_FOR_LAYER};
+    rules[CTW_CARRY_INDEX] = (struct ctw_carry_rule){.bytes = (size_t)ctw_index_row(&x->index) * es,
+                                                     .life = CTW_FOR_LAYER};
     rules[CTW_CARRY_CHOICE] =
-        (struct ctw_carry_rule){.bytes = (size_t)choice_words(longest) * sizeof(uint32_t),
+        (struct ctw_carry_rule){.bytes = (size_t)ctw_choice_words(longest) * sizeof(uint32_t),
                                 .life = m->shares_choices ? CTW_FOR_PASS : CTW_FOR_CHUNK,
                                 .alone = true};
 }

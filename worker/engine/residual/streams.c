@@ -73,8 +73,9 @@ static enum ctw_status begin(const struct ctw_step *s, struct ctw_err *err)
 
 static struct ctw_stream_weights weights(const struct ctw_step *s, int role)
 {
+    const struct ctw_tensor *t = ctw_step_vector(s, role); /* NULL: the head's layer has none */
     return (struct ctw_stream_weights){ctw_step_vector_data(s, role),
-                                       ctw_step_vector(s, role)->dtype};
+                                       t != NULL ? t->dtype : CTW_F32};
 }
 
 /* y = the norm at `place` of the streams x collapsed. */
@@ -93,6 +94,8 @@ static enum ctw_status collapse(const struct ctw_step *s, int place, const float
                                        .scale = weights(s, CTW_V_MIX_SCALE),
                                        .norm_eps = streams_of(m)->norm_eps,
                                        .eps = streams_of(m)->eps,
+                                       .post_factor = streams_of(m)->post_factor,
+                                       .post_eps = streams_of(m)->post_eps,
                                        .n_sinkhorn = streams_of(m)->n_sinkhorn,
                                        .mix = mix,
                                        .y = s->f->wide,

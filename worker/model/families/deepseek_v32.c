@@ -3,9 +3,7 @@
  * the same with layers that use the choice of a layer before. Defaults: DeepseekV32Config,
  * GlmMoeDsaConfig.
  */
-#include <string.h>
-
-#include "worker/model/families/latent_keys.h"
+#include "worker/model/families/indexer_keys.h"
 
 struct rules {
     struct latent_absent absent;
@@ -15,53 +13,6 @@ struct rules {
     enum ctw_rope_pairing index_pairing;
     bool shares; /* layers may use the choice of one before */
 };
-
-/* In transformers' order: a list, a pattern of F and S, or every freq-th layer from an offset on.
- */
-static bool has_own_choice(int64_t i, const bool *types, const char *pattern, int64_t freq,
-                           int64_t offset)
-{
-    if (types != NULL)
-        return types[i];
-    if (pattern != NULL)
-        return pattern[i] == 'F';
-    return (i - offset + 1 > 0 ? i - offset + 1 : 0) % freq == 0;
-}
-
-/* Which layers have an indexer. */
-static void key_choices(struct ctw_config *c, int64_t n_layers, bool own[CTW_MAX_DECODERS])
-{
-    const bool *types = ctw_key_layers_called(c, "indexer_types", n_layers, "full", "shared");
-    const char *pattern = ctw_key_string(c, "index_topk_pattern", NULL);
-    int64_t freq = ctw_key_int(c, "index_topk_freq", 1, CTW_NULL_REFUSED, 0, 1 << 20);
-    int64_t offset = ctw_key_int(c, "index_skip_topk_offset", 2, CTW_NULL_REFUSED, 0, 1 << 20);
-    if (pattern != NULL &&
-        ((int64_t)strlen(pattern) < n_layers || strspn(pattern, "FS") != strlen(pattern)))
-        ctw_key_fail(c, "index_topk_pattern", CTW_EFORMAT,
-                     "found \"%s\", expected a letter F or S for each of %lld layers", pattern,
-                     (long long)n_layers);
-    for (int64_t i = 0; i < n_layers && c->status == CTW_OK; i++)
-        own[i] = has_own_choice(i, types, pattern, freq < 1 ? 1 : freq, offset);
-    if (c->status == CTW_OK && !own[0])
-        ctw_key_fail(c, "indexer_types", CTW_EFORMAT,
-                     "layer 0 shares the choice of a layer before it; expected \"full\"");
-}
-
-static struct ctw_indexer key_indexer(struct ctw_config *c, const struct rules *r,
-                                      const struct ctw_latent_attention *a)
-{
-    struct ctw_indexer x = {
-        .chosen = ctw_key_int(c, "index_topk", 2048, CTW_NULL_REFUSED, 1, 1 << 30),
-        .n_head = (int)ctw_key_int(c, "index_n_heads", r->index_heads, CTW_NULL_REFUSED, 1, 4096),
-        .head = (int)ctw_key_int(c, "index_head_dim", 128, CTW_NULL_REFUSED, 1, CTW_MAX_HEAD)};
-    if (a->q_rank == 0)
-        ctw_key_fail(c, "q_lora_rank", CTW_EUNSUP, "an indexer needs the queries' latent");
-    if (x.head < a->rope)
-        ctw_key_fail(c, "index_head_dim", CTW_EFORMAT,
-                     "found %d, expected at least qk_rope_head_dim (%lld)", x.head,
-                     (long long)a->rope);
-    return x;
-}
 
 static void describe_with(struct ctw_config *c, const struct rules *r)
 {
@@ -76,11 +27,12 @@ static void describe_with(struct ctw_config *c, const struct rules *r)
     struct ctw_experts experts = latent_mixture(c, &r->absent, mlp.act, &shared);
     latent_groups(c, &r->absent, &experts);
     latent_sigmoid(c, &experts);
-    attention.index = key_indexer(c, r, &attention);
+    attention.index = indexer_keys(c, r->index_heads, &attention);
     for (int64_t i = 0; i < s.n_layers; i++)
         own[i] = true;
     if (r->shares)
-        key_choices(c, s.n_layers, own);
+        indexer_layers(c, s.n_layers, true, 1, own);
+    indexer_check_layers(c, s.n_layers, NULL, own);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     ctw_describe_drafts(c, ctw_key_int(c, "num_nextn_predict_layers", 0, 0, 0, 64));
     latent_rope(c, &attention, &r->absent);

@@ -334,6 +334,8 @@ struct ctw_latent_attention {
     const char *module, *out;  /* NULL: self_attn, o_proj */
     const char *gate;          /* of each head of the output, without bias; NULL: none */
     bool gate_values;          /* ... of each value */
+    const char *sinks;         /* the tensor [n_head] of attention's sinks; NULL: none */
+    double index_eps;          /* of the norm of the indexer's keys; 0: 1e-6 */
     struct ctw_indexer index;  /* sparse attention, with q_rank; chosen 0: none */
 };
 

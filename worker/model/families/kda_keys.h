@@ -1,5 +1,5 @@
-/* Keys that Kimi Linear and Bailing Hybrid share: transformers' names, which stand for the makers',
- * and mixtures with sigmoid routing. */
+/* Keys that Kimi Linear, Bailing Hybrid and GLM 5 Next share: transformers' names, which stand for
+ * the makers', and mixtures with sigmoid routing. */
 #ifndef CTW_WORKER_KDA_KEYS_H
 #define CTW_WORKER_KDA_KEYS_H
 
@@ -77,6 +77,7 @@ struct kda_layers {
     const struct ctw_delta_rule *delta;
     const struct ctw_delta_names *names;
     const struct ctw_latent_attention *attention;
+    const bool *own_choice; /* with an indexer: the layers that have one; NULL: all */
     const struct ctw_mlp *mlp;
     const struct ctw_experts *experts;
 };
@@ -84,16 +85,38 @@ struct kda_layers {
 static inline void kda_describe(struct ctw_config *c, int64_t n, const struct kda_layers *l)
 {
     for (int64_t i = 0; i < n && c->status == CTW_OK; i++) {
+        struct ctw_latent_attention attention = *l->attention;
+        attention.index.shared = l->own_choice != NULL && !l->own_choice[i];
         ctw_describe_norms(c, i, l->norm);
         if (l->linear[i])
             ctw_describe_delta_apart(c, i, l->delta, l->norm, l->names);
         else
-            ctw_describe_latent_attention(c, i, l->attention);
+            ctw_describe_latent_attention(c, i, &attention);
         if (l->dense[i])
             ctw_describe_mlp(c, i, l->mlp);
         else
             ctw_describe_experts(c, i, l->experts);
     }
+}
+
+static inline int kda_count(struct ctw_config *c, const char *in_object, const char *name,
+                            int64_t absent, int64_t most)
+{
+    absent = ctw_key_int(c, name, absent, CTW_NULL_REFUSED, 1, most);
+    return (int)ctw_key_int(c, in_object, absent, CTW_NULL_REFUSED, 1, most);
+}
+
+/* Of transformers' names or those of linear_attn_config. */
+static inline struct ctw_delta_rule kda_delta(struct ctw_config *c, int64_t heads)
+{
+    struct ctw_delta_rule d = {.gate = CTW_ACT_SIGMOID, .by_channel = true};
+    d.n_key = d.n_value =
+        kda_count(c, "linear_attn_config.num_heads", "linear_num_heads", heads, 4096);
+    d.key = d.value = d.rank =
+        kda_count(c, "linear_attn_config.head_dim", "linear_head_dim", 128, CTW_MAX_DELTA_CHANNELS);
+    d.taps = kda_count(c, "linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim", 4,
+                       CTW_MAX_TAPS);
+    return d;
 }
 
 /* The activation of MLPs, and of the delta rules' convolutions. */

@@ -30,25 +30,6 @@ static void key_linear(struct ctw_config *c, int64_t n, bool *linear)
     }
 }
 
-static int key_count(struct ctw_config *c, const char *in_object, const char *name, int64_t absent,
-                     int64_t most)
-{
-    absent = ctw_key_int(c, name, absent, CTW_NULL_REFUSED, 1, most);
-    return (int)ctw_key_int(c, in_object, absent, CTW_NULL_REFUSED, 1, most);
-}
-
-static struct ctw_delta_rule key_delta(struct ctw_config *c)
-{
-    struct ctw_delta_rule d = {.gate = CTW_ACT_SIGMOID, .by_channel = true};
-    d.n_key = d.n_value =
-        key_count(c, "linear_attn_config.num_heads", "linear_num_heads", 32, 4096);
-    d.key = d.value = d.rank =
-        key_count(c, "linear_attn_config.head_dim", "linear_head_dim", 128, CTW_MAX_DELTA_CHANNELS);
-    d.taps = key_count(c, "linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim", 4,
-                       CTW_MAX_TAPS);
-    return d;
-}
-
 static const struct kda_mixture mixture_names = {
     .n = 256,
     .inner = 1024,
@@ -85,7 +66,7 @@ static void describe(struct ctw_config *c)
     struct ctw_latent_attention attention = latent_keys(c, &s, &absent);
     attention.rope_index = -1;
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-5);
-    const struct ctw_delta_rule delta = key_delta(c);
+    const struct ctw_delta_rule delta = kda_delta(c, 32);
     const struct ctw_mlp mlp = {.inner = s.inner, .act = kda_activation(c)};
     struct ctw_mlp shared;
     const struct ctw_experts experts = kda_experts(c, &mixture_names, mlp.act, &shared);
@@ -117,7 +98,7 @@ static struct ctw_glu key_situ(struct ctw_config *c)
 
 static struct ctw_delta_rule key_k3_delta(struct ctw_config *c)
 {
-    struct ctw_delta_rule d = key_delta(c);
+    struct ctw_delta_rule d = kda_delta(c, 32);
     d.least_log =
         (float)ctw_key_number(c, "linear_attn_config.gate_lower_bound", 0, 0, -1e3, -1e-3);
     d.z_is_whole = ctw_key_bool(c, "linear_attn_config.use_full_rank_gate", false);

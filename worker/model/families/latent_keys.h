@@ -9,8 +9,8 @@
 
 /* transformers' defaults. */
 struct latent_absent {
-    int64_t q_rank, kv_rank, nope, rope, head_v;
-    bool always_interleaved; /* the class does not read rope_interleave */
+    int64_t q_rank, kv_rank, nope, rope, head_v; /* rope 0: heads must have no part that turns */
+    bool always_interleaved, always_halves;      /* the class does not read rope_interleave */
     struct ctw_rope_rules rope_rules;
     double mscale_all_dim; /* of rope_rules.absent */
     int64_t n, chosen, inner, n_shared, n_groups, kept_groups;
@@ -45,7 +45,8 @@ latent_keys(struct ctw_config *c, const struct ctw_sizes *s, const struct latent
         .kv_rank = ctw_key_int(c, "kv_lora_rank", absent->kv_rank, CTW_NULL_REFUSED, 1, MOST),
         .q_rank = ctw_key_int(c, "q_lora_rank", absent->q_rank, 0, 1, MOST),
         .nope = ctw_key_int(c, "qk_nope_head_dim", absent->nope, CTW_NULL_REFUSED, 1, CTW_MAX_HEAD),
-        .rope = ctw_key_int(c, "qk_rope_head_dim", absent->rope, CTW_NULL_REFUSED, 2, CTW_MAX_HEAD),
+        .rope = ctw_key_int(c, "qk_rope_head_dim", absent->rope, CTW_NULL_REFUSED,
+                            absent->rope > 0 ? 2 : 0, absent->rope > 0 ? CTW_MAX_HEAD : 0),
         .head_v = ctw_key_int(c, "v_head_dim", absent->head_v, CTW_NULL_REFUSED, 1, CTW_MAX_HEAD),
         .bias = ctw_key_bool(c, "attention_bias", false),
         .norm = {.kind = CTW_NORM_RMS, .eps = 1e-6}, /* whatever rms_norm_eps is */
@@ -69,7 +70,8 @@ static inline void latent_rope(struct ctw_config *c, struct ctw_latent_attention
                                const struct latent_absent *absent)
 {
     struct ctw_rope_rules rules = absent->rope_rules;
-    bool interleaved = absent->always_interleaved || ctw_key_bool(c, "rope_interleave", true);
+    bool interleaved = absent->always_interleaved ||
+                       (!absent->always_halves && ctw_key_bool(c, "rope_interleave", true));
     rules.head = rules.head == 0 ? a->rope : a->nope + a->rope;
     rules.pairing = interleaved ? CTW_ROPE_INTERLEAVED : CTW_ROPE_HALVES;
     a->rope_index = ctw_describe_rope(c, &rules);

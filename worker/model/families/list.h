@@ -42,6 +42,7 @@
     X(glm)                                                                                         \
     X(glm4_moe_lite)                                                                               \
     X(glm_moe_dsa)                                                                                 \
+    X(glm5_next)                                                                                   \
     X(glm4)                                                                                        \
     X(glm4_moe)                                                                                    \
     X(gpt2)                                                                                        \
@@ -56,6 +57,8 @@
     X(hunyuan_v1_dense)                                                                            \
     X(hunyuan_v1_moe)                                                                              \
     X(hy_v3)                                                                                       \
+    X(hy_v4)                                                                                       \
+    X(hy_v4_vl)                                                                                    \
     X(jamba)                                                                                       \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \

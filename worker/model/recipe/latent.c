@@ -11,7 +11,8 @@ enum { MAX_NAME = 128 };
  * input. */
 static void describe_indexer(struct ctw_config *c, int64_t i, const struct ctw_latent_attention *a)
 {
-    static const struct ctw_norm_form norm = {.kind = CTW_NORM_LAYER, .eps = 1e-6, .bias = true};
+    const struct ctw_norm_form norm = {
+        .kind = CTW_NORM_LAYER, .eps = a->index_eps != 0 ? a->index_eps : 1e-6, .bias = true};
     const struct ctw_indexer *x = &a->index;
     int64_t hidden = c->model->hidden;
     ctw_describe_linear(c, i, CTW_MIXER,
@@ -26,6 +27,19 @@ static void describe_indexer(struct ctw_config *c, int64_t i, const struct ctw_l
                                                    "self_attn.indexer.wq_b",
                                                    (int64_t)x->n_head * x->head, a->q_rank});
     ctw_describe_norm(c, i, CTW_AT_INDEX_K, &norm, "self_attn.indexer.k_norm", x->head);
+    if (x->pool == 0)
+        return;
+    ctw_describe_linear(c, i, CTW_MIXER,
+                        &(struct ctw_linear_rules){CTW_P_INDEX_POOL, CTW_M_INDEX_POOL, 0,
+                                                   "self_attn.indexer.index_kpool_compress_gate",
+                                                   x->head, hidden});
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = ctw_vector_at(CTW_MIXER, CTW_V_INDEX_POOL),
+                                        .n = x->pool,
+                                        .k = x->head},
+                      "self_attn.indexer.index_kpool_compress_ape");
 }
 
 /* A Linear module of the attention's. */
@@ -97,6 +111,9 @@ void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
            &(struct ctw_linear_rules){CTW_P_LATENT_O, CTW_M_LATENT_O,
                                       a->bias ? CTW_V_LATENT_O_BIAS : 0, NULL, hidden,
                                       a->n_head * a->head_v});
+    if (a->sinks != NULL)
+        ctw_describe_vector(c, i, ctw_vector_at(CTW_MIXER, CTW_V_LATENT_SINKS), a->sinks,
+                            a->n_head);
     if (a->gate != NULL)
         linear(c, i, a, a->gate,
                &(struct ctw_linear_rules){CTW_P_LATENT_GATE, CTW_M_LATENT_GATE, 0, NULL, l->n_gates,

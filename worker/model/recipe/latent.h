@@ -17,20 +17,41 @@ enum {
     CTW_M_INDEX_Q,       /* the indexer: from the queries' latent to its queries, */
     CTW_M_INDEX_K,       /* to its keys, */
     CTW_M_INDEX_WEIGHTS, /* to the weights of its heads */
-    CTW_M_LATENT_GATE    /* of attention's output */
+    CTW_M_LATENT_GATE,   /* of attention's output */
+    CTW_M_INDEX_POOL     /* to the gates of the sums that are the keys of pools */
 };
 /* CTW_P_LATENTS: all products of the branch's input, without queries that have no latent */
-enum { CTW_P_LATENTS, CTW_P_LATENT_O, CTW_P_Q_B, CTW_P_KV_B, CTW_P_INDEX_Q, CTW_P_LATENT_GATE };
+enum {
+    CTW_P_LATENTS,
+    CTW_P_LATENT_O,
+    CTW_P_Q_B,
+    CTW_P_KV_B,
+    CTW_P_INDEX_Q,
+    CTW_P_LATENT_GATE,
+    CTW_P_INDEX_POOL
+};
 enum { CTW_AT_Q_A = CTW_AT_OWN, CTW_AT_KV_A, CTW_AT_INDEX_K };
-enum { CTW_V_Q_A_BIAS = CTW_V_OWN, CTW_V_KV_A_BIAS, CTW_V_LATENT_O_BIAS };
+enum {
+    CTW_V_Q_A_BIAS = CTW_V_OWN,
+    CTW_V_KV_A_BIAS,
+    CTW_V_LATENT_O_BIAS,
+    CTW_V_LATENT_SINKS, /* [n_head] */
+    CTW_V_INDEX_POOL    /* [pool, head]: of the gates, by the token's place in its pool */
+};
 
-/* Sparse attention: a query sees the best `chosen` keys alone (struct ctw_op_index). */
+/*
+ * Sparse attention: a query sees the best `chosen` keys alone (struct ctw_op_index). With `pool`,
+ * it chooses among whole pools of so many tokens, whose keys are sums of their tokens' keys (struct
+ * ctw_op_pool), and sees the tokens behind the last whole pool in any case.
+ */
 struct ctw_indexer {
-    int64_t chosen;   /* 0: all keys */
+    int64_t chosen;   /* 0: all keys; a multiple of `pool` */
+    int pool;         /* tokens; 0: the query chooses among tokens */
     bool shared;      /* the layer uses the choice of the last layer that made a choice; the rest
                          is not set */
     int n_head, head; /* of the indexer's queries; it has one key per token */
-    int rope;         /* index into the model's rope[], of the heads' first elements */
+    int rope;         /* index into the model's rope[], of the heads' first elements; -1: none */
+    bool turns_last;  /* of the heads' last elements */
 };
 
 struct ctw_latent {

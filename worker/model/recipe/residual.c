@@ -66,9 +66,9 @@ void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *n
     char full[128];
     if (c->status != CTW_OK)
         return;
-    const int64_t n = c->model->layers[i + 1].residual.streams.n;
+    const struct ctw_streams *s = &c->model->layers[i + 1].residual.streams;
     const bool mixes = i < c->model->n_decoders;
-    const int64_t rows = ctw_stream_rows(n, mixes);
+    const int64_t n = s->n, rows = ctw_stream_rows(n, mixes, s->n_sinkhorn);
     (void)snprintf(full, sizeof(full), "%s_fn", name);
     ctw_describe_want(c,
                       (struct ctw_want){.kind = CTW_WANT_VECTOR,
@@ -80,5 +80,6 @@ void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *n
     (void)snprintf(full, sizeof(full), "%s_base", name);
     ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_MIX_BASE), full, rows);
     (void)snprintf(full, sizeof(full), "%s_scale", name);
-    ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_MIX_SCALE), full, mixes ? 3 : 1);
+    ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_MIX_SCALE), full,
+                        ctw_stream_scales(mixes, s->n_sinkhorn));
 }

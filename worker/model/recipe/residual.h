@@ -39,12 +39,13 @@ struct ctw_block_sums {
 
 /*
  * Of several streams, mixed around each branch (hyper-connections): kernels/streams.h has their
- * arithmetic. Each branch has three vectors, CTW_V_MIX_FN [rows, n * hidden] and so on, and so has
- * the head's layer, of whose streams the final norm's input is made.
+ * arithmetic. Each branch has three vectors, CTW_V_MIX_FN [rows, n * hidden] and so on. If the
+ * head's layer has them, too, the final norm's input is the streams' weighted sum, else their mean.
  */
 struct ctw_streams {
-    int n, n_sinkhorn;
+    int n, n_sinkhorn; /* n_sinkhorn 0: branches do not mix the streams with each other */
     float eps, norm_eps;
+    float post_factor, post_eps; /* post_factor 0: 2 */
 };
 
 /* A kind with facts of its own has its struct in the union. All zeros is one stream. */
