@@ -2,7 +2,7 @@
 
 import math
 
-from family_keys import act_of, alibi, build, plain_mlp, rms, rope_settings
+from family_keys import act_of, alibi, build, head_of, plain_mlp, rms, rope_settings
 from recipe import Norm, Rope
 
 
@@ -48,6 +48,21 @@ def qwen(c):
     return build(c, Norm(eps=c.get("layer_norm_epsilon", 1e-6)), stem="transformer.h.{}.", layer=layer, head_dim=head,
                  rope=Rope(head, rope_settings({"rope_theta": c.get("rotary_emb_base", 10000.0)})),
                  embed="transformer.wte", final="transformer.ln_f")
+
+
+def exaone(c):
+    c = {"num_hidden_layers": c.get("num_layers"), "rope_theta": 5e5} | c
+    bias, name = c.get("attention_bias", False), "attn.attention.{}_proj"
+    layer = {"attention_in": "ln_1", "mlp_in": "ln_2", "projections": tuple(map(name.format, "qkv")), "o": name.format("out"),
+             "qkv_bias": bias, "o_bias": bias, "gate_up": ("mlp.c_fc_0", "mlp.c_fc_1"), "down": "mlp.c_proj",
+             "mlp_bias": c.get("mlp_bias", False), "act": act_of(c)}
+    return build(c, rms(c, c.get("layer_norm_epsilon", 1e-5)), stem="transformer.h.{}.", layer=layer, embed="transformer.wte",
+                 final="transformer.ln_f")
+
+
+def internlm3(c):
+    bias = c.get("bias", c.get("mlp_bias", False))
+    return build(c, rms(c, 1e-5), head_dim=head_of(c, 128), layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": bias})
 
 
 def chatglm(c):
@@ -113,4 +128,4 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, chatglm, minicpm, baichuan, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}

@@ -87,7 +87,7 @@ class Mamba1:
     state: int
     rank: int  # of the time steps
     taps: int
-    eps: float
+    eps: float | None  # None: dt, B and C have no norms
     module: str = "mixer"
     norms: tuple | None = None  # of dt, B and C; None: without weights
     bias: bool = False

@@ -135,6 +135,13 @@ def falcon_mamba(c):
     return only_mixers(c, mixer, Norm(eps=c.get("layer_norm_epsilon", 1e-5)), tied=True)
 
 
+def mamba(c):
+    rank = c.get("time_step_rank", "auto")
+    mixer = Mamba1(int(c.get("expand", 2) * c["hidden_size"]), c["state_size"], math.ceil(c["hidden_size"] / 16) if rank == "auto"
+                   else rank, c["conv_kernel"], None, bias=c.get("use_bias", False), conv_bias=c.get("use_conv_bias", True))
+    return only_mixers(c, mixer, Norm(eps=c.get("layer_norm_epsilon", 1e-5)), tied=True)
+
+
 def mamba_of(c, **more):
     """Granite's and Falcon H1's keys."""
     bias = c.get("mamba_proj_bias", False)
@@ -252,6 +259,6 @@ def lfm2_moe(c):
     return lfm2(c, lambda i: {"experts": e, "inner": 0} if i >= c.get("num_dense_layers", 2) else {})
 
 
-FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba2, falcon_mamba, granitemoehybrid, falcon_h1, nemotron_h,
+FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1, nemotron_h,
                                     jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
     "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe, "glm5_next_text": glm5_next}

@@ -122,7 +122,8 @@ def mamba1(model, x, m, stem):
     u, z = np.split(model.linear(x, stem + ".in_proj", m.bias), 2, axis=1)
     u = conv(model, u, stem + ".conv1d", m.conv_bias, silu)
     parts = np.split(model.linear(u, stem + ".x_proj"), [m.rank, m.rank + m.state], axis=1)
-    parts = [model.r(rms(p, m.eps)) for p in parts]
+    if m.eps is not None:
+        parts = [model.r(rms(p, m.eps)) for p in parts]
     if m.norms:
         parts = [model.r(p * model.weight(f"{stem}.{name}.weight")) for p, name in zip(parts, m.norms)]
     dt, b, c = parts

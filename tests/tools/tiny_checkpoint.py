@@ -151,6 +151,11 @@ TYPES = {
         "multi_query_attention": True, "multi_query_group_num": 2, "post_layer_norm": True, "rope_ratio": 500,
         "names": {"intermediate_size": "ffn_hidden_size", "num_hidden_layers": "num_layers",
                   "max_position_embeddings": "seq_length"}}),
+    "exaone": ("ExaoneForCausalLM", NO_HEAD | {
+        "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "silu", "rope_theta": 1e6,
+        "rope": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                 "original_max_position_embeddings": 64}, "names": {"num_hidden_layers": "num_layers"}}),
+    "internlm3": ("InternLM3ForCausalLM", {"rms_norm_eps": 1e-5, "qkv_bias": True, "bias": True, "rope_theta": 5e5}),
     "minicpmv": ("MiniCPMV", {"attention_bias": False, "mlp_bias": False, "version": 4.0}),
     "PanguEmbedded": ("PanguEmbeddedForCausalLM", NO_HEAD | {"bias": True}),
     "minicpm": ("MiniCPMForCausalLM", NO_HEAD | {
@@ -244,8 +249,8 @@ OPEN = (
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
-    "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo", "minicpmv", "PanguEmbedded",
-    "baichuan", "baichuan_13b", "baichuan1",
+    "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
+    "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
     *tiny_mixtures.TYPES, *tiny_mixtures.FAMILIES, *tiny_recurrent.TYPES, *tiny_recurrent.FAMILIES,

@@ -57,6 +57,7 @@ TYPES = {
     "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", DELTA | SHARED | {"intermediate_size": LACKS}),
     "mamba2": ("Mamba2ForCausalLM", NO_ATTENTION | {
         "intermediate_size": LACKS, "num_heads": 6, "head_dim": 64, "n_groups": 2, "state_size": 24, "chunk_size": 64}),
+    "mamba": ("MambaForCausalLM", NO_ATTENTION | {"intermediate_size": LACKS, "state_size": 16, "time_step_rank": "auto"}),
     "falcon_mamba": ("FalconMambaForCausalLM", NO_ATTENTION | {
         "intermediate_size": 384, "state_size": 16, "time_step_rank": 32, "mixer_rms_eps": 1e-6}),
     "falcon_h1": ("FalconH1ForCausalLM", MAMBA | FACTORS | {

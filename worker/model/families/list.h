@@ -29,6 +29,7 @@
     X(exaone_moe)                                                                                  \
     X(exaone4_5)                                                                                   \
     X(exaone4)                                                                                     \
+    X(exaone)                                                                                      \
     X(falcon)                                                                                      \
     X(falcon_h1)                                                                                   \
     X(falcon_mamba)                                                                                \
@@ -59,6 +60,7 @@
     X(hy_v3)                                                                                       \
     X(hy_v4)                                                                                       \
     X(hy_v4_vl)                                                                                    \
+    X(internlm3)                                                                                   \
     X(jamba)                                                                                       \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
@@ -66,6 +68,7 @@
     X(llama)                                                                                       \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \
+    X(mamba)                                                                                       \
     X(mamba2)                                                                                      \
     X(mimo)                                                                                        \
     X(mimo_v2_flash)                                                                               \

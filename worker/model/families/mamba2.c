@@ -1,6 +1,6 @@
 /*
- * Mamba 2, and Falcon Mamba, whose layers are Mamba 1's with norms of dt, B and C: a state space in
- * every layer, and nothing else. Defaults: Mamba2Config, FalconMambaConfig.
+ * Mamba 1 and 2, and Falcon Mamba, whose layers are Mamba 1's with norms of dt, B and C: a state
+ * space in every layer, and nothing else. Defaults: MambaConfig, Mamba2Config, FalconMambaConfig.
  */
 #include "worker/model/families/state_space_keys.h"
 
@@ -62,15 +62,14 @@ static void describe(struct ctw_config *c)
     describe_layers(c, &s, &norm, false, &r);
 }
 
-static void describe_falcon(struct ctw_config *c)
+/* parts: of dt, B and C; NULL: none. */
+static void describe_first(struct ctw_config *c, const struct ctw_norm_form *parts)
 {
     const struct ctw_sizes s = sizes(c, 50280, 768, 32);
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "layer_norm_epsilon", 1e-5);
-    struct ctw_norm_form parts = ctw_key_rms_norm(c, "mixer_rms_eps", 1e-6);
-    parts.weightless = true;
     double expand = ctw_key_number(c, "expand", 2, CTW_NULL_REFUSED, 1e-3, 1e3);
     struct ctw_state_space_rules r = {
-        .parts = &parts,
+        .parts = parts,
         .is = {.selects = true,
                .n_head = (int64_t)(expand * (double)s.hidden),
                .head = 1,
@@ -80,6 +79,23 @@ static void describe_falcon(struct ctw_config *c)
                .dt_max = INFINITY}};
     describe_layers(c, &s, &norm, true, &r);
 }
+
+static void describe_falcon(struct ctw_config *c)
+{
+    struct ctw_norm_form parts = ctw_key_rms_norm(c, "mixer_rms_eps", 1e-6);
+    parts.weightless = true;
+    describe_first(c, &parts);
+}
+
+static void describe_mamba(struct ctw_config *c)
+{
+    describe_first(c, NULL);
+}
+
+const struct ctw_family ctw_family_mamba = {.model_type = "mamba",
+                                            .architecture = "MambaForCausalLM",
+                                            .prefix = "backbone.",
+                                            .describe = describe_mamba};
 
 const struct ctw_family ctw_family_mamba2 = {.model_type = "mamba2",
                                              .architecture = "Mamba2ForCausalLM",
