@@ -35,6 +35,14 @@ def deepseek_v2(c):
     return with_mixture(c, rms(c), router, {"mlp_bias": c.get("mlp_bias", False)})
 
 
+def minicpm3(c):
+    n, bias = c["num_hidden_layers"], c.get("mlp_bias", False)
+    c = {"v_head_dim": c["hidden_size"] // c["num_attention_heads"], "rope_interleave": False} | c
+    return build(c | {"num_key_value_heads": None}, rms(c, 1e-5), head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"],
+                 layer=latent(c) | {"residual": c.get("scale_depth", 1.4) / math.sqrt(n), "mlp_bias": bias}, tied=True,
+                 embed_scale=c.get("scale_emb", 12), logit_scale=c.get("dim_model_base", 256) / c["hidden_size"])
+
+
 def deepseek_v3(c):
     return with_mixture(c, rms(c), sigmoid_router(c))
 
@@ -150,6 +158,6 @@ def deepseek_v4(c):
                      of("hc_mult", 4), of("hc_sinkhorn_iters", 20), of("hc_eps", 1e-6), norm.eps))
 
 
-FAMILIES = {f.__name__: f for f in (deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa, deepseek_v4,
+FAMILIES = {f.__name__: f for f in (deepseek_v2, minicpm3, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa, deepseek_v4,
                                     hy_v4)}
 FAMILIES["deepseek_ref"] = deepseek_v4  # SGLang's name

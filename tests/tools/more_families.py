@@ -50,6 +50,19 @@ def qwen(c):
                  embed="transformer.wte", final="transformer.ln_f")
 
 
+def gpt_neo(c):
+    types = [t for names, times in c.get("attention_types") or [[["global", "local"], c["num_layers"] // 2]] for t in names * times]
+    h, name = c["hidden_size"], "attn.attention.{}_proj"
+    c = c | {"num_hidden_layers": c["num_layers"], "num_attention_heads": c["num_heads"],
+             "intermediate_size": c.get("intermediate_size") or 4 * h}
+    layer = {"attention_in": "ln_1", "mlp_in": "ln_2", "projections": tuple(map(name.format, "qkv")), "o": name.format("out"),
+             "o_bias": True, "scale": 1.0}
+    return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5), bias=True), stem="transformer.h.{}.", rope=None, tied=True,
+                 windows=[c.get("window_size", 256) if t == "local" else None for t in types], embed="transformer.wte",
+                 layer=layer | plain_mlp(act_of(c, "gelu_tanh"), "mlp.c_fc", "mlp.c_proj", True), final="transformer.ln_f",
+                 positions="transformer.wpe", n_positions=c["max_position_embeddings"])
+
+
 def exaone(c):
     c = {"num_hidden_layers": c.get("num_layers"), "rope_theta": 5e5} | c
     bias, name = c.get("attention_bias", False), "attn.attention.{}_proj"
@@ -128,4 +141,4 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, gpt_neo, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}

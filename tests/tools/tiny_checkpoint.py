@@ -151,6 +151,10 @@ TYPES = {
         "multi_query_attention": True, "multi_query_group_num": 2, "post_layer_norm": True, "rope_ratio": 500,
         "names": {"intermediate_size": "ffn_hidden_size", "num_hidden_layers": "num_layers",
                   "max_position_embeddings": "seq_length"}}),
+    "gpt_neo": ("GPTNeoForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "gelu_new", "window_size": 24,
+        "num_attention_heads": 24, "num_key_value_heads": LACKS, "rope": LACKS, "attention_types": [[["global", "local"], 1]],
+        "names": {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}}),
     "exaone": ("ExaoneForCausalLM", NO_HEAD | {
         "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "silu", "rope_theta": 1e6,
         "rope": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
@@ -249,7 +253,7 @@ OPEN = (
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
-    "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
+    "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "gpt_neo", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
     "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",

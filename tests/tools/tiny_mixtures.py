@@ -91,6 +91,10 @@ TYPES = {
         "mlp_layer_types": ["dense", "sparse"], "n_shared_experts": LACKS, "first_k_dense_replace": LACKS, "n_group": 1,
         "routed_scaling_factor": 1.0, "num_key_value_heads": 2}),
     "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"rope": YARN, "topk_method": "group_limited_greedy", "mlp_bias": True}),
+    "minicpm3": ("MiniCPM3ForCausalLM", NO_HEAD | {
+        "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+        "attention_bias": False, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "scale_emb": 6, "scale_depth": 1.4,
+        "dim_model_base": 64}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v32": ("DeepseekV32ForCausalLM", LATENT | INDEXER | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v4": ("DeepseekV4ForCausalLM", {

@@ -33,6 +33,11 @@
 #define PANGU                                                                                      \
     "{\"architectures\": [\"PanguEmbeddedForCausalLM\"], \"model_type\": \"PanguEmbedded\""
 #define LFM2 "{\"architectures\": [\"Lfm2ForCausalLM\"], \"model_type\": \"lfm2\""
+#define NEO "{\"architectures\": [\"GPTNeoForCausalLM\"], \"model_type\": \"gpt_neo\""
+#define EXAONE "{\"architectures\": [\"ExaoneForCausalLM\"], \"model_type\": \"exaone\""
+#define INTERN "{\"architectures\": [\"InternLM3ForCausalLM\"], \"model_type\": \"internlm3\""
+#define MINICPM3 "{\"architectures\": [\"MiniCPM3ForCausalLM\"], \"model_type\": \"minicpm3\""
+#define MAMBA "{\"architectures\": [\"MambaForCausalLM\"], \"model_type\": \"mamba\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -72,6 +77,9 @@ static void families_have_their_defaults(void **state)
          false, false},
         {PANGU "}", 153376, 4096, 12800, 32768, 0, 34, 32, 8, 128, 128, false, false},
         {MIMO "}", 151936, 4096, 22016, 32768, 0, 32, 32, 32, 128, 128, false, false},
+        {NEO "}", 50257, 2048, 8192, 2048, 2048, 24, 16, 16, 128, 0, true, false},
+        {EXAONE "}", 102400, 4096, 14336, 4096, 0, 32, 32, 8, 128, 128, false, false},
+        {INTERN "}", 128512, 4096, 10240, 32768, 0, 48, 32, 2, 128, 128, false, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -126,6 +134,16 @@ static void tensors(void **state)
         {BAICHUAN "}", "model.layers.39.self_attn.W_pack", 3 * 5120, 5120},
         {BAICHUAN ROTATED "}", "lm_head", 64000, 4096},
         {MOLMO "}", "model.transformer.wte.embedding", 50304, 4096},
+        {NEO "}", "transformer.h.23.attn.attention.out_proj.bias", 2048, 0},
+        {NEO "}", "transformer.h.0.attn.attention.q_proj.bias", 0, 0},
+        {EXAONE ", \"num_layers\": 2}", "transformer.h.1.mlp.c_fc_1", 14336, 4096},
+        {EXAONE "}", "transformer.h.31.attn.attention.k_proj", 1024, 4096},
+        {INTERN ", \"qkv_bias\": true, \"bias\": true}", "model.layers.0.mlp.up_proj.bias", 10240,
+         0},
+        {MINICPM3 "}", "model.layers.61.self_attn.kv_b_proj", 40 * 128, 256},
+        {MINICPM3 ", \"v_head_dim\": 32}", "model.layers.0.self_attn.o_proj", 2560, 40 * 32},
+        {MAMBA "}", "backbone.layers.31.mixer.x_proj", 48 + 32, 1536},
+        {MAMBA "}", "backbone.layers.0.mixer.in_proj.bias", 0, 0},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
         {MIMO ", \"attention_bias\": false}", "model.layers.0.self_attn.q_proj.bias", 4096, 0},
         {LFM2 "}", "model.layers.0.self_attn.out_proj", 2560, 2560},
@@ -147,6 +165,33 @@ static void tensors(void **state)
          "model.layers.1.conv.out_proj", 2560, 2560},
     };
     expect_tensors(rows, CTW_COUNT(rows));
+}
+
+static void layers_of_small_families(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+
+    parse_ok(&c, MINICPM3 ", \"scale_depth\": null}");
+    assert_true(c.model->embed_scale == 12.0f);
+    assert_true(c.model->head_scale == 0.1f);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].factor == 1);
+    assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_HALVES);
+    ctw_config_close(&c);
+
+    parse_ok(&c, NEO ", \"num_layers\": 6, \"attention_types\": [[[\"local\", \"global\", "
+                     "\"global\"], 2]]}");
+    assert_int_equal(c.model->layers[1].branch[CTW_MIXER].attention.window, 256);
+    assert_int_equal(c.model->layers[3].branch[CTW_MIXER].attention.window, 0);
+    assert_int_equal(c.model->layers[4].branch[CTW_MIXER].attention.window, 256);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.scale == 1);
+    ctw_config_close(&c);
+
+    parse_ok(&c, MAMBA "}");
+    assert_true(c.model->layers[1].branch[CTW_MIXER].state_space.selects);
+    assert_false(c.model->layers[1].norm[ctw_norm_at(CTW_MIXER, CTW_AT_SSM_DT)].present);
+    assert_true(c.model->tied);
+    ctw_config_close(&c);
 }
 
 static void factors(void **state)
@@ -247,6 +292,12 @@ static void refusals(void **state)
         {CHATGLM ", \"pre_seq_len\": 128}", "pre_seq_len: learned prefixes are not"},
         {CHATGLM ", \"multi_query_attention\": true, \"multi_query_group_num\": 3}",
          "multi_query_group_num: is not a divisor"},
+        {NEO ", \"num_layers\": 2, \"attention_types\": [[[\"global\", \"wide\"], 1]]}",
+         "attention_types: \"wide\" is not supported; supported: global, local"},
+        {NEO ", \"attention_types\": [[[\"global\"], 2]]}",
+         "attention_types: found 1 types 2 times, expected 24 layers"},
+        {NEO ", \"attention_types\": [[]]}", "attention_types: expected [[[TYPE, ..], TIMES]]"},
+        {INTERN ", \"qkv_bias\": true}", "qkv_bias: expected false, as the bias of the other"},
         {NAS "[]}", "block_configs: found 0 entries, expected 2"},
         {NAS "null}", "block_configs: expected an array"},
         {NAS "[1, 2]}", "block_configs[0]: expected an object, found"},
@@ -288,6 +339,7 @@ int main(void)
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(tensors),
         cmocka_unit_test(factors),
+        cmocka_unit_test(layers_of_small_families),
         cmocka_unit_test(layers_without_a_half),
         cmocka_unit_test(refusals),
     };

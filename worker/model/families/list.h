@@ -48,6 +48,7 @@
     X(glm4_moe)                                                                                    \
     X(gpt2)                                                                                        \
     X(gpt_bigcode)                                                                                 \
+    X(gpt_neo)                                                                                     \
     X(gpt_neox)                                                                                    \
     X(gpt_oss)                                                                                     \
     X(gptj)                                                                                        \
@@ -73,6 +74,7 @@
     X(mimo)                                                                                        \
     X(mimo_v2_flash)                                                                               \
     X(minicpmv)                                                                                    \
+    X(minicpm3)                                                                                    \
     X(minicpm)                                                                                     \
     X(minimax_m2)                                                                                  \
     X(minimax_m3)                                                                                  \
