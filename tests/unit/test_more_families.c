@@ -187,6 +187,14 @@ static void layers_of_small_families(void **state)
     assert_true(c.model->layers[1].branch[CTW_MIXER].attention.scale == 1);
     ctw_config_close(&c);
 
+    /* As transformers 5 writes them. */
+    parse_ok(&c, "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"exaone\"}");
+    assert_non_null(find(&c, "transformer.wte"));
+    ctw_config_close(&c);
+    parse_ok(&c, "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"internlm3\"}");
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.n_kv == 2);
+    ctw_config_close(&c);
+
     parse_ok(&c, MAMBA "}");
     assert_true(c.model->layers[1].branch[CTW_MIXER].state_space.selects);
     assert_false(c.model->layers[1].norm[ctw_norm_at(CTW_MIXER, CTW_AT_SSM_DT)].present);

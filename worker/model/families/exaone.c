@@ -54,5 +54,8 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_exaone = {
-    .model_type = "exaone", .architecture = "ExaoneForCausalLM", .describe = describe};
+/* transformers 5 uses, and names, its class for Llama. */
+const struct ctw_family ctw_family_exaone = {.model_type = "exaone",
+                                             .architecture = "ExaoneForCausalLM",
+                                             .old_architecture = "LlamaForCausalLM",
+                                             .describe = describe};

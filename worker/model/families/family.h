@@ -43,7 +43,7 @@ struct ctw_renamed {
 struct ctw_family {
     const char *model_type;
     const char *architecture;          /* config.json's architectures[0] */
-    const char *old_architecture;      /* an older spelling; NULL: none */
+    const char *old_architecture;      /* another spelling; NULL: none */
     const struct ctw_wrapper *wrapper; /* NULL: the text model is all there is */
     const char *prefix;                /* of names of describe(), beside lm_head; NULL: "model." */
     /* How files spell names, transformers 5's spelling first, up to {NULL}; NULL: as described. */

@@ -33,5 +33,8 @@ static void describe(struct ctw_config *c)
     }
 }
 
-const struct ctw_family ctw_family_internlm3 = {
-    .model_type = "internlm3", .architecture = "InternLM3ForCausalLM", .describe = describe};
+/* transformers 5 uses, and names, its class for Llama. */
+const struct ctw_family ctw_family_internlm3 = {.model_type = "internlm3",
+                                                .architecture = "InternLM3ForCausalLM",
+                                                .old_architecture = "LlamaForCausalLM",
+                                                .describe = describe};
