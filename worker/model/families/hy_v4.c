@@ -1,8 +1,9 @@
 /*
  * Hunyuan 4: several residual streams, which branches do not mix with each other; latent attention
  * with sinks and a gate of each value, over keys that an indexer of this layer or of one before
- * chooses; sigmoid routing, with clamped experts. Also the text model of its vision model, whose
- * defaults are larger. Defaults: HYV4Config, HYV4VLTextConfig.
+ * chooses; sigmoid routing, with clamped experts. A 16-bit run rounds the head, which transformers
+ * keeps in F32. Also the text model of its vision model, whose defaults are larger.
+ * Defaults: HYV4Config, HYV4VLTextConfig.
  */
 #include "kernels/streams.h"
 #include "worker/model/families/indexer_keys.h"
