@@ -60,8 +60,8 @@ class Gguf(unittest.TestCase):
                  "llama.attention.head_count": 2, "llama.context_length": 64, "llama.feed_forward_length": 32}
         embed = {"token_embd.weight": (0, (8, 32), bytes(1024))}
         self.refused({}, embed, "m.gguf: general.architecture is missing")
-        self.refused({"general.architecture": "mamba"}, embed,
-                     'm.gguf: general.architecture "mamba" is not supported; supported: llama, granite')
+        self.refused({"general.architecture": "rwkv7"}, embed,
+                     'm.gguf: general.architecture "rwkv7" is not supported; supported: llama, arcee')
         self.refused(llama | {"general.type": "adapter"}, embed, 'general.type is "adapter"; only a model can be scored')
         self.refused(llama, {"a": (0, (1,), bytes(4))}, "there is no token_embd.weight")
         less = {k: v for k, v in llama.items() if k != "llama.context_length"}

@@ -9,15 +9,15 @@ worker's tables.
 """
 
 import json
+import math
 import os
 import re
 import struct
 import sys
 
-import numpy as np
-
 import checkpoint_io as cio
 import ggml_blocks
+import numpy as np
 import reference_model
 import tiny_checkpoint
 
@@ -38,13 +38,48 @@ FOUR_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforwar
 MOE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
        "moe_intermediate_size": "expert_feed_forward_length",
        "shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
+ROUTED = {"n_routed_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+          "moe_intermediate_size": "expert_feed_forward_length", "n_shared_experts": "expert_shared_count",
+          "first_k_dense_replace": "leading_dense_block_count", "routed_scaling_factor": "expert_weights_scale",
+          "norm_topk_prob": "expert_weights_norm", "n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
+SHARED = {f"mlp.shared_experts.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}
 WINDOW = {"sliding_window": "attention.sliding_window"}
+LFM2 = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
+        "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm", "conv.in_proj": "shortconv.in_proj",
+        "conv.out_proj": "shortconv.out_proj", "conv.conv": "shortconv.conv", "model.embedding_norm": "token_embd_norm",
+        **{f"feed_forward.{w}": f"ffn_{p}" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
+        **{f"feed_forward.experts.#.{w}": f"ffn_{p}_exps" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
+        "feed_forward.gate": "ffn_gate_inp"}
+LFM2_KEYS = {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"}
 KEYS = {"hidden_size": "embedding_length", "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
         "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length",
         "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon"}
 LACKS = object()
 
-# architecture -> tiny checkpoint; its names and keys beyond those above; what llama.cpp assumes of the model, as keys
+
+def windows(config):
+    return {"attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config["layer_types"]]}
+
+
+def key_heads(config):
+    attends = [kind == "full_attention" for kind in config["layer_types"]]
+    return {"attention.head_count_kv": [config["num_key_value_heads"] * here for here in attends]}
+
+
+def ministral(config):
+    rope = config["rope_parameters"]
+    return {"attention.temperature_scale": rope["llama_4_scaling_beta"], "rope.scaling.yarn_log_multiplier": rope["mscale"]}
+
+
+def longrope(config):
+    rope, length = config["rope_parameters"], config["original_max_position_embeddings"]
+    longer = config["max_position_embeddings"] / length
+    return {"rope.scaling.original_context_length": length,
+            "rope.scaling.attn_factor": rope.get("attention_factor") or math.sqrt(1 + math.log(longer) / math.log(length))}
+
+
+# architecture -> tiny checkpoint; its names and keys beyond those above, keys that a function gives ("more"), names that are
+# whole; what llama.cpp assumes of the model, as keys
 ARCHITECTURES = {
     "llama": dict(tiny="llama"),
     "llama-llama3": dict(tiny="llama_llama3", set={"rope": {"original_max_position_embeddings": 8192}}),
@@ -69,6 +104,25 @@ ARCHITECTURES = {
     "phi3": dict(tiny="phi3", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}),
     "phi3-partial": dict(tiny="phi3_partial", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
                          keys=WINDOW),
+    "phi3-longrope": dict(tiny="phi3_longrope", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+                          more=longrope),
+    "mistral3": dict(tiny="ministral3", more=ministral),
+    "olmo2-windows": dict(tiny="olmo3", names={"post_attention_layernorm": "post_attention_norm",
+                                               "post_feedforward_layernorm": "post_ffw_norm"}, keys=WINDOW, more=windows),
+    "exaone4": dict(tiny="exaone4", names={"post_attention_layernorm": "post_attention_norm",
+                                           "post_feedforward_layernorm": "post_ffw_norm"}, keys=WINDOW, more=windows),
+    "cohere2": dict(tiny="cohere2", keys=WINDOW | {"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"},
+                    more=windows),
+    "glm4moe": dict(tiny="glm4_moe", names=SHARED | {"post_attention_layernorm": "post_attention_norm"}, keys=ROUTED,
+                    whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
+                    more=lambda config: {"expert_gating_func": 2, "nextn_predict_layers": 1,
+                                         "block_count": config["num_hidden_layers"] + 1}),
+    "lfm2": dict(tiny="lfm2", names=LFM2, keys=LFM2_KEYS, more=key_heads,
+                 set={"intermediate_size": 224, "block_auto_adjust_ff_dim": False}),
+    "lfm2moe": dict(tiny="lfm2_moe", names=LFM2, more=lambda config: key_heads(config) | {"expert_gating_func": 2},
+                    keys=LFM2_KEYS | MOE | {"num_dense_layers": "leading_dense_block_count"},
+                    whole={"feed_forward.expert_bias": "exp_probs_b.bias"},
+                    set={"norm_topk_prob": True, "routed_scaling_factor": 1.0}),
     "command-r": dict(tiny="cohere", keys={"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"}),
     "olmo2": dict(tiny="olmo2", names={"post_attention_layernorm": "post_attention_norm",
                                        "post_feedforward_layernorm": "post_ffw_norm"}),
@@ -76,7 +130,7 @@ ARCHITECTURES = {
                     keys=WINDOW | {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
                                    "intermediate_size": "expert_feed_forward_length"}, set={"swiglu_limit": LACKS}),
 }
-PERMUTED = ("llama", "granite", "smollm3")
+PERMUTED = ("llama", "granite", "smollm3", "mistral3")
 PLUS_ONE = ("gemma", "gemma2", "gemma3")
 
 
@@ -101,6 +155,9 @@ def value(v):
         return struct.pack("<II", U32, v)
     if isinstance(v, float):
         return struct.pack("<If", F32, v)
+    if isinstance(v, list):
+        of, letter = (BOOL, "?") if isinstance(v[0], bool) else (U32, "I")
+        return struct.pack(f"<IIQ{len(v)}{letter}", ARRAY, of, len(v), *v)
     return struct.pack("<I", TEXT) + text(v)
 
 
@@ -128,7 +185,7 @@ def config_of(folder, changes):
     return {k: v for k, v in config.items() if v is not LACKS}
 
 
-def metadata(arch, config, keys):
+def metadata(arch, config, keys, more):
     out = {"general.architecture": arch, "general.type": "model"}
     for name, key in (KEYS | keys).items():
         if config.get(name) is not None:
@@ -143,7 +200,7 @@ def metadata(arch, config, keys):
         out |= {f"{arch}.rope.scaling.type": rope["rope_type"], f"{arch}.rope.scaling.factor": rope["factor"]}
     if rope["rope_type"] == "yarn":
         out[f"{arch}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-    return out
+    return out | {f"{arch}.{key}": found for key, found in more.items()}
 
 
 def llama3_divisors(rope, head):
@@ -161,8 +218,8 @@ def llama3_divisors(rope, head):
 class Writer:
     """Collects a GGUF file's tensors, and the same values as safetensors."""
 
-    def __init__(self, arch, blocks, config, names):
-        self.arch, self.blocks, self.config, self.names = arch, blocks, config, NAMES | names
+    def __init__(self, arch, blocks, config, names, whole):
+        self.arch, self.blocks, self.config, self.names, self.whole = arch, blocks, config, NAMES | names, whole
         self.tensors, self.safetensors, self.stacks = {}, [], {}
         self.rng = np.random.default_rng(7)
 
@@ -174,7 +231,10 @@ class Writer:
     def stored(self, name):
         """GGUF's name, and the expert."""
         layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
-        module, ending = (layer[2] if layer else name).rsplit(".", 1)
+        inside = layer[2] if layer else name
+        if inside in self.whole:
+            return f"blk.{layer[1]}.{self.whole[inside]}", None
+        module, ending = inside.rsplit(".", 1)
         expert = re.search(r"experts\.(\d+)\.", module)
         module = re.sub(r"experts\.\d+\.", "experts.#.", module)
         return (f"blk.{layer[1]}." if layer else "") + f"{self.names[module]}.{ending}", expert and int(expert[1])
@@ -193,10 +253,11 @@ class Writer:
         module = name.rsplit(".", 1)[0]
         stored, expert = self.stored(name)
         router = stored.endswith("ffn_gate_inp.weight")
-        if values.ndim == 1 or router or "shared_expert_gate" in name:
+        if values.ndim == 1 or router or "shared_expert_gate" in name or ".conv.conv." in name:
             self.keep(name, dtype, values)
             plus = values + np.float32(1) if name.endswith("norm.weight") and self.arch in PLUS_ONE else values
             plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
+            plus = plus[:, 0] if plus.ndim == 3 else plus
             self.put(stored, F32_TENSOR, plus.shape, plus.astype("<f4").tobytes())
             return
         heads = self.heads(module)
@@ -237,20 +298,26 @@ class Writer:
 def write(name, out, blocks=False):
     """Returns the paths of the GGUF file and of the folder with safetensors."""
     rules = ARCHITECTURES[name]
-    arch = re.sub("-(llama3|linear|mixtral|partial)$", "", name)
+    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows)$", "", name)
     folder = os.path.join(out, "hf")
     tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
-    w = Writer(arch, blocks, config, rules.get("names", {}))
+    w = Writer(arch, blocks, config, rules.get("names", {}), rules.get("whole", {}))
     for tensor, (dtype, raw) in reference_model.read_folder(folder).items():
         add = w.add_gpt_oss if "sinks" in tensor or (arch == "gpt-oss" and "experts" in tensor) else w.add
         add(tensor, dtype, raw)
     w.finish()
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
-        divisors = llama3_divisors(rope, config.get("head_dim"))
+        divisors = llama3_divisors(rope, config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
         w.put("rope_freqs.weight", F32_TENSOR, divisors.shape, divisors.tobytes())
-    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, config, rules.get("keys", {})), w.tensors)
+    if rope.get("rope_type") == "longrope":
+        for kind in ("short", "long"):
+            factors = np.array(rope[f"{kind}_factor"], "<f4")
+            w.put(f"rope_factors_{kind}.weight", F32_TENSOR, factors.shape, factors.tobytes())
+            rope[f"{kind}_factor"] = [float(str(f)) for f in factors]
+    more = rules["more"](config) if "more" in rules else {}
+    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, config, rules.get("keys", {}), more), w.tensors)
     cio.write_safetensors(os.path.join(folder, "model.safetensors"), w.safetensors)
     cio.write_json(os.path.join(folder, "config.json"), config)
     return os.path.join(out, f"{name}.gguf"), folder

@@ -6,14 +6,17 @@
 #include "worker/checkpoint/gguf/config_writer.h"
 #include "worker/checkpoint/gguf/tensor_names.h"
 
-static const struct ctw_gguf_arch *const tables[] = {ctw_gguf_archs_llama, ctw_gguf_archs_qwen,
-                                                     ctw_gguf_archs_gemma, ctw_gguf_archs_more};
+static const struct ctw_gguf_arch *const tables[] = {
+    ctw_gguf_archs_llama,  ctw_gguf_archs_qwen,       ctw_gguf_archs_gemma,
+    ctw_gguf_archs_glm,    ctw_gguf_archs_window,     ctw_gguf_archs_mixture,
+    ctw_gguf_archs_hybrid, ctw_gguf_archs_layer_norm, ctw_gguf_archs_more,
+};
 
 static bool is_for(const struct ctw_gguf_arch *arch, const struct ctw_metadata *m, const char *name)
 {
     struct ctw_gguf_keys k = {.metadata = m, .arch = arch};
     return strcmp(arch->name, name) == 0 &&
-           (arch->only_with == NULL || ctw_gguf_int(&k, arch->only_with, 0) > 0);
+           (arch->only_with == NULL || ctw_gguf_number(&k, arch->only_with, 0) > 0);
 }
 
 /* All names, each once. */

@@ -153,9 +153,14 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
         t->shape[1] = t->shape[0];
         t->shape[0] = 1;
     }
+    if ((changes & CTW_GGUF_TAPS) != 0 && t->n_dims == 2) {
+        t->n_dims = 3;
+        t->shape[2] = t->shape[1];
+        t->shape[1] = 1;
+    }
     if ((queries || keys) && t->n_dims == 2) {
         int64_t heads = ctw_gguf_int(k, "attention.head_count", 1);
-        heads = keys ? ctw_gguf_int(k, "attention.head_count_kv", heads) : heads;
+        heads = keys ? ctw_gguf_largest(k, "attention.head_count_kv", heads) : heads;
         if (heads < 1 || t->shape[0] % (2 * heads) != 0)
             ctw_gguf_refuse(k, "attention.head_count",
                             "%" PRId64 " heads do not divide the %" PRId64 " rows of %s", heads,
@@ -174,11 +179,13 @@ enum ctw_status ctw_gguf_rename(struct ctw_gguf_keys *k, struct ctw_container *f
     struct renamed r = {0};
     char name[MAX_NAME];
     bool room = true;
+    int64_t n_layers = ctw_gguf_layers(k);
     for (int64_t i = 0; i < ctw_container_count(files) && k->st == CTW_OK && room; i++) {
         struct ctw_tensor t = *ctw_container_at(files, i);
         struct pieces p = take_apart(t.name);
         const struct ctw_gguf_name *n = find(k->arch, &p);
-        if (strncmp(t.name, "rope_freqs.", 11) == 0) /* is a part of the keys */
+        bool is_draft = ctw_gguf_meta(k, "nextn_predict_layers") != NULL && p.layer >= n_layers;
+        if (strncmp(t.name, "rope_f", 6) == 0 || is_draft) /* a part of the keys; not the model's */
             continue;
         if (n == NULL) {
             (void)snprintf(name, sizeof(name), "%s", t.name);
