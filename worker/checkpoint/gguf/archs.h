@@ -46,6 +46,7 @@ struct ctw_gguf_arch {
     const char *fixed;                    /* members that no key holds, as JSON: "\"a\":true" */
     const char *yarn;                     /* the same of a rope_scaling of type yarn */
     const struct ctw_gguf_key *yarn_keys; /* further keys of a rope_scaling of type yarn */
+    void (*rope)(struct ctw_gguf_keys *k); /* writes the RoPE in place of ctw_gguf_write_rope() */
     void (*more)(struct ctw_gguf_keys *k); /* writes members that depend on more than a key */
     bool norms_plus_one; /* 1 was added to the weights of all norms ("*norm.weight") */
     bool partial_rope;   /* a part of each head may be rotated: partial_rotary_factor */

@@ -88,7 +88,10 @@ static void write_keys(struct ctw_gguf_keys *k)
     ctw_json_write_close(&k->writer, ']');
     ctw_json_write_key_string(&k->writer, "dtype", dtype_of(k));
     ctw_gguf_write_sizes(k);
-    ctw_gguf_write_rope(k, ctw_gguf_head(k));
+    if (k->arch->rope != NULL)
+        k->arch->rope(k);
+    else
+        ctw_gguf_write_rope(k, ctw_gguf_head(k));
     if (k->arch->more != NULL)
         k->arch->more(k);
     if (k->arch->fixed != NULL)
