@@ -13,6 +13,7 @@ llama_cpp_scores.py takes it, also how much llama.cpp's scores of the F32 file d
 import argparse
 import json
 import logging
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ PUBLISHED = {
     "deepseekv3-dense": {"scoring_func": "sigmoid"}, "cohere2-dense": {"rotary_pct": 1.0}, "gptneox-dense": {"rotary_pct": 0.25},
     "gpt2-dense": {"n_ctx": 2048}, "minimax_m2-dense": {"rotary_dim": 16, "scoring_func": "sigmoid"},
     "exaone_moe-dense": {"scoring_func": "sigmoid"}, "dots1-dense": {"scoring_func": "sigmoid"},
+    **{f"nemotron_h{kind}-dense": {"rms_norm_eps": 1e-5} for kind in ("", "_moe", "_latent")},
     "hunyuan_v1_dense-dense": {"max_position_embeddings": 32768},
     "hunyuan_v1_moe-dense": {"max_position_embeddings": 32768, "moe_intermediate_size": [48] * 2, "num_shared_expert": [1] * 2,
                              "moe_topk": [3] * 2},
@@ -36,7 +38,7 @@ ASSUMED = {
     "gemma2-dense": {"query_pre_attn_scalar": 32}, "gemma3-dense": {"query_pre_attn_scalar": 32},
     "gemma3_vl-dense": {"text_config": {"query_pre_attn_scalar": 32}}, "mistral_swa-dense": {"sliding_window": None},
     "smollm3-dense": {"no_rope_layers": None, "no_rope_layer_interval": 4}, "olmoe-dense": {"clip_qkv": None},
-    "starcoder2-dense": {"sliding_window": None},
+    "starcoder2-dense": {"sliding_window": None}, "granitehybrid-dense": {"position_embedding_type": None},
 }
 
 
@@ -112,7 +114,8 @@ def run(command, text=""):
 def hashes(worker, path):
     out, error = run([worker, "inspect", "--hashes", "--dtype", "float32", path])
     lines = [line for line in (out or "").splitlines() if "vision" not in line]
-    return out and dict(line.removeprefix("language_model.").split(None, 1) for line in lines), error
+    plain = re.compile(r"^(language_model\.)?(model|backbone)\.(language_model\.)?")
+    return out and dict(plain.sub("", line).split(None, 1) for line in lines), error
 
 
 def difference(first, second):

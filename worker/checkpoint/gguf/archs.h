@@ -21,7 +21,11 @@ enum ctw_gguf_change {
                               the name is the expert */
     CTW_GGUF_WHOLE = 8,    /* both names are whole: no ".weight" or ".bias" follows */
     CTW_GGUF_ONE_ROW = 16, /* a matrix of one row is stored as a vector */
-    CTW_GGUF_TAPS = 32     /* taps of a convolution, [n, 1, taps], are stored as [n, taps] */
+    CTW_GGUF_TAPS = 32,    /* taps of a convolution, [n, 1, taps], are stored as [n, taps] */
+    CTW_GGUF_RATES = 64,   /* A_log is stored as -exp(A_log) */
+    CTW_GGUF_TILED = 128,  /* with it: the heads of values are stored in another order */
+    CTW_GGUF_FLAT = 256,   /* a vector is stored as a matrix */
+    CTW_GGUF_AS_IS = 512   /* a norm whose weights are stored without the 1 of other norms */
 };
 
 /* "attn_q" of "blk.3.attn_q.weight", or "output_norm", and the name in the checkpoint. */
@@ -61,7 +65,8 @@ enum ctw_gguf_gating { CTW_GGUF_SOFTMAX = 1, CTW_GGUF_SIGMOID = 2 };
 /* Tables of archs_*.c, each up to a row without a name. */
 extern const struct ctw_gguf_arch ctw_gguf_archs_llama[], ctw_gguf_archs_qwen[],
     ctw_gguf_archs_gemma[], ctw_gguf_archs_more[], ctw_gguf_archs_glm[], ctw_gguf_archs_window[],
-    ctw_gguf_archs_mixture[], ctw_gguf_archs_layer_norm[], ctw_gguf_archs_hybrid[];
+    ctw_gguf_archs_mixture[], ctw_gguf_archs_layer_norm[], ctw_gguf_archs_hybrid[],
+    ctw_gguf_archs_recurrent[];
 
 /* Names that all architectures share, in layers and outside them. */
 extern const struct ctw_gguf_name ctw_gguf_layer_names[], ctw_gguf_top_names[];

@@ -7,9 +7,10 @@
 #include "worker/checkpoint/gguf/tensor_names.h"
 
 static const struct ctw_gguf_arch *const tables[] = {
-    ctw_gguf_archs_llama,  ctw_gguf_archs_qwen,       ctw_gguf_archs_gemma,
-    ctw_gguf_archs_glm,    ctw_gguf_archs_window,     ctw_gguf_archs_mixture,
-    ctw_gguf_archs_hybrid, ctw_gguf_archs_layer_norm, ctw_gguf_archs_more,
+    ctw_gguf_archs_llama,     ctw_gguf_archs_qwen,   ctw_gguf_archs_gemma,
+    ctw_gguf_archs_glm,       ctw_gguf_archs_window, ctw_gguf_archs_mixture,
+    ctw_gguf_archs_recurrent, ctw_gguf_archs_hybrid, ctw_gguf_archs_layer_norm,
+    ctw_gguf_archs_more,
 };
 
 static bool is_for(const struct ctw_gguf_arch *arch, const struct ctw_metadata *m, const char *name)

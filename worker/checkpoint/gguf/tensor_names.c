@@ -158,6 +158,13 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
         t->shape[2] = t->shape[1];
         t->shape[1] = 1;
     }
+    if ((changes & CTW_GGUF_FLAT) != 0 && t->n_dims == 2) {
+        t->n_dims = 1;
+        t->shape[0] *= t->shape[1];
+        t->shape[1] = 0;
+    }
+    t->as_rates = (changes & CTW_GGUF_RATES) != 0;
+    t->tiled = (changes & CTW_GGUF_TILED) != 0;
     if ((queries || keys) && t->n_dims == 2) {
         int64_t heads = ctw_gguf_int(k, "attention.head_count", 1);
         heads = keys ? ctw_gguf_largest(k, "attention.head_count_kv", heads) : heads;
@@ -170,7 +177,8 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
     } else if ((queries || keys) && t->unusable == NULL) {
         t->unusable = "a bias whose elements are in RoPE's order is not supported";
     }
-    if (k->arch->norms_plus_one && ends_with(p->stem, "norm") && strcmp(p->ending, ".weight") == 0)
+    if (k->arch->norms_plus_one && ends_with(p->stem, "norm") &&
+        strcmp(p->ending, ".weight") == 0 && (changes & CTW_GGUF_AS_IS) == 0)
         t->added = 1;
 }
 
