@@ -56,6 +56,46 @@ KEYS = {"hidden_size": "embedding_length", "num_hidden_layers": "block_count", "
         "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon"}
 LACKS = object()
 
+GEMMA4 = {"per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+          "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+          "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "model.embed_tokens_per_layer": "per_layer_token_embd",
+          "model.per_layer_model_projection": "per_layer_model_proj", "model.per_layer_projection_norm": "per_layer_proj_norm"}
+GEMMA4_KEYS = {"final_logit_softcapping": "final_logit_softcapping", "sliding_window": "attention.sliding_window",
+               "num_kv_shared_layers": "attention.shared_kv_layers",
+               "hidden_size_per_layer_input": "embedding_length_per_layer_input"}
+DELTA = {"post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+         "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_b": "ssm_beta",
+         "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out"}
+DELTA_KEYS = {"linear_conv_kernel_dim": "ssm.conv_kernel", "linear_key_head_dim": "ssm.state_size",
+              "linear_num_key_heads": "ssm.group_count", "linear_num_value_heads": "ssm.time_step_rank"}
+
+
+def delta(config):
+    return {"ssm.inner_size": config["linear_num_value_heads"] * config["linear_value_head_dim"],
+            "attention.recurrent_layers": [kind == "linear_attention" for kind in config["layer_types"]]}
+
+
+def gemma4(config):
+    slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+    n, inner, heads = len(slides), config["intermediate_size"], config["num_key_value_heads"]
+    first = n - config["num_kv_shared_layers"]
+    wide = [inner * (1 + (i >= first)) for i in range(n)] if config.get("use_double_wide_mlp") else inner
+    full = config.get("num_global_key_value_heads") if config.get("attention_k_eq_v") else None
+    return windows(config) | {
+        "feed_forward_length": wide, "attention.key_length": config["global_head_dim"],
+        "attention.head_count_kv": [heads if here else full or heads for here in slides],
+        "attention.key_length_swa": config["head_dim"], "rope.dimension_count": config["global_head_dim"],
+        "rope.dimension_count_swa": config["head_dim"],
+        "rope.freq_base_swa": float(config["rope_parameters"]["sliding_attention"]["rope_theta"])}
+
+
+def tiled(values, config, dim, size):
+    """Qwen3_5TextModel: heads of values, of `size`, one of each key head in turn."""
+    n, keys = config["linear_num_value_heads"], config["linear_num_key_heads"]
+    order = np.arange(n * size).reshape(keys, n // keys, size).swapaxes(0, 1).ravel()
+    first = values.shape[dim] - n * size
+    return np.take(values, [*range(first), *(order + first)], axis=dim)
+
 
 def windows(config):
     return {"attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config["layer_types"]]}
@@ -117,6 +157,17 @@ ARCHITECTURES = {
                     whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
                     more=lambda config: {"expert_gating_func": 2, "nextn_predict_layers": 1,
                                          "block_count": config["num_hidden_layers"] + 1}),
+    "gemma4": dict(tiny="gemma4_e", names=FOUR_NORMS | GEMMA4, keys=GEMMA4_KEYS, more=gemma4,
+                   whole={"layer_scalar": "layer_output_scale.weight"}),
+    "gemma4-experts": dict(tiny="gemma4_moe", names=FOUR_NORMS | GEMMA4 | {"mlp.gate": "", "router.proj": "ffn_gate_inp"},
+                           keys=GEMMA4_KEYS | {"num_experts": "expert_count", "top_k_experts": "expert_used_count",
+                                               "moe_intermediate_size": "expert_feed_forward_length"}, more=gemma4,
+                           whole={"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+                                  "router.per_expert_scale": "ffn_down_exps.scale",
+                                  "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+                                  "experts.down_proj": "ffn_down_exps.weight"}),
+    "qwen35": dict(tiny="qwen3_5_text", names=DELTA, keys=DELTA_KEYS, more=delta, near=1e-4,
+                   whole={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}),
     "lfm2": dict(tiny="lfm2", names=LFM2, keys=LFM2_KEYS, more=key_heads,
                  set={"intermediate_size": 224, "block_auto_adjust_ff_dim": False}),
     "lfm2moe": dict(tiny="lfm2_moe", names=LFM2, more=lambda config: key_heads(config) | {"expert_gating_func": 2},
@@ -131,7 +182,7 @@ ARCHITECTURES = {
                                    "intermediate_size": "expert_feed_forward_length"}, set={"swiglu_limit": LACKS}),
 }
 PERMUTED = ("llama", "granite", "smollm3", "mistral3")
-PLUS_ONE = ("gemma", "gemma2", "gemma3")
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "qwen35")
 
 
 def pairs_adjacent(rows, heads):
@@ -252,10 +303,14 @@ class Writer:
         values = cio.decode(raw, dtype)
         module = name.rsplit(".", 1)[0]
         stored, expert = self.stored(name)
+        if "linear_attn" in name and "linear_attn.norm" not in name:
+            self.add_tiled(name, dtype, values, stored)
+            return
         router = stored.endswith("ffn_gate_inp.weight")
         if values.ndim == 1 or router or "shared_expert_gate" in name or ".conv.conv." in name:
             self.keep(name, dtype, values)
-            plus = values + np.float32(1) if name.endswith("norm.weight") and self.arch in PLUS_ONE else values
+            plus = self.arch in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name
+            plus = values + np.float32(1) if plus else values
             plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
             plus = plus[:, 0] if plus.ndim == 3 else plus
             self.put(stored, F32_TENSOR, plus.shape, plus.astype("<f4").tobytes())
@@ -268,10 +323,25 @@ class Writer:
             return
         n_types = len(self.tensors) + len(self.stacks) if expert is None else 3 * len(self.stacks)
         kind = BLOCKS[(len(stored) + n_types) % len(BLOCKS)] if expert is None else BLOCKS[len(stored) % len(BLOCKS)]
-        data = ggml_blocks.make(kind, *values.shape, self.rng, float(values.std()))
-        rows = ggml_blocks.decode(kind, data, *values.shape)
+        n, k = values.size // values.shape[-1], values.shape[-1]
+        data = ggml_blocks.make(kind, n, k, self.rng, float(values.std()))
+        rows = ggml_blocks.decode(kind, data, n, k).reshape(values.shape)
         self.keep(name, "F32", halves_apart(rows, heads) if heads else rows)
         self.put(stored, ggml_blocks.TYPES[kind][0], values.shape, data, expert)
+
+    def add_tiled(self, name, dtype, values, stored):
+        """Of a delta rule: _LinearAttentionVReorderBase."""
+        self.keep(name, dtype, values)
+        part, size = name.split("linear_attn.")[1], self.config["linear_value_head_dim"]
+        dim = 1 if part == "out_proj.weight" else 0
+        values = values[:, 0] if values.ndim == 3 else values
+        one = ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
+        rows = np.ascontiguousarray(tiled(values, self.config, dim, 1 if part in one else size))
+        rows = -np.exp(rows) if part == "A_log" else rows
+        if values.ndim == 1 or part == "conv1d.weight":
+            self.put(stored, F32_TENSOR, rows.shape, rows.astype("<f4").tobytes())
+        else:
+            self.put(stored, BF16_TENSOR, rows.shape, cio.encode(rows, "BF16").tobytes())
 
     def add_gpt_oss(self, name, dtype, raw):
         """Stacks [experts, in, out] with gate and up in turns, and their biases."""
@@ -298,7 +368,7 @@ class Writer:
 def write(name, out, blocks=False):
     """Returns the paths of the GGUF file and of the folder with safetensors."""
     rules = ARCHITECTURES[name]
-    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows)$", "", name)
+    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts)$", "", name)
     folder = os.path.join(out, "hf")
     tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
@@ -310,6 +380,11 @@ def write(name, out, blocks=False):
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
         divisors = llama3_divisors(rope, config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+        w.put("rope_freqs.weight", F32_TENSOR, divisors.shape, divisors.tobytes())
+    if arch == "gemma4":  # generate_extra_tensors(): the rotated part of full layers' heads
+        n = config["global_head_dim"] // 2
+        turned = int(n * rope["full_attention"]["partial_rotary_factor"])
+        divisors = np.array([1] * turned + [1e30] * (n - turned), "<f4")
         w.put("rope_freqs.weight", F32_TENSOR, divisors.shape, divisors.tobytes())
     if rope.get("rope_type") == "longrope":
         for kind in ("short", "long"):
