@@ -119,7 +119,7 @@ def longrope(config):
 
 
 # architecture -> tiny checkpoint; its names and keys beyond those above, keys that a function gives ("more"), names that are
-# whole; what llama.cpp assumes of the model, as keys
+# whole, how near scores must be if a value is rounded, whether it has no block types ("plain"); what llama.cpp assumes, as keys
 ARCHITECTURES = {
     "llama": dict(tiny="llama"),
     "llama-llama3": dict(tiny="llama_llama3", set={"rope": {"original_max_position_embeddings": 8192}}),
@@ -135,6 +135,7 @@ ARCHITECTURES = {
     "qwen2moe": dict(tiny="qwen2_moe", keys=MOE),
     "qwen3": dict(tiny="qwen3_tied"),
     "qwen3moe": dict(tiny="qwen3_moe", keys=MOE, set={"norm_topk_prob": True}),
+    "qwen3moe-fused": dict(tiny="qwen3_moe", keys=MOE, set={"norm_topk_prob": True}, plain=True),
     "gemma": dict(tiny="gemma"),
     "gemma2": dict(tiny="gemma2", names=FOUR_NORMS, keys=WINDOW | {
         "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"},
@@ -157,7 +158,7 @@ ARCHITECTURES = {
                     whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
                     more=lambda config: {"expert_gating_func": 2, "nextn_predict_layers": 1,
                                          "block_count": config["num_hidden_layers"] + 1}),
-    "gemma4": dict(tiny="gemma4_e", names=FOUR_NORMS | GEMMA4, keys=GEMMA4_KEYS, more=gemma4,
+    "gemma4": dict(tiny="gemma4_e", names=FOUR_NORMS | GEMMA4, keys=GEMMA4_KEYS, more=gemma4, plain=True,
                    whole={"layer_scalar": "layer_output_scale.weight"}),
     "gemma4-experts": dict(tiny="gemma4_moe", names=FOUR_NORMS | GEMMA4 | {"mlp.gate": "", "router.proj": "ffn_gate_inp"},
                            keys=GEMMA4_KEYS | {"num_experts": "expert_count", "top_k_experts": "expert_used_count",
@@ -166,7 +167,7 @@ ARCHITECTURES = {
                                   "router.per_expert_scale": "ffn_down_exps.scale",
                                   "experts.gate_up_proj": "ffn_gate_up_exps.weight",
                                   "experts.down_proj": "ffn_down_exps.weight"}),
-    "qwen35": dict(tiny="qwen3_5_text", names=DELTA, keys=DELTA_KEYS, more=delta, near=1e-4,
+    "qwen35": dict(tiny="qwen3_5_text", names=DELTA, keys=DELTA_KEYS, more=delta, near=1e-4, plain=True,
                    whole={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}),
     "lfm2": dict(tiny="lfm2", names=LFM2, keys=LFM2_KEYS, more=key_heads,
                  set={"intermediate_size": 224, "block_auto_adjust_ff_dim": False}),
@@ -365,10 +366,22 @@ class Writer:
             self.tensors[name] = (kind, (len(experts), *shape), b"".join(e[3] for e in experts))
 
 
+    def fuse(self):
+        """The converter's --fuse-qkv and --fuse-gate-up-exps."""
+        fusions = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
+        for fused, stems in fusions.items():
+            for first in [name for name in self.tensors if f".{stems[0]}." in name]:
+                parts = [self.tensors.pop(first.replace(stems[0], stem)) for stem in stems]
+                dim = len(parts[0][1]) - 2
+                rows = [np.frombuffer(data, np.uint16).reshape(own) for _, own, data in parts]
+                joined = np.ascontiguousarray(np.concatenate(rows, axis=dim))
+                self.put(first.replace(stems[0], fused), parts[0][0], joined.shape, joined.tobytes())
+
+
 def write(name, out, blocks=False):
     """Returns the paths of the GGUF file and of the folder with safetensors."""
     rules = ARCHITECTURES[name]
-    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts)$", "", name)
+    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused)$", "", name)
     folder = os.path.join(out, "hf")
     tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
@@ -377,6 +390,8 @@ def write(name, out, blocks=False):
         add = w.add_gpt_oss if "sinks" in tensor or (arch == "gpt-oss" and "experts" in tensor) else w.add
         add(tensor, dtype, raw)
     w.finish()
+    if name.endswith("-fused"):
+        w.fuse()
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
         divisors = llama3_divisors(rope, config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
