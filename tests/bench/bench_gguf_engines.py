@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The perplexity of a GGUF file by ctworker and by llama.cpp, and where the difference comes from.
 
-    CTWORKER=PROGRAM bench_gguf_engines.py LIBRARY MODEL.gguf TEXT [--windows 16] [--exact F32.gguf]
+    CTWORKER=PROGRAM bench_gguf_engines.py LIBRARY MODEL.gguf TEXT [--windows 16] [--exact F32.gguf] [--threads 2]
 
 Windows, tokens and targets are those of `ctworker-ppl --method llama.cpp-512`: windows of 512 tokens, of which the second half
 counts. LIBRARY exports llama.cpp's C interface (see tests/tools/llama_cpp_scores.py). --exact: the same weights in F32, as
@@ -56,12 +56,13 @@ def main():
     parser.add_argument("text", type=Path)
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--exact", type=Path)
+    parser.add_argument("--threads", type=int, default=2, help="of llama.cpp, whose threads spin: 1 on a busy machine")
     parser.add_argument("--python", default=sys.executable, help="the interpreter for the library")
     args = parser.parse_args()
     text = args.text.read_text().removesuffix("\n")
     windows = windows_of(args.model, text, args.windows)
     lines = "".join(json.dumps({"id": i, "tokens": window}) + "\n" for i, window in enumerate(windows))
-    llama = [args.python, ROOT / "tests/tools/llama_cpp_scores.py", args.library]
+    llama = [args.python, ROOT / "tests/tools/llama_cpp_scores.py", "--threads", args.threads, args.library]
     ours = [os.environ.get("CTWORKER") or worker_cli.default_worker(), "score", "--backend", "cpu", "--model", args.model, "--dtype"]
     rows = {f"ctworker, {dtype}": [*ours, dtype] for dtype in ("float32", "float16", "bfloat16")}
     rows |= {"llama.cpp, as by default: flash attention, keys and values in F16": [*llama, args.model, "--cache", "f16", "--flash"],
