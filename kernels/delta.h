@@ -38,17 +38,19 @@ struct ctw_op_delta {
      * n_value / n_key */
     const void *b, *a;
     int64_t ldba, ba_step;
+    bool tiled;      /* value head j has key head j % n_key instead */
     bool by_channel; /* n_value = n_key, key <= CTW_MAX_DELTA_CHANNELS; a of value head j and row i
                         is in column j * key + i, dt_bias is [n_value * key] */
     bool twice;      /* beta is in 0..2 */
     float least_log; /* 0, or below */
     const void *a_log, *dt_bias; /* device [n_value] */
+    bool as_rates;               /* a_log has -exp(a_log), as GGUF files store it */
     enum ctw_dtype a_log_dtype, dt_bias_dtype;
     const struct ctw_attn_seq *seqs; /* q_row, n_q and pos0 */
     int64_t n_seqs;
     const void *before; /* device, ctw_delta_bytes(); NULL: the first sequence begins here */
     void *after;        /* likewise, must not overlap `before` */
-    void *y;             /* device [n_tok, ldy], n_value * value columns */
+    void *y;            /* device [n_tok, ldy], n_value * value columns */
     int64_t ldy;
 };
 
@@ -86,6 +88,12 @@ CTW_HD int64_t ctw_delta_column(const struct ctw_op_delta *op, int j)
 {
     int r = op->n_value / op->n_key;
     return j / r * op->ba_step + j % r;
+}
+
+/* The key head of value head j. */
+CTW_HD int ctw_delta_key_head(const struct ctw_op_delta *op, int j)
+{
+    return op->tiled ? j % op->n_key : j / (op->n_value / op->n_key);
 }
 
 #endif

@@ -52,6 +52,7 @@ struct ctw_op_ssm {
     const void *z; /* device [n_tok, n_head * head], ldz apart; NULL: no gate */
     int64_t ldz;
     struct ctw_ssm_vector a_log, dt_bias, d; /* dt_bias, d: [n_head] */
+    bool as_rates;                           /* a_log has -exp(a_log), as GGUF files store it */
     float dt_min, dt_max;                    /* dt_max may be infinity */
     const struct ctw_attn_seq *seqs;         /* q_row, n_q and pos0 */
     int64_t n_seqs;

@@ -11,13 +11,13 @@ struct delta_job {
     float *states; /* [key, value] of each thread */
 };
 
-/* -exp(a_log) softplus(x), or least sigmoid(exp(a_log) x) */
-static double log_decay(double a_log, double x, double least)
+/* -rate softplus(x), or least sigmoid(rate x) */
+static double log_decay(double rate, double x, double least)
 {
     if (least < 0)
-        return least / (1 + ctw_exp(-ctw_exp(a_log) * x));
+        return least / (1 + ctw_exp(-rate * x));
     double y = ctw_exp(-fabs(x)); /* softplus = max(x, 0) + ln(1 + y); NaN stays by y */
-    return -ctw_exp(a_log) * (fmax(x, 0) + ctw_ln(1 + y));
+    return -rate * (fmax(x, 0) + ctw_ln(1 + y));
 }
 
 struct head_step {
@@ -41,7 +41,8 @@ static void unit(const struct ctw_op_delta *op, int64_t at, double factor, doubl
 /* The decay of a and dt_bias in these columns. */
 static double decay_of(const struct ctw_op_delta *op, int head, int64_t a, int64_t dt_bias)
 {
-    return ctw_exp(log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
+    double a_log = ctw_load_float(op->a_log, op->a_log_dtype, head);
+    return ctw_exp(log_decay(op->as_rates ? -a_log : ctw_exp(a_log),
                              (double)ctw_load_float(op->a, op->dtype, a) +
                                  ctw_load_float(op->dt_bias, op->dt_bias_dtype, dt_bias),
                              op->least_log));
@@ -49,7 +50,7 @@ static double decay_of(const struct ctw_op_delta *op, int head, int64_t a, int64
 
 static void take_row(const struct ctw_op_delta *op, int head, int64_t row, struct head_step *s)
 {
-    int64_t from = row * op->ldx + (int64_t)(head / (op->n_value / op->n_key)) * op->key;
+    int64_t from = row * op->ldx + (int64_t)ctw_delta_key_head(op, head) * op->key;
     int64_t ba = row * op->ldba + ctw_delta_column(op, head);
     unit(op, from, 1 / sqrt((double)op->key), s->q);
     unit(op, from + (int64_t)op->n_key * op->key, 1, s->k);

@@ -27,7 +27,8 @@ static float step_of(const struct ctw_op_ssm *op, int64_t row, int64_t h)
 static float decay_of(const struct ctw_op_ssm *op, int64_t h, int64_t n, float step)
 {
     float a = vector_at(&op->a_log, op->own_decays ? h * op->n_state + n : h);
-    return (float)ctw_exp(-ctw_exp((double)a) * (double)step);
+    double rate = op->as_rates ? (double)a : -ctw_exp((double)a);
+    return (float)ctw_exp(rate * (double)step);
 }
 
 /* One row of a state: S[i, ..]. */

@@ -54,12 +54,19 @@ static void delta_scale(float *x, float by, int64_t n)
         vf_store(x + i, vf_mul(vf_load(x + i), vf_set1(by)));
 }
 
-/* -exp(a_log) softplus(x), or least sigmoid(exp(a_log) x) */
-static double delta_log_decay(double a_log, double x, double least)
+/* exp(a_log) */
+static double delta_rate(const struct ctw_op_delta *op, int head)
+{
+    double a_log = ctw_load_float(op->a_log, op->a_log_dtype, head);
+    return op->as_rates ? -a_log : ctw_exp(a_log);
+}
+
+/* -rate softplus(x), or least sigmoid(rate x) */
+static double delta_log_decay(double rate, double x, double least)
 {
     if (least < 0)
-        return least / (1 + ctw_exp(-ctw_exp(a_log) * x));
-    return -ctw_exp(a_log) * (fmax(x, 0) + ctw_ln(1 + ctw_exp(-fabs(x))));
+        return least / (1 + ctw_exp(-rate * x));
+    return -rate * (fmax(x, 0) + ctw_ln(1 + ctw_exp(-fabs(x))));
 }
 
 /*
@@ -69,7 +76,7 @@ static double delta_log_decay(double a_log, double x, double least)
 static void delta_decays(const struct ctw_op_delta *op, int head, int64_t row, float *decay)
 {
     const int64_t first = (int64_t)head * op->key, at = row * op->ldba + first;
-    const vf rate = vf_set1((float)ctw_exp(ctw_load_float(op->a_log, op->a_log_dtype, head)));
+    const vf rate = vf_set1((float)delta_rate(op, head));
     const vf least = vf_set1(op->least_log), none = vf_zero();
     float a[CTW_MAX_DELTA_CHANNELS] = {0}, bias[CTW_MAX_DELTA_CHANNELS] = {0};
     widen(a, (const char *)op->a + (size_t)at * ctw_dtype_bytes(op->dtype), op->dtype, op->key);
@@ -88,7 +95,7 @@ static void delta_take(const struct ctw_op_delta *op, int head, int64_t row, int
                        struct delta_block *b)
 {
     const int64_t keys = (int64_t)op->n_key * op->key, n = delta_pad(op->key);
-    const int64_t from = row * op->ldx + (int64_t)(head / (op->n_value / op->n_key)) * op->key;
+    const int64_t from = row * op->ldx + (int64_t)ctw_delta_key_head(op, head) * op->key;
     const int64_t ba = row * op->ldba + ctw_delta_column(op, head);
     const float rq = delta_key(op, from, b->q[t]) / sqrtf((float)op->key);
     const float rk = delta_key(op, from + keys, b->k[t]);
@@ -110,7 +117,7 @@ static void delta_take(const struct ctw_op_delta *op, int head, int64_t row, int
         return;
     }
     float decay =
-        (float)ctw_exp(delta_log_decay(ctw_load_float(op->a_log, op->a_log_dtype, head),
+        (float)ctw_exp(delta_log_decay(delta_rate(op, head),
                                        (double)ctw_load_float(op->a, op->dtype, ba) +
                                            ctw_load_float(op->dt_bias, op->dt_bias_dtype, head),
                                        op->least_log));

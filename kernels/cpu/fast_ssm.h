@@ -38,6 +38,13 @@ static float ssm_number(const struct ctw_ssm_vector *v, int64_t i)
     return v->data == NULL ? 0 : ctw_load_float(v->data, v->dtype, i);
 }
 
+/* -exp(a_log) */
+static float ssm_rate(const struct ctw_op_ssm *op, int64_t i)
+{
+    float a = ssm_number(&op->a_log, i);
+    return op->as_rates ? a : -(float)ctw_exp(a);
+}
+
 static void ssm_begin(struct ssm_rows *r)
 {
     const struct ctw_op_ssm *op = r->op;
@@ -54,9 +61,9 @@ static void ssm_begin(struct ssm_rows *r)
         r->bias[i] = ssm_number(&op->dt_bias, h);
         r->d[i] = ssm_number(&op->d, h);
         if (!op->own_decays)
-            r->rate[i] = -(float)ctw_exp(ssm_number(&op->a_log, h));
+            r->rate[i] = ssm_rate(op, h);
         for (int64_t n = 0; op->own_decays && n < op->n_state; n++)
-            r->rates[n][i] = -(float)ctw_exp(ssm_number(&op->a_log, h * op->n_state + n));
+            r->rates[n][i] = ssm_rate(op, h * op->n_state + n);
     }
 }
 

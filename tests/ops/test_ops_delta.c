@@ -14,6 +14,7 @@ struct delta_shape {
     double decays;           /* a_log is near ln of this */
     bool by_channel, twice;
     float least_log;
+    bool tiled, as_rates; /* as GGUF files have them */
 };
 
 struct delta_problem {
@@ -54,6 +55,8 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
     p.dt_bias = buf_random(dtype, n_a, 1, 0);
     for (int i = 0; i < s->n_value; i++)
         ((float *)p.a_log.p)[i] += (float)log(s->decays);
+    for (int i = 0; i < s->n_value && s->as_rates; i++)
+        ((float *)p.a_log.p)[i] = -expf(((float *)p.a_log.p)[i]);
     const struct buf *from[] = {&p.x, &p.ba, &p.a_log, &p.dt_bias};
     const size_t bytes[] = {(size_t)(n_tok * ldx) * es, (size_t)(n_tok * ldba) * es,
                             (size_t)s->n_value * sizeof(float), (size_t)n_a * es};
@@ -79,6 +82,8 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
                                  .twice = s->twice,
                                  .least_log = s->least_log,
                                  .a_log = p.device[2],
+                                 .as_rates = s->as_rates,
+                                 .tiled = s->tiled,
                                  .dt_bias = p.device[3],
                                  .a_log_dtype = CTW_F32,
                                  .dt_bias_dtype = dtype,
@@ -150,7 +155,7 @@ static void delta_decay(const struct delta_problem *p, struct delta_head *h, int
         const int64_t col = op->by_channel ? own : ctw_delta_column(op, head);
         double a = ctw_load_float(p->ba.p, op->dtype, row * op->ldba + p->a_at + col) +
                    ctw_load_float(p->dt_bias.p, op->dtype, op->by_channel ? own : head);
-        double rate = exp(((float *)p->a_log.p)[head]);
+        double a_log = ((float *)p->a_log.p)[head], rate = op->as_rates ? -a_log : exp(a_log);
         h->decay[i] =
             exp(op->least_log < 0 ? op->least_log / (1 + exp(-rate * a)) : -rate * log1p(exp(a)));
     }
@@ -166,7 +171,8 @@ static void delta_token(const struct delta_problem *p, struct delta_head *h, int
 {
     const struct ctw_op_delta *op = &p->op;
     const int64_t keys = (int64_t)op->n_key * op->key, ba = row * op->ldba;
-    const int64_t from = row * op->ldx + (int64_t)(head / (op->n_value / op->n_key)) * op->key;
+    const int key_head = op->tiled ? head % op->n_key : head / (op->n_value / op->n_key);
+    const int64_t from = row * op->ldx + (int64_t)key_head * op->key;
     const int64_t col = ctw_delta_column(op, head), v0 = row * op->ldx + 2 * keys;
     delta_unit(p, from, 1 / sqrt(op->key), h->q);
     delta_unit(p, from + keys, 1, h->k);
@@ -219,21 +225,21 @@ static void delta_same(const struct delta_problem *p, const struct buf *a, const
 
 static const struct delta_shape delta_shapes[] = {
     {1, 1, 1, 1, 3, 5, false, .decays = 0.1},
-    {2, 4, 16, 32, 5, 70, false, .decays = 0.3},
+    {2, 4, 16, 32, 5, 70, false, .decays = 0.3, .tiled = true, .as_rates = true},
     {2, 6, 20, 33, 4, 40, true, .decays = 0.3},
     {3, 3, 32, 16, 100, 3, false, .decays = 1},
-    {1, 3, 128, 128, 2, 200, true, .decays = 0.02},
+    {1, 3, 128, 128, 2, 200, true, .decays = 0.02, .as_rates = true},
     {2, 2, 96, 72, 3, 65, false, .decays = 20},
     {1, 2, 160, 40, 2, 33, true, .decays = 1},
     {1, 1, 256, 256, 1, 20, false, .decays = 0.1},
-    {4, 8, 64, 128, 140, 2, false, .decays = 0.1},
-    {2, 4, 24, 48, 3, 90, false, .decays = 0.3, .twice = true},
-    {2, 2, 40, 24, 2, 50, false, .decays = 0.5, .least_log = -5},
+    {4, 8, 64, 128, 140, 2, false, .decays = 0.1, .tiled = true},
+    {2, 4, 24, 48, 3, 90, false, .decays = 0.3, .twice = true, .tiled = true},
+    {2, 2, 40, 24, 2, 50, false, .decays = 0.5, .least_log = -5, .as_rates = true},
     {1, 2, 64, 40, 2, 130, false, .decays = 0.05, .twice = true},
     {2, 2, 16, 16, 5, 70, false, .decays = 0.3, .by_channel = true},
     {3, 3, 33, 70, 70, 4, false, .decays = 1, .by_channel = true, .twice = true},
     {1, 1, 128, 128, 2, 200, false, .decays = 0.05, .by_channel = true},
-    {2, 2, 100, 72, 3, 65, false, .decays = 20, .by_channel = true},
+    {2, 2, 100, 72, 3, 65, false, .decays = 20, .by_channel = true, .as_rates = true},
     {2, 2, 64, 40, 2, 70, false, .decays = 1, .by_channel = true, .least_log = -5},
 };
 

@@ -8,6 +8,7 @@ struct ssm_shape {
     int64_t n_head, head, n_groups, n_state, n_seqs, longest;
     bool own_decays, gate;
     float dt_min, dt_max;
+    bool as_rates; /* a_log has -exp(a_log) */
 };
 
 /* x | b | c | dt | z of a token lie side by side, as a product gives them. */
@@ -42,6 +43,8 @@ static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
     p.ldy = inner + rng_below(3);
     p.in = buf_random(dtype, n_tok * p.ld, 1, 0);
     p.a_log = buf_random(CTW_F32, n_decays, 1, 0);
+    for (int64_t i = 0; i < n_decays && s->as_rates; i++)
+        ((float *)p.a_log.p)[i] = -expf(((float *)p.a_log.p)[i]);
     p.dt_bias = buf_random(CTW_F32, s->n_head, 1, 0);
     p.d = buf_random(dtype, s->n_head, 1, 0);
     p.device[0] = upload(be, p.in.p, (size_t)(n_tok * p.ld) * es);
@@ -62,6 +65,7 @@ static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
                                .z = s->gate ? p.device[0] : NULL,
                                .ldz = p.ld,
                                .a_log = {p.device[1], CTW_F32},
+                               .as_rates = s->as_rates,
                                .dt_bias = {p.device[2], CTW_F32},
                                .d = {p.device[3], dtype},
                                .dt_min = s->dt_min,
@@ -142,7 +146,8 @@ static void ssm_check_row(const struct ssm_problem *p, const struct buf *y,
         double step = fmin(fmax(log1p(exp(dt)), op->dt_min), op->dt_max);
         for (int64_t n = 0; n < op->n_state; n++) {
             int64_t at = op->own_decays ? h * op->n_state + n : h;
-            double a = exp(ctw_load_float(p->a_log.p, CTW_F32, at));
+            double a = ctw_load_float(p->a_log.p, CTW_F32, at);
+            a = op->as_rates ? -a : exp(a);
             state[n] =
                 exp(-a * step) * state[n] + step * x * ssm_in(p, row, 1, group * op->n_state + n);
             double term = state[n] * ssm_in(p, row, 2, group * op->n_state + n);
@@ -176,17 +181,17 @@ static void ssm_agrees(struct ctw_backend *be)
 {
     static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
     static const struct ssm_shape shapes[] = {
-        {1, 1, 1, 1, 3, 5, false, false, 0, INFINITY},
-        {4, 64, 2, 128, 3, 40, false, true, 0, INFINITY},
-        {6, 16, 1, 24, 30, 7, false, true, 0.1f, 0.9f},
-        {2, 80, 2, 256, 2, 20, false, false, 0.001f, INFINITY},
-        {12, 5, 3, 33, 4, 30, false, true, 0, 1},
-        {300, 1, 1, 16, 5, 20, true, true, 0, INFINITY},
-        {70, 1, 1, 8, 9, 9, true, false, 0, INFINITY},
-        {3, 2, 1, 256, 2, 9, true, true, 0, INFINITY},
-        {4, 64, 1, 128, 4, 200, false, true, 0, INFINITY},
-        {8, 64, 2, 64, 3, 150, false, false, 0, INFINITY},
-        {3, 100, 3, 72, 3, 150, false, true, 0.001f, 2},
+        {1, 1, 1, 1, 3, 5, false, false, 0, INFINITY, false},
+        {4, 64, 2, 128, 3, 40, false, true, 0, INFINITY, true},
+        {6, 16, 1, 24, 30, 7, false, true, 0.1f, 0.9f, false},
+        {2, 80, 2, 256, 2, 20, false, false, 0.001f, INFINITY, false},
+        {12, 5, 3, 33, 4, 30, false, true, 0, 1, true},
+        {300, 1, 1, 16, 5, 20, true, true, 0, INFINITY, true},
+        {70, 1, 1, 8, 9, 9, true, false, 0, INFINITY, false},
+        {3, 2, 1, 256, 2, 9, true, true, 0, INFINITY, false},
+        {4, 64, 1, 128, 4, 200, false, true, 0, INFINITY, false},
+        {8, 64, 2, 64, 3, 150, false, false, 0, INFINITY, true},
+        {3, 100, 3, 72, 3, 150, false, true, 0.001f, 2, false},
     };
     for (size_t i = 0; i < CTW_COUNT(shapes) * CTW_COUNT(dtypes); i++) {
         struct ssm_problem p =
@@ -215,8 +220,9 @@ static void ssm_agrees(struct ctw_backend *be)
 static void ssm_spoils_what_follows(struct ctw_backend *be)
 {
     for (int64_t bad = 0; bad < 100; bad += 9) {
-        struct ssm_problem p = ssm_open(
-            be, CTW_BF16, &(struct ssm_shape){2, 64, 1, 64, 2, 150, false, true, 0, INFINITY});
+        struct ssm_problem p =
+            ssm_open(be, CTW_BF16,
+                     &(struct ssm_shape){2, 64, 1, 64, 2, 150, false, true, 0, INFINITY, false});
         struct buf good = ssm_run(&p, p.op.n_tok);
         const int64_t n = p.seqs[0].n_q, row = bad % n, channel = bad;
         ctw_store_float(p.in.p, CTW_BF16, row * p.ld + p.at[0] + channel, INFINITY);
@@ -239,8 +245,8 @@ static void ssm_spoils_what_follows(struct ctw_backend *be)
 /* y in the place of x, as a layer has it. */
 static void ssm_y_may_take_the_place_of_x(struct ctw_backend *be)
 {
-    struct ssm_problem p =
-        ssm_open(be, CTW_BF16, &(struct ssm_shape){4, 20, 2, 24, 3, 150, false, true, 0, INFINITY});
+    struct ssm_problem p = ssm_open(
+        be, CTW_BF16, &(struct ssm_shape){4, 20, 2, 24, 3, 150, false, true, 0, INFINITY, false});
     const size_t es = ctw_dtype_bytes(CTW_BF16), width = (size_t)(p.op.n_head * p.op.head) * es;
     struct buf apart = ssm_run(&p, p.op.n_tok);
     struct ctw_op_ssm op = p.op;
@@ -279,8 +285,9 @@ static void nan_stays_in_its_sequence(void **state)
     (void)state;
     struct ctw_backend *be;
     for (int i = 0; (be = open_place(i, 1)) != NULL; i++) {
-        struct ssm_problem p = ssm_open(
-            be, CTW_F32, &(struct ssm_shape){2, 3, 1, 5, 2, 4, false, true, 0.001f, INFINITY});
+        struct ssm_problem p =
+            ssm_open(be, CTW_F32,
+                     &(struct ssm_shape){2, 3, 1, 5, 2, 4, false, true, 0.001f, INFINITY, false});
         ((float *)p.in.p)[p.at[3]] = NAN;
         OK(ctw_device_upload(be, p.device[0], p.in.p, (size_t)(p.op.n_tok * p.ld) * sizeof(float),
                              &last_err));

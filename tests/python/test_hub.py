@@ -12,7 +12,7 @@ import huggingface_hub
 import pytest
 
 from ctworker.base.errors import ArgumentError, CtworkerError
-from ctworker.client import hub
+from ctworker.client import hub, session
 from ctworker.options.settings import Settings
 from ctworker.sweep import models
 from ctworker.sweep.work import Model
@@ -101,6 +101,23 @@ def test_a_gguf_file_of_a_folder(tmp_path: Path) -> None:
     assert hub.resolve(str(tmp_path), settings, weights=False).folder == tmp_path / "m.gguf"  # its tokenizer
     with pytest.raises(ArgumentError, match=r"there is no file .*x.gguf, which gguf_file= names"):
         hub.resolve(str(tmp_path), Settings(gguf_file="x.gguf"), weights=True)
+
+
+def test_the_original_of_a_gguf_model(tmp_path: Path) -> None:
+    """Its folder gives the configuration, and the tokenizer unless tokenizer= does."""
+    for name in ("original", "plain", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "original/config.json").write_text("{}")
+    original, model = str(tmp_path / "original"), hub.Checkpoint(tmp_path / "m.gguf", "m.gguf")
+    settings = hub.with_original(Settings(config=original), model)
+    assert settings.tokenizer == original and f"--config {original}" in " ".join(session.engine_options(settings))
+    assert hub.with_original(Settings(config=original, tokenizer="other"), model).tokenizer == "other"
+    assert hub.with_original(Settings(), None) == Settings()
+    with pytest.raises(ArgumentError, match=r"config=.*plain has a config.json of its own, and no GGUF file"):
+        hub.with_original(Settings(config=original), hub.Checkpoint(tmp_path / "plain", "plain"))
+    with pytest.raises(ArgumentError, match=r"there is no .*/empty/config.json"):
+        hub.with_original(Settings(config=str(tmp_path / "empty")), model)
 
 
 def test_unknown_repository(fake_hub: list[dict[str, Any]]) -> None:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Rewrites a GGUF file with every matrix in BF16: the file for llama.cpp in benchmarks.
 
-    gguf_to_bf16.py IN.gguf OUT.gguf [--f32]
+    gguf_to_bf16.py IN.gguf OUT.gguf [--f32 | --exact]
 
 Metadata and one-dimensional tensors stay; matrices are dequantised and rounded once. --f32: the same values, stored as
-F32, for comparisons in which activations are not rounded either.
+F32, for comparisons in which activations are not rounded either. --exact: F32 without rounding.
 """
 
 import sys
@@ -19,7 +19,8 @@ SKIP = {"GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architect
 
 
 def main():
-    as_f32 = sys.argv[3:] == ["--f32"]
+    exact = sys.argv[3:] == ["--exact"]
+    as_f32 = exact or sys.argv[3:] == ["--f32"]
     if len(sys.argv) != 3 + as_f32:
         print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
         return 64
@@ -33,7 +34,7 @@ def main():
     for t in reader.tensors:
         shape = [int(d) for d in reversed(t.shape)]
         values = gguf.quants.dequantize(t.data, t.tensor_type).reshape(shape)
-        if len(shape) > 1:
+        if len(shape) > 1 and not exact:
             stored = cio.bf16_from_f32(values)
             if as_f32:
                 writer.add_tensor(t.name, (stored.view(np.uint16).astype(np.uint32) << 16).view(np.float32))

@@ -36,7 +36,7 @@ TEXTS = [
     "HTTPServerError camelCaseWord ALLCAPS", "\u00bd \u00b2 \u2167 \u2460", "\u00a0nbsp\u2003em", "/path//to/\n\n", "", "x", "  ", "\n",
 ]
 PRE = ["gpt-2", "phi-2", "smollm", "starcoder", "command-r", "llama-bpe", "llama3", "llama-v3", "qwen2", "qwen35", "tekken",
-       "gpt-4o", "llama4", "deepseek-v3"]
+       "gpt-4o", "llama4", "deepseek-v3", "lfm2", "falcon3", "exaone4"]
 NFC = ("qwen2", "qwen35", "command-r")
 BOS = "<|im_start|>"
 CONTROL = [BOS, "<|im_end|>"]

@@ -9,15 +9,15 @@ worker's tables.
 """
 
 import json
+import math
 import os
 import re
 import struct
 import sys
 
-import numpy as np
-
 import checkpoint_io as cio
 import ggml_blocks
+import numpy as np
 import reference_model
 import tiny_checkpoint
 
@@ -38,13 +38,88 @@ FOUR_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforwar
 MOE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
        "moe_intermediate_size": "expert_feed_forward_length",
        "shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
+ROUTED = {"n_routed_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+          "moe_intermediate_size": "expert_feed_forward_length", "n_shared_experts": "expert_shared_count",
+          "first_k_dense_replace": "leading_dense_block_count", "routed_scaling_factor": "expert_weights_scale",
+          "norm_topk_prob": "expert_weights_norm", "n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
+SHARED = {f"mlp.shared_experts.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}
 WINDOW = {"sliding_window": "attention.sliding_window"}
+LFM2 = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
+        "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm", "conv.in_proj": "shortconv.in_proj",
+        "conv.out_proj": "shortconv.out_proj", "conv.conv": "shortconv.conv", "model.embedding_norm": "token_embd_norm",
+        **{f"feed_forward.{w}": f"ffn_{p}" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
+        **{f"feed_forward.experts.#.{w}": f"ffn_{p}_exps" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
+        "feed_forward.gate": "ffn_gate_inp"}
+LFM2_KEYS = {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"}
 KEYS = {"hidden_size": "embedding_length", "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
         "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length",
         "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon"}
 LACKS = object()
 
-# architecture -> tiny checkpoint; its names and keys beyond those above; what llama.cpp assumes of the model, as keys
+GEMMA4 = {"per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+          "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+          "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "model.embed_tokens_per_layer": "per_layer_token_embd",
+          "model.per_layer_model_projection": "per_layer_model_proj", "model.per_layer_projection_norm": "per_layer_proj_norm"}
+GEMMA4_KEYS = {"final_logit_softcapping": "final_logit_softcapping", "sliding_window": "attention.sliding_window",
+               "num_kv_shared_layers": "attention.shared_kv_layers",
+               "hidden_size_per_layer_input": "embedding_length_per_layer_input"}
+DELTA = {"post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+         "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_b": "ssm_beta",
+         "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out"}
+DELTA_KEYS = {"linear_conv_kernel_dim": "ssm.conv_kernel", "linear_key_head_dim": "ssm.state_size",
+              "linear_num_key_heads": "ssm.group_count", "linear_num_value_heads": "ssm.time_step_rank"}
+
+
+def delta(config):
+    return {"ssm.inner_size": config["linear_num_value_heads"] * config["linear_value_head_dim"],
+            "attention.recurrent_layers": [kind == "linear_attention" for kind in config["layer_types"]]}
+
+
+def gemma4(config):
+    slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+    n, inner, heads = len(slides), config["intermediate_size"], config["num_key_value_heads"]
+    first = n - config["num_kv_shared_layers"]
+    wide = [inner * (1 + (i >= first)) for i in range(n)] if config.get("use_double_wide_mlp") else inner
+    full = config.get("num_global_key_value_heads") if config.get("attention_k_eq_v") else None
+    return windows(config) | {
+        "feed_forward_length": wide, "attention.key_length": config["global_head_dim"],
+        "attention.head_count_kv": [heads if here else full or heads for here in slides],
+        "attention.key_length_swa": config["head_dim"], "rope.dimension_count": config["global_head_dim"],
+        "rope.dimension_count_swa": config["head_dim"],
+        "rope.freq_base_swa": float(config["rope_parameters"]["sliding_attention"]["rope_theta"])}
+
+
+def tiled(values, config, dim, size):
+    """Qwen3_5TextModel: heads of values, of `size`, one of each key head in turn."""
+    n, keys = config["linear_num_value_heads"], config["linear_num_key_heads"]
+    order = np.arange(n * size).reshape(keys, n // keys, size).swapaxes(0, 1).ravel()
+    first = values.shape[dim] - n * size
+    return np.take(values, [*range(first), *(order + first)], axis=dim)
+
+
+def windows(config):
+    return {"attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config["layer_types"]]}
+
+
+def key_heads(config):
+    attends = [kind == "full_attention" for kind in config["layer_types"]]
+    return {"attention.head_count_kv": [config["num_key_value_heads"] * here for here in attends]}
+
+
+def ministral(config):
+    rope = config["rope_parameters"]
+    return {"attention.temperature_scale": rope["llama_4_scaling_beta"], "rope.scaling.yarn_log_multiplier": rope["mscale"]}
+
+
+def longrope(config):
+    rope, length = config["rope_parameters"], config["original_max_position_embeddings"]
+    longer = config["max_position_embeddings"] / length
+    return {"rope.scaling.original_context_length": length,
+            "rope.scaling.attn_factor": rope.get("attention_factor") or math.sqrt(1 + math.log(longer) / math.log(length))}
+
+
+# architecture -> tiny checkpoint; its names and keys beyond those above, keys that a function gives ("more"), names that are
+# whole, how near scores must be if a value is rounded, whether it has no block types ("plain"); what llama.cpp assumes, as keys
 ARCHITECTURES = {
     "llama": dict(tiny="llama"),
     "llama-llama3": dict(tiny="llama_llama3", set={"rope": {"original_max_position_embeddings": 8192}}),
@@ -60,6 +135,7 @@ ARCHITECTURES = {
     "qwen2moe": dict(tiny="qwen2_moe", keys=MOE),
     "qwen3": dict(tiny="qwen3_tied"),
     "qwen3moe": dict(tiny="qwen3_moe", keys=MOE, set={"norm_topk_prob": True}),
+    "qwen3moe-fused": dict(tiny="qwen3_moe", keys=MOE, set={"norm_topk_prob": True}, plain=True),
     "gemma": dict(tiny="gemma"),
     "gemma2": dict(tiny="gemma2", names=FOUR_NORMS, keys=WINDOW | {
         "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"},
@@ -69,6 +145,36 @@ ARCHITECTURES = {
     "phi3": dict(tiny="phi3", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}),
     "phi3-partial": dict(tiny="phi3_partial", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
                          keys=WINDOW),
+    "phi3-longrope": dict(tiny="phi3_longrope", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+                          more=longrope),
+    "mistral3": dict(tiny="ministral3", more=ministral),
+    "olmo2-windows": dict(tiny="olmo3", names={"post_attention_layernorm": "post_attention_norm",
+                                               "post_feedforward_layernorm": "post_ffw_norm"}, keys=WINDOW, more=windows),
+    "exaone4": dict(tiny="exaone4", names={"post_attention_layernorm": "post_attention_norm",
+                                           "post_feedforward_layernorm": "post_ffw_norm"}, keys=WINDOW, more=windows),
+    "cohere2": dict(tiny="cohere2", keys=WINDOW | {"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"},
+                    more=windows),
+    "glm4moe": dict(tiny="glm4_moe", names=SHARED | {"post_attention_layernorm": "post_attention_norm"}, keys=ROUTED,
+                    whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
+                    more=lambda config: {"expert_gating_func": 2, "nextn_predict_layers": 1,
+                                         "block_count": config["num_hidden_layers"] + 1}),
+    "gemma4": dict(tiny="gemma4_e", names=FOUR_NORMS | GEMMA4, keys=GEMMA4_KEYS, more=gemma4, plain=True,
+                   whole={"layer_scalar": "layer_output_scale.weight"}),
+    "gemma4-experts": dict(tiny="gemma4_moe", names=FOUR_NORMS | GEMMA4 | {"mlp.gate": "", "router.proj": "ffn_gate_inp"},
+                           keys=GEMMA4_KEYS | {"num_experts": "expert_count", "top_k_experts": "expert_used_count",
+                                               "moe_intermediate_size": "expert_feed_forward_length"}, more=gemma4,
+                           whole={"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+                                  "router.per_expert_scale": "ffn_down_exps.scale",
+                                  "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+                                  "experts.down_proj": "ffn_down_exps.weight"}),
+    "qwen35": dict(tiny="qwen3_5_text", names=DELTA, keys=DELTA_KEYS, more=delta, near=1e-4, plain=True,
+                   whole={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}),
+    "lfm2": dict(tiny="lfm2", names=LFM2, keys=LFM2_KEYS, more=key_heads,
+                 set={"intermediate_size": 224, "block_auto_adjust_ff_dim": False}),
+    "lfm2moe": dict(tiny="lfm2_moe", names=LFM2, more=lambda config: key_heads(config) | {"expert_gating_func": 2},
+                    keys=LFM2_KEYS | MOE | {"num_dense_layers": "leading_dense_block_count"},
+                    whole={"feed_forward.expert_bias": "exp_probs_b.bias"},
+                    set={"norm_topk_prob": True, "routed_scaling_factor": 1.0}),
     "command-r": dict(tiny="cohere", keys={"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"}),
     "olmo2": dict(tiny="olmo2", names={"post_attention_layernorm": "post_attention_norm",
                                        "post_feedforward_layernorm": "post_ffw_norm"}),
@@ -76,8 +182,8 @@ ARCHITECTURES = {
                     keys=WINDOW | {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
                                    "intermediate_size": "expert_feed_forward_length"}, set={"swiglu_limit": LACKS}),
 }
-PERMUTED = ("llama", "granite", "smollm3")
-PLUS_ONE = ("gemma", "gemma2", "gemma3")
+PERMUTED = ("llama", "granite", "smollm3", "mistral3")
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "qwen35")
 
 
 def pairs_adjacent(rows, heads):
@@ -101,6 +207,9 @@ def value(v):
         return struct.pack("<II", U32, v)
     if isinstance(v, float):
         return struct.pack("<If", F32, v)
+    if isinstance(v, list):
+        of, letter = (BOOL, "?") if isinstance(v[0], bool) else (U32, "I")
+        return struct.pack(f"<IIQ{len(v)}{letter}", ARRAY, of, len(v), *v)
     return struct.pack("<I", TEXT) + text(v)
 
 
@@ -128,7 +237,7 @@ def config_of(folder, changes):
     return {k: v for k, v in config.items() if v is not LACKS}
 
 
-def metadata(arch, config, keys):
+def metadata(arch, config, keys, more):
     out = {"general.architecture": arch, "general.type": "model"}
     for name, key in (KEYS | keys).items():
         if config.get(name) is not None:
@@ -143,7 +252,7 @@ def metadata(arch, config, keys):
         out |= {f"{arch}.rope.scaling.type": rope["rope_type"], f"{arch}.rope.scaling.factor": rope["factor"]}
     if rope["rope_type"] == "yarn":
         out[f"{arch}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-    return out
+    return out | {f"{arch}.{key}": found for key, found in more.items()}
 
 
 def llama3_divisors(rope, head):
@@ -161,8 +270,8 @@ def llama3_divisors(rope, head):
 class Writer:
     """Collects a GGUF file's tensors, and the same values as safetensors."""
 
-    def __init__(self, arch, blocks, config, names):
-        self.arch, self.blocks, self.config, self.names = arch, blocks, config, NAMES | names
+    def __init__(self, arch, blocks, config, names, whole):
+        self.arch, self.blocks, self.config, self.names, self.whole = arch, blocks, config, NAMES | names, whole
         self.tensors, self.safetensors, self.stacks = {}, [], {}
         self.rng = np.random.default_rng(7)
 
@@ -174,7 +283,10 @@ class Writer:
     def stored(self, name):
         """GGUF's name, and the expert."""
         layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
-        module, ending = (layer[2] if layer else name).rsplit(".", 1)
+        inside = layer[2] if layer else name
+        if inside in self.whole:
+            return f"blk.{layer[1]}.{self.whole[inside]}", None
+        module, ending = inside.rsplit(".", 1)
         expert = re.search(r"experts\.(\d+)\.", module)
         module = re.sub(r"experts\.\d+\.", "experts.#.", module)
         return (f"blk.{layer[1]}." if layer else "") + f"{self.names[module]}.{ending}", expert and int(expert[1])
@@ -192,11 +304,16 @@ class Writer:
         values = cio.decode(raw, dtype)
         module = name.rsplit(".", 1)[0]
         stored, expert = self.stored(name)
+        if "linear_attn" in name and "linear_attn.norm" not in name:
+            self.add_tiled(name, dtype, values, stored)
+            return
         router = stored.endswith("ffn_gate_inp.weight")
-        if values.ndim == 1 or router or "shared_expert_gate" in name:
+        if values.ndim == 1 or router or "shared_expert_gate" in name or ".conv.conv." in name:
             self.keep(name, dtype, values)
-            plus = values + np.float32(1) if name.endswith("norm.weight") and self.arch in PLUS_ONE else values
+            plus = self.arch in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name
+            plus = values + np.float32(1) if plus else values
             plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
+            plus = plus[:, 0] if plus.ndim == 3 else plus
             self.put(stored, F32_TENSOR, plus.shape, plus.astype("<f4").tobytes())
             return
         heads = self.heads(module)
@@ -207,10 +324,25 @@ class Writer:
             return
         n_types = len(self.tensors) + len(self.stacks) if expert is None else 3 * len(self.stacks)
         kind = BLOCKS[(len(stored) + n_types) % len(BLOCKS)] if expert is None else BLOCKS[len(stored) % len(BLOCKS)]
-        data = ggml_blocks.make(kind, *values.shape, self.rng, float(values.std()))
-        rows = ggml_blocks.decode(kind, data, *values.shape)
+        n, k = values.size // values.shape[-1], values.shape[-1]
+        data = ggml_blocks.make(kind, n, k, self.rng, float(values.std()))
+        rows = ggml_blocks.decode(kind, data, n, k).reshape(values.shape)
         self.keep(name, "F32", halves_apart(rows, heads) if heads else rows)
         self.put(stored, ggml_blocks.TYPES[kind][0], values.shape, data, expert)
+
+    def add_tiled(self, name, dtype, values, stored):
+        """Of a delta rule: _LinearAttentionVReorderBase."""
+        self.keep(name, dtype, values)
+        part, size = name.split("linear_attn.")[1], self.config["linear_value_head_dim"]
+        dim = 1 if part == "out_proj.weight" else 0
+        values = values[:, 0] if values.ndim == 3 else values
+        one = ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
+        rows = np.ascontiguousarray(tiled(values, self.config, dim, 1 if part in one else size))
+        rows = -np.exp(rows) if part == "A_log" else rows
+        if values.ndim == 1 or part == "conv1d.weight":
+            self.put(stored, F32_TENSOR, rows.shape, rows.astype("<f4").tobytes())
+        else:
+            self.put(stored, BF16_TENSOR, rows.shape, cio.encode(rows, "BF16").tobytes())
 
     def add_gpt_oss(self, name, dtype, raw):
         """Stacks [experts, in, out] with gate and up in turns, and their biases."""
@@ -234,23 +366,48 @@ class Writer:
             self.tensors[name] = (kind, (len(experts), *shape), b"".join(e[3] for e in experts))
 
 
+    def fuse(self):
+        """The converter's --fuse-qkv and --fuse-gate-up-exps."""
+        fusions = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
+        for fused, stems in fusions.items():
+            for first in [name for name in self.tensors if f".{stems[0]}." in name]:
+                parts = [self.tensors.pop(first.replace(stems[0], stem)) for stem in stems]
+                dim = len(parts[0][1]) - 2
+                rows = [np.frombuffer(data, np.uint16).reshape(own) for _, own, data in parts]
+                joined = np.ascontiguousarray(np.concatenate(rows, axis=dim))
+                self.put(first.replace(stems[0], fused), parts[0][0], joined.shape, joined.tobytes())
+
+
 def write(name, out, blocks=False):
     """Returns the paths of the GGUF file and of the folder with safetensors."""
     rules = ARCHITECTURES[name]
-    arch = re.sub("-(llama3|linear|mixtral|partial)$", "", name)
+    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused)$", "", name)
     folder = os.path.join(out, "hf")
     tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
-    w = Writer(arch, blocks, config, rules.get("names", {}))
+    w = Writer(arch, blocks, config, rules.get("names", {}), rules.get("whole", {}))
     for tensor, (dtype, raw) in reference_model.read_folder(folder).items():
         add = w.add_gpt_oss if "sinks" in tensor or (arch == "gpt-oss" and "experts" in tensor) else w.add
         add(tensor, dtype, raw)
     w.finish()
+    if name.endswith("-fused"):
+        w.fuse()
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
-        divisors = llama3_divisors(rope, config.get("head_dim"))
+        divisors = llama3_divisors(rope, config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
         w.put("rope_freqs.weight", F32_TENSOR, divisors.shape, divisors.tobytes())
-    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, config, rules.get("keys", {})), w.tensors)
+    if arch == "gemma4":  # generate_extra_tensors(): the rotated part of full layers' heads
+        n = config["global_head_dim"] // 2
+        turned = int(n * rope["full_attention"]["partial_rotary_factor"])
+        divisors = np.array([1] * turned + [1e30] * (n - turned), "<f4")
+        w.put("rope_freqs.weight", F32_TENSOR, divisors.shape, divisors.tobytes())
+    if rope.get("rope_type") == "longrope":
+        for kind in ("short", "long"):
+            factors = np.array(rope[f"{kind}_factor"], "<f4")
+            w.put(f"rope_factors_{kind}.weight", F32_TENSOR, factors.shape, factors.tobytes())
+            rope[f"{kind}_factor"] = [float(str(f)) for f in factors]
+    more = rules["more"](config) if "more" in rules else {}
+    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, config, rules.get("keys", {}), more), w.tensors)
     cio.write_safetensors(os.path.join(folder, "model.safetensors"), w.safetensors)
     cio.write_json(os.path.join(folder, "config.json"), config)
     return os.path.join(out, f"{name}.gguf"), folder

@@ -52,6 +52,8 @@ static void feed_shape(struct ctw_sha256 *sha, const struct ctw_tensor *t)
     const char *dtype = t->block != NULL ? t->block->name : ctw_dtype_name(t->dtype);
     feed_text(sha, t->name, strlen(t->name));
     feed_text(sha, dtype, strlen(dtype));
+    if (t->as_rates)
+        feed_number(sha, 1 + (uint64_t)t->tiled);
     if (t->paired != 0 || t->added != 0) {
         feed_number(sha, (uint64_t)t->paired);
         feed_number(sha, (uint64_t)t->added);

@@ -51,6 +51,7 @@ class CTWorkerLM(TemplateLM):
             self._checkpoint = hub.resolve(
                 settings.pretrained, settings, weights=settings.endpoint is None
             )
+        settings = self._settings = hub.with_original(settings, self._checkpoint)
         if settings.endpoint is None or settings.tokenizer or self._checkpoint:
             self._load_tokenizer(None)  # before the worker starts, so that tokenizer errors come at once
         self._session = Session(settings, self._checkpoint)

@@ -51,7 +51,7 @@ static __device__ __forceinline__ void load_tile(const struct ctw_op_delta &op, 
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t keys = (int64_t)op.n_key * op.key;
-    const int64_t from = (int64_t)(head / (op.n_value / op.n_key)) * op.key;
+    const int64_t from = (int64_t)ctw_delta_key_head(&op, head) * op.key;
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         const int64_t row = row0 + warp + WARPS * i;
@@ -91,7 +91,7 @@ static __device__ __forceinline__ float warp_sum(float v)
 
 template <typename T, int KEY, int C, int DECAYS>
 static __device__ __forceinline__ void
-store_tile(const struct ctw_op_delta &op, float a_log, const float (&dt_bias)[(DECAYS + 31) / 32],
+store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[(DECAYS + 31) / 32],
            const struct loaded<T, KEY, C, DECAYS> &l, struct tile<KEY, C, DECAYS> &s)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -116,7 +116,7 @@ store_tile(const struct ctw_op_delta &op, float a_log, const float (&dt_bias)[(D
             s.k[t][32 * e + lane] = rk * ctw_cuda_widen(l.k[i][e]);
             if (DECAYS > 1)
                 s.decay[t][32 * e + lane] = expf(delta_log_decay(
-                    a_log, ctw_cuda_widen(l.decay[i][e]) + dt_bias[e], op.least_log));
+                    rate, ctw_cuda_widen(l.decay[i][e]) + dt_bias[e], op.least_log));
         }
 #pragma unroll
         for (int c = 0; c < C; c++)
@@ -128,7 +128,7 @@ store_tile(const struct ctw_op_delta &op, float a_log, const float (&dt_bias)[(D
         s.beta[warp + WARPS * lane] = (op.twice ? 2.0f : 1.0f) / (1.0f + expf(-l.b));
         if (DECAYS == 1)
             s.decay[warp + WARPS * lane][0] =
-                expf(delta_log_decay(a_log, l.a + dt_bias[0], op.least_log));
+                expf(delta_log_decay(rate, l.a + dt_bias[0], op.least_log));
     }
 }
 
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 
     const int head = blockIdx.y, col0 = blockIdx.x * COLUMNS * C, lane = threadIdx.x % LANES;
     const int64_t first = a.row[blockIdx.z], end = a.row[blockIdx.z + 1];
     const bool goes_on = blockIdx.z == 0 && a.pos0 > 0;
-    const float a_log = ctw_cuda_number(op.a_log, op.a_log_dtype, head);
+    const float rate = delta_rate(op, head);
     float dt_bias[(DECAYS + 31) / 32];
 #pragma unroll
     for (int e = 0; e < (DECAYS + 31) / 32; e++) {
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 
     load_tile<T, KEY, C, DECAYS>(op, head, col0, first, end, next);
     for (int64_t row0 = first; row0 < end; row0 += TILE) {
         __syncthreads(); /* the tile before is done with */
-        store_tile<T, KEY, C, DECAYS>(op, a_log, dt_bias, next, s);
+        store_tile<T, KEY, C, DECAYS>(op, rate, dt_bias, next, s);
         __syncthreads();
         load_tile<T, KEY, C, DECAYS>(op, head, col0, row0 + TILE, end, next);
         const int n = end - row0 < TILE ? (int)(end - row0) : TILE;

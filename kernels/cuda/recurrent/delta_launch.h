@@ -23,12 +23,19 @@ enum ctw_status ctw_cuda_delta_chunks(struct ctw_cuda *cu, const struct ctw_cuda
 
 #ifdef __CUDACC__
 
-/* -exp(a_log) softplus(x), or least sigmoid(exp(a_log) x) */
-static __device__ __forceinline__ float delta_log_decay(float a_log, float x, float least)
+/* exp(a_log) */
+static __device__ __forceinline__ float delta_rate(const struct ctw_op_delta &op, int head)
+{
+    const float a_log = ctw_cuda_number(op.a_log, op.a_log_dtype, head);
+    return op.as_rates ? -a_log : expf(a_log);
+}
+
+/* -rate softplus(x), or least sigmoid(rate x) */
+static __device__ __forceinline__ float delta_log_decay(float rate, float x, float least)
 {
     if (least < 0)
-        return least / (1.0f + expf(-expf(a_log) * x));
-    return -expf(a_log) * ((x > 0 ? x : 0.0f) + log1pf(expf(-fabsf(x))));
+        return least / (1.0f + expf(-rate * x));
+    return -rate * ((x > 0 ? x : 0.0f) + log1pf(expf(-fabsf(x))));
 }
 
 #endif

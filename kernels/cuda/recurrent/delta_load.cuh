@@ -33,7 +33,7 @@ CTW_DEV void load_chunk(const struct ctw_cuda_delta &a, const struct work &w, in
     const struct ctw_op_delta &op = a.op;
     const int thread = threadIdx.x - CONSUMERS, eighth = thread % 16, stage = (int)(chunk % LOADED);
     const int64_t keys = (int64_t)op.n_key * op.key, left = w.n_tok - chunk * CHUNK;
-    const int64_t q = (int64_t)(w.head / (op.n_value / op.n_key)) * op.key + 8 * eighth;
+    const int64_t q = (int64_t)ctw_delta_key_head(&op, w.head) * op.key + 8 * eighth;
     const int64_t v = 2 * keys + (int64_t)w.head * op.value + w.col0 + 8 * eighth;
     const int n_key = op.key - 8 * eighth, n_value = op.value - w.col0 - 8 * eighth;
     const int begun = chunk == 0 ? (int)w.begun : 0, first = thread / 16;
@@ -91,7 +91,7 @@ CTW_DEV void load_gates(const struct ctw_op_delta &op, const struct work &w, int
 
 /* A warp: logarithms of decays, summed in double. */
 template <typename T>
-CTW_DEV void sum_decays(const struct ctw_op_delta &op, const struct gates &g, float a_log,
+CTW_DEV void sum_decays(const struct ctw_op_delta &op, const struct gates &g, float rate,
                         float dt_bias, struct shared<T> &s)
 {
     const int lane = threadIdx.x % 32;
@@ -99,7 +99,7 @@ CTW_DEV void sum_decays(const struct ctw_op_delta &op, const struct gates &g, fl
 #pragma unroll
     for (int i = 0; i < 2; i++)
         log2[i] = g.in[i] ? 1.4426950408889634 *
-                                (double)delta_log_decay(a_log, g.a[i] + dt_bias, op.least_log)
+                                (double)delta_log_decay(rate, g.a[i] + dt_bias, op.least_log)
                           : 0.0;
     sum = log2[0] + log2[1];
 #pragma unroll

@@ -341,14 +341,14 @@ CTW_DEV void prepare_chunks(const struct ctw_cuda_delta &a, const struct work &w
     const struct ctw_op_delta &op = a.op;
     const int thread = threadIdx.x - CONSUMERS;
     const int64_t n_chunks = (w.n_tok + CHUNK - 1) / CHUNK;
-    const float a_log = ctw_cuda_number(op.a_log, op.a_log_dtype, w.head);
+    const float rate = delta_rate(op, w.head);
     const float dt_bias = ctw_cuda_number(op.dt_bias, op.dt_bias_dtype, w.head);
     struct gates gates; /* of the last warp, which has no column of blocks to invert */
     for (int64_t c = 0; c < 2 && c < n_chunks; c++)
         load_chunk<T>(a, w, c, s, aligned);
     if (thread / 32 == 3) {
         load_gates<T>(op, w, 0, gates);
-        sum_decays<T>(op, gates, a_log, dt_bias, s);
+        sum_decays<T>(op, gates, rate, dt_bias, s);
     }
     for (int64_t c = 0; c < n_chunks; c++) {
         const int stage = (int)(c % LOADED), ready = (int)(c % READY);
@@ -376,7 +376,7 @@ CTW_DEV void prepare_chunks(const struct ctw_cuda_delta &a, const struct work &w
         producers_sync();
         invert_column<T>(s, ready, warp, t);
         if (warp == 3)
-            sum_decays<T>(op, gates, a_log, dt_bias, s);
+            sum_decays<T>(op, gates, rate, dt_bias, s);
         producers_sync(); /* the blocks of A have been read */
         store_column<T>(s, ready, warp, t);
         barrier_arrive(shared_address(&s.ready[ready]));

@@ -51,7 +51,7 @@ static __device__ void load_tokens(const struct ssm &a, const struct shared &m, 
         float step = here ? ctw_ssm_step(op, dt, h) : 0.0f;
         m.u[i] = here ? step * ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]) : 0.0f;
         m.decay[i] =
-            op.own_decays || !here ? step : expf(-expf(ctw_ssm_number(op.a_log, h)) * step);
+            op.own_decays || !here ? step : expf(ctw_ssm_rate(op, h) * step);
     }
 }
 
@@ -127,9 +127,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
             state[r][j] =
                 here && goes_on ? ((const float *)op.before)[channel * op.n_state + n] : 0.0f;
             if (OWN)
-                rate[r][j] =
-                    here ? -expf(ctw_ssm_number(op.a_log, channel / op.head * op.n_state + n))
-                         : 0.0f;
+                rate[r][j] = here ? ctw_ssm_rate(op, channel / op.head * op.n_state + n) : 0.0f;
         }
     for (int64_t t0 = begin; t0 < end; t0 += TOKENS) {
         int n_tok = end - t0 < TOKENS ? (int)(end - t0) : (int)TOKENS;

@@ -10,6 +10,13 @@ static __device__ __forceinline__ float ctw_ssm_number(const struct ctw_ssm_vect
     return v.data == NULL ? 0.0f : ctw_cuda_number(v.data, v.dtype, i);
 }
 
+/* -exp(a_log) */
+static __device__ __forceinline__ float ctw_ssm_rate(const struct ctw_op_ssm &op, int64_t i)
+{
+    const float a = ctw_ssm_number(op.a_log, i);
+    return op.as_rates ? a : -expf(a);
+}
+
 /* The step of head h, from its element of dt. */
 static __device__ __forceinline__ float ctw_ssm_step(const struct ctw_op_ssm &op, float dt,
                                                      int64_t h)

@@ -147,7 +147,7 @@ static __device__ void chunks(const struct ssm_chunks &a, char *memory)
     const uint32_t base = shared_address(memory), own = base + in::Y + p.unit * TILE;
     struct factors *const factors = (struct factors *)(memory + in::FACTORS) + p.unit;
     const int warp = p.warp % UNIT_WARPS, lane = p.lane;
-    const float rate = -expf(ctw_ssm_number(a.op.a_log, p.head)) * 1.4426950408889634f;
+    const float rate = ctw_ssm_rate(a.op, p.head) * 1.4426950408889634f;
     const float d = ctw_ssm_number(a.op.d, p.head);
     char *const m_tile = memory + in::M + 2 * p.unit * TILE;
     const uint32_t m = base + in::M + 2 * p.unit * TILE;

@@ -1,8 +1,11 @@
-/* Gemma 1 to 3. The converter adds 1 to the weights of all norms, and omits the embedding's rows
- * behind the tokenizer's last token. */
+/* Gemma 1 to 4. Up to Gemma 3, the converter adds 1 to the weights of all norms. It omits the
+ * embedding's rows behind the tokenizer's last token. */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
+#include "kernels/dtype.h"
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
 
@@ -47,6 +50,133 @@ static void write_gemma3(struct ctw_gguf_keys *k)
     write_scalar(k, 62);
 }
 
+/* ---- Gemma 4 ---- */
+
+static const struct ctw_gguf_name gemma4_layers[] = {
+    {"ffn_norm", "pre_feedforward_layernorm", 0},
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"post_ffw_norm", "post_feedforward_layernorm", 0},
+    {"post_ffw_norm_1", "post_feedforward_layernorm_1", 0},
+    {"post_ffw_norm_2", "post_feedforward_layernorm_2", 0},
+    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2", 0},
+    {"layer_output_scale.weight", "layer_scalar", CTW_GGUF_WHOLE},
+    {"ffn_gate_inp", "router.proj", 0},
+    {"ffn_gate_inp.scale", "router.scale", CTW_GGUF_WHOLE},
+    {"ffn_down_exps.scale", "router.per_expert_scale", CTW_GGUF_WHOLE},
+    {"ffn_gate_up_exps.weight", "experts.gate_up_proj", CTW_GGUF_WHOLE},
+    {"ffn_down_exps.weight", "experts.down_proj", CTW_GGUF_WHOLE},
+    {"inp_gate", "per_layer_input_gate", 0},
+    {"proj", "per_layer_projection", 0},
+    {"post_norm", "post_per_layer_input_norm", 0},
+    {"per_layer_token_embd", "model.embed_tokens_per_layer", 0},
+    {"per_layer_model_proj", "model.per_layer_model_projection", 0},
+    {"per_layer_proj_norm", "model.per_layer_projection_norm", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key gemma4_keys[] = {
+    {"num_key_value_heads", NULL, false},
+    {"intermediate_size", NULL, false},
+    {"head_dim", "attention.key_length_swa", true},
+    {"global_head_dim", "attention.key_length", true},
+    {"final_logit_softcapping", "final_logit_softcapping", false},
+    {"sliding_window", "attention.sliding_window", true},
+    {"num_kv_shared_layers", "attention.shared_kv_layers", true},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input", true},
+    {"num_experts", "expert_count", false},
+    {"top_k_experts", "expert_used_count", false},
+    {"moe_intermediate_size", "expert_feed_forward_length", false},
+    {NULL, NULL, false},
+};
+
+/* The element of the first layer that has a window, or that has none; 0: no layer. */
+static int64_t of_layers(struct ctw_gguf_keys *k, const char *key, bool windowed)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    const struct ctw_meta *windows = ctw_gguf_meta(k, "attention.sliding_window_pattern");
+    int64_t found = 0, value;
+    for (uint64_t i = 0; m != NULL && windows != NULL && i < windows->n; i++)
+        if (ctw_meta_int(windows, i, &value) && (value != 0) == windowed &&
+            ctw_meta_int(m, m->n == windows->n ? i : 0, &found))
+            return found;
+    return 0;
+}
+
+/* Do full layers take their keys as values? Then their files have no attn_v. */
+static bool values_are_keys(struct ctw_gguf_keys *k)
+{
+    const struct ctw_meta *windows = ctw_gguf_meta(k, "attention.sliding_window_pattern");
+    char name[64];
+    int64_t value;
+    for (uint64_t i = 0; windows != NULL && i < windows->n; i++) {
+        (void)snprintf(name, sizeof(name), "blk.%d.attn_v.weight", (int)i);
+        if (ctw_meta_int(windows, i, &value) && value == 0)
+            return ctw_container_find(k->files, name) == NULL;
+    }
+    return false;
+}
+
+static void write_gemma4(struct ctw_gguf_keys *k)
+{
+    static const char kv[] = "attention.head_count_kv", inner[] = "feed_forward_length";
+    const struct ctw_tensor *inputs = ctw_container_find(k->files, "per_layer_token_embd.weight");
+    const struct ctw_meta *widths = ctw_gguf_meta(k, inner);
+    int64_t narrow = ctw_gguf_largest(k, inner, 0), wide = narrow, full = of_layers(k, kv, false);
+    if (widths != NULL && widths->is_array && !ctw_meta_int(widths, 0, &narrow))
+        ctw_gguf_refuse(k, inner, "found other elements than integers");
+    ctw_json_write_key_int(&k->writer, "intermediate_size", narrow);
+    ctw_json_write_key_bool(&k->writer, "use_double_wide_mlp", narrow != wide);
+    ctw_json_write_key_int(&k->writer, "num_key_value_heads", of_layers(k, kv, true));
+    if (full > 0)
+        ctw_json_write_key_int(&k->writer, "num_global_key_value_heads", full);
+    ctw_json_write_key_bool(&k->writer, "attention_k_eq_v", values_are_keys(k));
+    ctw_json_write_key_bool(&k->writer, "enable_moe_block", ctw_gguf_int(k, "expert_count", 0) > 0);
+    if (inputs != NULL && inputs->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, "vocab_size_per_layer_input", inputs->shape[0]);
+    ctw_gguf_write_windows(k);
+}
+
+/* Elements of full layers' heads that are not rotated have a divisor of 1e30. */
+static double rotated_share(struct ctw_gguf_keys *k)
+{
+    const struct ctw_tensor *t = ctw_container_find(k->files, "rope_freqs.weight");
+    int64_t n = ctw_gguf_head(k) / 2, rotated = 0;
+    if (t == NULL || t->dtype != CTW_F32 || t->n_dims != 1 || t->shape[0] != n) {
+        ctw_gguf_refuse(k, "rope.dimension_count", "rope_freqs.weight is not F32 [%" PRId64 "]", n);
+        return 1;
+    }
+    const void *data = ctw_container_data(k->files, t);
+    while (rotated < n && ctw_load_float(data, CTW_F32, rotated) == 1)
+        rotated++;
+    for (int64_t i = rotated; i < n; i++)
+        if (ctw_load_float(data, CTW_F32, i) < 1e29f)
+            ctw_gguf_refuse(k, "rope.dimension_count",
+                            "rope_freqs.weight[%" PRId64 "] is %g, expected 1 or 1e30", i,
+                            (double)ctw_load_float(data, CTW_F32, i));
+    return (double)rotated / (double)n;
+}
+
+static void write_gemma4_rope(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key(&k->writer, "rope_parameters");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key(&k->writer, "full_attention");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_string(&k->writer, "rope_type", "proportional");
+    ctw_json_write_key_double(&k->writer, "partial_rotary_factor", rotated_share(k));
+    ctw_gguf_write(k, "rope_theta", "rope.freq_base", true);
+    ctw_json_write_close(&k->writer, '}');
+    ctw_json_write_key(&k->writer, "sliding_attention");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_string(&k->writer, "rope_type", "default");
+    ctw_gguf_write(k, "rope_theta", "rope.freq_base_swa", true);
+    ctw_json_write_close(&k->writer, '}');
+    ctw_json_write_close(&k->writer, '}');
+    int64_t head = ctw_gguf_int(k, "attention.key_length_swa", 0);
+    if (ctw_gguf_int(k, "rope.dimension_count_swa", head) != head)
+        ctw_gguf_refuse(k, "rope.dimension_count_swa", "expected whole heads");
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_gemma[] = {
     {.name = "gemma",
      .model_type = "gemma",
@@ -72,5 +202,13 @@ const struct ctw_gguf_arch ctw_gguf_archs_gemma[] = {
      .norms_plus_one = true,
      .wide = true,
      .more = write_gemma3},
+    {.name = "gemma4",
+     .model_type = "gemma4_text",
+     .class_name = "Gemma4ForCausalLM",
+     .layers = gemma4_layers,
+     .keys = gemma4_keys,
+     .wide = true,
+     .rope = write_gemma4_rope,
+     .more = write_gemma4},
     {0},
 };

@@ -66,6 +66,15 @@ static const struct ctw_gguf_key granite_keys[] = {
     {NULL, NULL, false},
 };
 
+/* Ministral3Model, which is LlamaModel with its own architecture's name. Yarn's factor of cosines
+ * and sines is 1. */
+static const struct ctw_gguf_key ministral_yarn[] = {
+    {"llama_4_scaling_beta", "attention.temperature_scale", true},
+    {"mscale", "rope.scaling.yarn_log_multiplier", true},
+    {"mscale_all_dim", "rope.scaling.yarn_log_multiplier", true},
+    {NULL, NULL, false},
+};
+
 static void write_biases(struct ctw_gguf_keys *k)
 {
     ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_output.bias"));
@@ -86,6 +95,23 @@ const struct ctw_gguf_arch ctw_gguf_archs_llama[] = {
      .class_name = "LlamaForCausalLM",
      .layers = llama_layers,
      .more = write_biases},
+    {.name = "arcee",
+     .model_type = "arcee",
+     .class_name = "ArceeForCausalLM",
+     .layers = llama_layers,
+     .more = write_biases},
+    /* Ministral 3, and Mistral Small 3.1 and 3.2. */
+    {.name = "mistral3",
+     .model_type = "ministral3",
+     .class_name = "Ministral3ForCausalLM",
+     .only_with = "attention.temperature_scale",
+     .layers = llama_layers,
+     .yarn_keys = ministral_yarn},
+    {.name = "mistral3",
+     .model_type = "mistral",
+     .class_name = "MistralForCausalLM",
+     .layers = llama_layers,
+     .fixed = "\"sliding_window\":null"},
     {.name = "granite",
      .model_type = "granite",
      .class_name = "GraniteForCausalLM",

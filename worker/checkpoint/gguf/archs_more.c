@@ -20,10 +20,6 @@ static const struct ctw_gguf_key phi3_keys[] = {
 static void write_phi3(struct ctw_gguf_keys *k)
 {
     int64_t window = ctw_gguf_int(k, "attention.sliding_window", 0);
-    if (ctw_gguf_has(k, "rope_factors_long.weight"))
-        ctw_gguf_refuse(k, "rope.scaling",
-                        "RoPE type longrope (rope_factors_long.weight) is not "
-                        "supported in this kind of file");
     if (window > 0)
         ctw_json_write_key_int(&k->writer, "sliding_window", window);
 }
@@ -48,6 +44,11 @@ static const struct ctw_gguf_name olmo2_layers[] = {
     {NULL, NULL, 0},
 };
 
+static const struct ctw_gguf_key olmo3_keys[] = {
+    {"sliding_window", "attention.sliding_window", true},
+    {NULL, NULL, false},
+};
+
 /* GptOssModel: gate and up of the experts apart; one bias for each expert. llama.cpp's
  * openai-moe.cpp has windows in layers 0, 2, 4, ..., as transformers' default. */
 static const struct ctw_gguf_name gpt_oss_layers[] = {
@@ -65,19 +66,58 @@ static const struct ctw_gguf_key gpt_oss_keys[] = {
     {NULL, NULL, false},
 };
 
+/* SeedOssModel. */
+static const struct ctw_gguf_name seed_oss_layers[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {NULL, NULL, 0},
+};
+
+static void write_seed_oss(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    ctw_json_write_key_bool(&k->writer, "attention_out_bias", ctw_gguf_has(k, "attn_output.bias"));
+}
+
+/* HunYuanModel: theta is already scaled by alpha ^ (head / (head - 2)), and alpha is a whole
+ * number.
+ */
+static const struct ctw_gguf_name hunyuan_layers[] = {
+    {"attn_q_norm", "self_attn.query_layernorm", 0},
+    {"attn_k_norm", "self_attn.key_layernorm", 0},
+    {NULL, NULL, 0},
+};
+
 const struct ctw_gguf_arch ctw_gguf_archs_more[] = {
+    {.name = "seed_oss",
+     .model_type = "seed_oss",
+     .class_name = "SeedOssForCausalLM",
+     .layers = seed_oss_layers,
+     .more = write_seed_oss},
+    {.name = "hunyuan-dense",
+     .model_type = "hunyuan_v1_dense",
+     .class_name = "HunYuanDenseV1ForCausalLM",
+     .layers = hunyuan_layers},
     {.name = "phi3",
      .model_type = "phi3",
      .class_name = "Phi3ForCausalLM",
      .layers = phi3_layers,
      .keys = phi3_keys,
      .partial_rope = true,
+     .longrope = true,
      .more = write_phi3},
     {.name = "command-r",
      .model_type = "cohere",
      .class_name = "CohereForCausalLM",
      .keys = cohere_keys,
      .more = write_cohere},
+    /* OLMo 3: windows in layers that the metadata list, or in three of four. */
+    {.name = "olmo2",
+     .only_with = "attention.sliding_window",
+     .model_type = "olmo3",
+     .class_name = "Olmo3ForCausalLM",
+     .layers = olmo2_layers,
+     .keys = olmo3_keys,
+     .more = ctw_gguf_write_windows},
     {.name = "olmo2",
      .model_type = "olmo2",
      .class_name = "Olmo2ForCausalLM",

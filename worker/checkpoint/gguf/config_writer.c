@@ -63,6 +63,24 @@ int64_t ctw_gguf_int(struct ctw_gguf_keys *k, const char *key, int64_t absent)
     return ok ? value : absent;
 }
 
+int64_t ctw_gguf_layers(struct ctw_gguf_keys *k)
+{
+    return ctw_gguf_int(k, "block_count", 0) - ctw_gguf_int(k, "nextn_predict_layers", 0);
+}
+
+int64_t ctw_gguf_largest(struct ctw_gguf_keys *k, const char *key, int64_t absent)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    int64_t largest = absent, value;
+    for (uint64_t i = 0; m != NULL && i < m->n && k->st == CTW_OK; i++) {
+        if (!ctw_meta_int(m, i, &value))
+            refuse_value(k, key, m, "an integer");
+        else if (i == 0 || value > largest)
+            largest = value;
+    }
+    return largest;
+}
+
 double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent)
 {
     const struct ctw_meta *m = ctw_gguf_meta(k, key);
@@ -104,6 +122,39 @@ void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, 
         ctw_json_write_int(&k->writer, ctw_gguf_int(k, key, 0));
 }
 
+void ctw_gguf_write_layers(struct ctw_gguf_keys *k, const char *name, const char *key,
+                           const char *zero, const char *other)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    int64_t n = ctw_gguf_layers(k), value = 0;
+    if (k->st != CTW_OK || m == NULL || !m->is_array)
+        return;
+    if (m->n < (uint64_t)n) {
+        ctw_gguf_refuse(k, key,
+                        "found %" PRIu64 " elements, expected one for each of %" PRId64 " layers",
+                        m->n, n);
+        return;
+    }
+    ctw_json_write_key(&k->writer, name);
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < n; i++) {
+        if (!ctw_meta_int(m, (uint64_t)i, &value))
+            refuse_value(k, key, m, "integers");
+        ctw_json_write_string(&k->writer, value == 0 ? zero : other);
+    }
+    ctw_json_write_close(&k->writer, ']');
+}
+
+void ctw_gguf_write_windows(struct ctw_gguf_keys *k)
+{
+    static const char pattern[] = "attention.sliding_window_pattern";
+    const struct ctw_meta *m = ctw_gguf_meta(k, pattern);
+    if (m != NULL && m->is_array)
+        ctw_gguf_write_layers(k, "layer_types", pattern, "full_attention", "sliding_attention");
+    else
+        ctw_gguf_write(k, "sliding_window_pattern", pattern, false);
+}
+
 int64_t ctw_gguf_head(struct ctw_gguf_keys *k)
 {
     int64_t heads = ctw_gguf_int(k, "attention.head_count", 0);
@@ -127,11 +178,20 @@ static void write_vocabulary(struct ctw_gguf_keys *k)
         ctw_json_write_key_int(&k->writer, "vocab_size", t->shape[0]);
 }
 
+static void check_gating(struct ctw_gguf_keys *k)
+{
+    static const char key[] = "expert_gating_func";
+    int64_t found = ctw_gguf_int(k, key, k->arch->gating);
+    if (k->arch->gating != 0 && found != k->arch->gating)
+        ctw_gguf_refuse(k, key, "found %" PRId64 "; this architecture is read with %d (%s) only",
+                        found, k->arch->gating,
+                        k->arch->gating == CTW_GGUF_SIGMOID ? "sigmoid" : "softmax");
+}
+
 void ctw_gguf_write_sizes(struct ctw_gguf_keys *k)
 {
     static const struct ctw_gguf_key shared[] = {
         {"hidden_size", "embedding_length", true},
-        {"num_hidden_layers", "block_count", true},
         {"num_attention_heads", "attention.head_count", true},
         {"num_key_value_heads", "attention.head_count_kv", false},
         {"head_dim", "attention.key_length", false},
@@ -149,6 +209,11 @@ void ctw_gguf_write_sizes(struct ctw_gguf_keys *k)
     for (const struct ctw_gguf_key *own = k->arch->keys; own != NULL && own->name != NULL; own++)
         if (own->stored != NULL)
             ctw_gguf_write(k, own->name, own->stored, own->needed);
+    if (ctw_gguf_meta(k, "block_count") == NULL)
+        ctw_gguf_write(k, "num_hidden_layers", "block_count", true);
+    else
+        ctw_json_write_key_int(&k->writer, "num_hidden_layers", ctw_gguf_layers(k));
+    check_gating(k);
     write_vocabulary(k);
     ctw_json_write_key_bool(&k->writer, "tie_word_embeddings", !ctw_gguf_has(k, "output.weight"));
 }

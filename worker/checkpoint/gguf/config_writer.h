@@ -25,11 +25,21 @@ const struct ctw_meta *ctw_gguf_meta(const struct ctw_gguf_keys *k, const char *
 int64_t ctw_gguf_int(struct ctw_gguf_keys *k, const char *key, int64_t absent);
 /* A number; absent: `absent`. */
 double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent);
+/* Layers of the model. Those of a draft model, which come last in the file, do not count. */
+int64_t ctw_gguf_layers(struct ctw_gguf_keys *k);
+/* The largest element, where layers differ; absent: `absent`. */
+int64_t ctw_gguf_largest(struct ctw_gguf_keys *k, const char *key, int64_t absent);
 /* Has the model a tensor of this stored name, or of "blk.0."? */
 bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor);
 
 /* Writes a member from a metadata's key; an absent key writes none, or is an error if `needed`. */
 void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, bool needed);
+/* Writes a list with a text for each layer: `zero` if the layer's element of the metadata is 0 or
+ * false, else `other`. An absent key, or one with a single number, writes none. */
+void ctw_gguf_write_layers(struct ctw_gguf_keys *k, const char *name, const char *key,
+                           const char *zero, const char *other);
+/* layer_types of models in which some layers have a window. */
+void ctw_gguf_write_windows(struct ctw_gguf_keys *k);
 /* Refuses the file: "FILE: ARCHITECTURE.key: ...". */
 void ctw_gguf_refuse(struct ctw_gguf_keys *k, const char *key, const char *fmt, ...)
     CTW_PRINTF(3, 4);

@@ -6,14 +6,18 @@
 #include "worker/checkpoint/gguf/config_writer.h"
 #include "worker/checkpoint/gguf/tensor_names.h"
 
-static const struct ctw_gguf_arch *const tables[] = {ctw_gguf_archs_llama, ctw_gguf_archs_qwen,
-                                                     ctw_gguf_archs_gemma, ctw_gguf_archs_more};
+static const struct ctw_gguf_arch *const tables[] = {
+    ctw_gguf_archs_llama,     ctw_gguf_archs_qwen,   ctw_gguf_archs_gemma,
+    ctw_gguf_archs_glm,       ctw_gguf_archs_window, ctw_gguf_archs_mixture,
+    ctw_gguf_archs_recurrent, ctw_gguf_archs_hybrid, ctw_gguf_archs_layer_norm,
+    ctw_gguf_archs_more,
+};
 
 static bool is_for(const struct ctw_gguf_arch *arch, const struct ctw_metadata *m, const char *name)
 {
     struct ctw_gguf_keys k = {.metadata = m, .arch = arch};
     return strcmp(arch->name, name) == 0 &&
-           (arch->only_with == NULL || ctw_gguf_int(&k, arch->only_with, 0) > 0);
+           (arch->only_with == NULL || ctw_gguf_number(&k, arch->only_with, 0) > 0);
 }
 
 /* All names, each once. */
@@ -85,7 +89,10 @@ static void write_keys(struct ctw_gguf_keys *k)
     ctw_json_write_close(&k->writer, ']');
     ctw_json_write_key_string(&k->writer, "dtype", dtype_of(k));
     ctw_gguf_write_sizes(k);
-    ctw_gguf_write_rope(k, ctw_gguf_head(k));
+    if (k->arch->rope != NULL)
+        k->arch->rope(k);
+    else
+        ctw_gguf_write_rope(k, ctw_gguf_head(k));
     if (k->arch->more != NULL)
         k->arch->more(k);
     if (k->arch->fixed != NULL)

@@ -22,13 +22,22 @@ static double llama3_divisor(double theta, int64_t head, int64_t i, double facto
     return 1 / ((1 - smooth) / factor + smooth);
 }
 
+/* The original length, from a divisor between 1 and the factor, which depends on it; else 0. */
+static double llama3_length(double theta, int64_t head, int64_t i, double factor, double divisor)
+{
+    double wave = 2 * M_PI * ctw_pow(theta, 2.0 * (double)i / (double)head);
+    if (!(divisor > 1.001 && divisor < 0.999 * factor))
+        return 0;
+    double smooth = (1 / divisor - 1 / factor) / (1 - 1 / factor);
+    return nearbyint(wave * (1 + 3 * smooth));
+}
+
 /* rope_freqs.weight holds divisors of the frequencies. They are those of type llama3 with the
- * factors of all Llama models, or the file is refused: no key says how they were made. */
+ * factors of all published models, or the file is refused: no key says how they were made. */
 static void write_divisors(struct ctw_gguf_keys *k, const struct ctw_tensor *t, double theta,
                            int64_t head)
 {
-    const double length = 8192;
-    double factor = 0;
+    double factor = 0, length = 0;
     if (t->dtype != CTW_F32 || t->unusable != NULL || t->n_dims != 1 || t->shape[0] != head / 2) {
         ctw_gguf_refuse(k, "rope.scaling", "rope_freqs.weight is not F32 [%" PRId64 "]", head / 2);
         return;
@@ -36,6 +45,9 @@ static void write_divisors(struct ctw_gguf_keys *k, const struct ctw_tensor *t, 
     const uint8_t *data = ctw_container_data(k->files, t);
     for (int64_t i = 0; i < t->shape[0]; i++)
         factor = fmax(factor, ctw_load_float(data, CTW_F32, i));
+    for (int64_t i = 0; i < t->shape[0] && length == 0; i++)
+        length = llama3_length(theta, head, i, factor, ctw_load_float(data, CTW_F32, i));
+    length = length == 0 ? 8192 : length;
     for (int64_t i = 0; i < t->shape[0]; i++) {
         double found = ctw_load_float(data, CTW_F32, i);
         double want = llama3_divisor(theta, head, i, factor, length);
@@ -58,6 +70,16 @@ static void write_divisors(struct ctw_gguf_keys *k, const struct ctw_tensor *t, 
     ctw_json_write_close(&k->writer, '}');
 }
 
+/* yarn's factor of cosines and sines, if it is not the one that transformers computes. */
+static void write_attention_factor(struct ctw_gguf_keys *k, bool yarn)
+{
+    static const char key[] = "rope.scaling.yarn_attn_factor";
+    double usual = 1 + 0.1 * ctw_ln(ctw_gguf_number(k, "rope.scaling.factor", 1));
+    double found = ctw_gguf_number(k, key, usual);
+    if (yarn && !(fabs(found - usual) <= 1e-6 * usual))
+        ctw_gguf_write(k, "attention_factor", key, true);
+}
+
 /* Types linear and yarn. */
 static void write_scaled(struct ctw_gguf_keys *k, const char *type)
 {
@@ -73,12 +95,61 @@ static void write_scaled(struct ctw_gguf_keys *k, const char *type)
     ctw_json_write_key_string(&k->writer, "rope_type", type);
     for (size_t i = 0; i < (yarn ? CTW_COUNT(members) : 1); i++)
         ctw_gguf_write(k, members[i].name, members[i].stored, members[i].needed);
+    for (const struct ctw_gguf_key *own = k->arch->yarn_keys;
+         yarn && own != NULL && own->name != NULL; own++)
+        ctw_gguf_write(k, own->name, own->stored, own->needed);
+    write_attention_factor(k, yarn);
     if (yarn && k->arch->yarn != NULL)
         ctw_json_write_source(&k->writer, k->arch->yarn, strlen(k->arch->yarn));
     ctw_json_write_close(&k->writer, '}');
     if (ctw_gguf_number(k, "rope.scaling.attn_factor", 1) != 1)
         ctw_gguf_refuse(k, "rope.scaling.attn_factor",
                         "a factor of attention beside that of %s is not supported", type);
+}
+
+/* rope_factors_short and rope_factors_long (converter: Phi3MiniModel.generate_extra_tensors). */
+static void write_factors(struct ctw_gguf_keys *k, const char *name, const struct ctw_tensor *t,
+                          int64_t rotated)
+{
+    if (t == NULL || t->dtype != CTW_F32 || t->unusable != NULL || t->n_dims != 1 ||
+        t->shape[0] != rotated / 2) {
+        ctw_gguf_refuse(k, "rope.scaling", "rope_factors_%s.weight is not F32 [%" PRId64 "]",
+                        strcmp(name, "long_factor") == 0 ? "long" : "short", rotated / 2);
+        return;
+    }
+    ctw_json_write_key(&k->writer, name);
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        ctw_json_write_float(&k->writer,
+                             ctw_load_float(ctw_container_data(k->files, t), CTW_F32, i));
+    ctw_json_write_close(&k->writer, ']');
+}
+
+/* The factor of cosines and sines, which no family reads, must be transformers'. */
+static void check_longrope_factor(struct ctw_gguf_keys *k)
+{
+    double length = ctw_gguf_number(k, "rope.scaling.original_context_length", 0);
+    double longer = ctw_gguf_number(k, "context_length", 0) / length;
+    double want = longer > 1 ? sqrt(1 + ctw_ln(longer) / ctw_ln(length)) : 1;
+    double found = ctw_gguf_number(k, "rope.scaling.attn_factor", want);
+    if (!(fabs(found - want) <= 1e-5 * want))
+        ctw_gguf_refuse(k, "rope.scaling.attn_factor",
+                        "found %g; type longrope has %g with these lengths", found, want);
+}
+
+static void write_longrope(struct ctw_gguf_keys *k, int64_t rotated)
+{
+    ctw_json_write_key(&k->writer, "rope_scaling");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_string(&k->writer, "rope_type", "longrope");
+    write_factors(k, "short_factor", ctw_container_find(k->files, "rope_factors_short.weight"),
+                  rotated);
+    write_factors(k, "long_factor", ctw_container_find(k->files, "rope_factors_long.weight"),
+                  rotated);
+    ctw_json_write_close(&k->writer, '}');
+    ctw_gguf_write(k, "original_max_position_embeddings", "rope.scaling.original_context_length",
+                   true);
+    check_longrope_factor(k);
 }
 
 /* rope_scaling, if the file has any. */
@@ -93,6 +164,13 @@ static void write_scaling(struct ctw_gguf_keys *k, double theta, int64_t rotated
         n = 0;
     (void)snprintf(type, sizeof(type), "%.*s", (int)(n < 31 ? n : 31), text);
     bool scaled = strcmp(type, "linear") == 0 || strcmp(type, "yarn") == 0;
+    /* The converter writes no type for Phi 3, whose factors tell it. */
+    bool is_long =
+        ctw_container_find(k->files, "rope_factors_long.weight") != NULL && k->arch->longrope;
+    if (is_long) {
+        write_longrope(k, rotated);
+        return;
+    }
     if (!scaled && strcmp(type, "none") != 0)
         ctw_gguf_refuse(k, "rope.scaling.type",
                         "\"%s\" is not supported for %s; supported: none, "

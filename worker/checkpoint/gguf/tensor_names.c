@@ -114,18 +114,19 @@ static void spell(char buf[MAX_NAME], const struct pieces *p, const struct ctw_g
                    number, mark != NULL ? mark + 1 : "", ending);
 }
 
-/* The matrices, or vectors, of a stack. */
+/* The matrices, or vectors, of a stack. Of n_parts names, each has as many of a matrix's rows. */
 static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct ctw_tensor *t,
-                        const struct pieces *p, const struct ctw_gguf_name *n)
+                        const struct pieces *p, const struct ctw_gguf_name *const names[],
+                        int n_parts)
 {
     char name[MAX_NAME];
     int64_t count = t->n_dims >= 2 ? t->shape[0] : 0;
     struct ctw_tensor one = *t;
     if (t->unusable != NULL || count < 1) {
-        spell(name, p, n, 0);
+        spell(name, p, names[0], 0);
         return add(r, t, name);
     }
-    if (count != ctw_gguf_int(k, "expert_count", 0)) {
+    if (count != ctw_gguf_int(k, "expert_count", 0) || t->shape[1] % n_parts != 0) {
         ctw_gguf_refuse(k, "expert_count", "differs from %s, which has %" PRId64 " matrices",
                         t->name, count);
         return true;
@@ -133,10 +134,11 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
     one.n_dims--;
     memmove(one.shape, one.shape + 1, sizeof(one.shape) - sizeof(one.shape[0]));
     one.shape[CTW_MAX_DIMS - 1] = 0;
-    one.bytes = t->bytes / (size_t)count;
-    for (int64_t e = 0; e < count; e++) {
+    one.shape[0] /= n_parts;
+    one.bytes = t->bytes / (size_t)(count * n_parts);
+    for (int64_t e = 0; e < count * n_parts; e++) {
         one.offset = t->offset + (uint64_t)e * one.bytes;
-        spell(name, p, n, e);
+        spell(name, p, names[e % n_parts], e / n_parts);
         if (!add(r, &one, name))
             return false;
     }
@@ -153,9 +155,21 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
         t->shape[1] = t->shape[0];
         t->shape[0] = 1;
     }
+    if ((changes & CTW_GGUF_TAPS) != 0 && t->n_dims == 2) {
+        t->n_dims = 3;
+        t->shape[2] = t->shape[1];
+        t->shape[1] = 1;
+    }
+    if ((changes & CTW_GGUF_FLAT) != 0 && t->n_dims == 2) {
+        t->n_dims = 1;
+        t->shape[0] *= t->shape[1];
+        t->shape[1] = 0;
+    }
+    t->as_rates = (changes & CTW_GGUF_RATES) != 0;
+    t->tiled = (changes & CTW_GGUF_TILED) != 0;
     if ((queries || keys) && t->n_dims == 2) {
         int64_t heads = ctw_gguf_int(k, "attention.head_count", 1);
-        heads = keys ? ctw_gguf_int(k, "attention.head_count_kv", heads) : heads;
+        heads = keys ? ctw_gguf_largest(k, "attention.head_count_kv", heads) : heads;
         if (heads < 1 || t->shape[0] % (2 * heads) != 0)
             ctw_gguf_refuse(k, "attention.head_count",
                             "%" PRId64 " heads do not divide the %" PRId64 " rows of %s", heads,
@@ -165,33 +179,93 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
     } else if ((queries || keys) && t->unusable == NULL) {
         t->unusable = "a bias whose elements are in RoPE's order is not supported";
     }
-    if (k->arch->norms_plus_one && ends_with(p->stem, "norm") && strcmp(p->ending, ".weight") == 0)
+    if (k->arch->norms_plus_one && ends_with(p->stem, "norm") &&
+        strcmp(p->ending, ".weight") == 0 && (changes & CTW_GGUF_AS_IS) == 0)
         t->added = 1;
+}
+
+static bool rename_one(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_tensor *t,
+                       const struct pieces *p, const struct ctw_gguf_name *n)
+{
+    char name[MAX_NAME];
+    note(k, t, p, n->changes);
+    if ((n->changes & CTW_GGUF_EXPERTS) != 0)
+        return add_experts(k, r, t, p, &n, 1);
+    spell(name, p, n, 0);
+    return add(r, t, name);
+}
+
+/* The same pieces with another stem. */
+static struct pieces with_stem(const struct pieces *p, const char *stem)
+{
+    struct pieces other = *p;
+    (void)snprintf(other.stem, sizeof(other.stem), "%s", stem);
+    return other;
+}
+
+/* Rows of q, k and v one after another: the converter's option --fuse-qkv. */
+static bool split_qkv(struct ctw_gguf_keys *k, struct renamed *r, const struct ctw_tensor *t,
+                      const struct pieces *p)
+{
+    static const char *const stems[] = {"attn_q", "attn_k", "attn_v"};
+    int64_t head = ctw_gguf_head(k), heads = ctw_gguf_int(k, "attention.head_count", 0);
+    int64_t kv = ctw_gguf_largest(k, "attention.head_count_kv", heads);
+    const int64_t rows[] = {heads * head, kv * head,
+                            kv * ctw_gguf_int(k, "attention.value_length", head)};
+    const int64_t all = rows[0] + rows[1] + rows[2];
+    struct ctw_tensor one = *t;
+    if (t->unusable == NULL && t->shape[0] != all) {
+        ctw_gguf_refuse(k, "attention.head_count", "%s has %" PRId64 " rows, expected %" PRId64,
+                        t->name, t->shape[0], all);
+        return true;
+    }
+    bool room = true;
+    for (int i = 0; i < 3 && room; i++) {
+        const struct pieces part = with_stem(p, stems[i]);
+        struct ctw_tensor own = one;
+        own.shape[0] = t->unusable == NULL ? rows[i] : 0;
+        own.bytes = t->unusable == NULL ? t->bytes / (size_t)all * (size_t)rows[i] : 0;
+        one.offset += own.bytes;
+        room = rename_one(k, r, &own, &part, find(k->arch, &part));
+    }
+    return room;
+}
+
+/* Gate and up of each expert one after the other: the converter's option --fuse-gate-up-exps. */
+static bool split_gate_up(struct ctw_gguf_keys *k, struct renamed *r, const struct ctw_tensor *t,
+                          const struct pieces *p)
+{
+    const struct pieces gate = with_stem(p, "ffn_gate_exps"), up = with_stem(p, "ffn_up_exps");
+    const struct ctw_gguf_name *const names[] = {find(k->arch, &gate), find(k->arch, &up)};
+    return add_experts(k, r, t, p, names, 2);
+}
+
+static bool rename_any(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_tensor *t)
+{
+    const struct pieces p = take_apart(t->name);
+    const struct ctw_gguf_name *n = find(k->arch, &p);
+    char name[MAX_NAME];
+    if (n != NULL)
+        return rename_one(k, r, t, &p, n);
+    if (strcmp(p.stem, "attn_qkv") == 0)
+        return split_qkv(k, r, t, &p);
+    if (strcmp(p.stem, "ffn_gate_up_exps") == 0)
+        return split_gate_up(k, r, t, &p);
+    (void)snprintf(name, sizeof(name), "%s", t->name);
+    return add(r, t, name);
 }
 
 enum ctw_status ctw_gguf_rename(struct ctw_gguf_keys *k, struct ctw_container *files)
 {
     struct renamed r = {0};
-    char name[MAX_NAME];
-    bool room = true;
+    bool room = true, drafts = ctw_gguf_meta(k, "nextn_predict_layers") != NULL;
+    int64_t n_layers = ctw_gguf_layers(k);
     for (int64_t i = 0; i < ctw_container_count(files) && k->st == CTW_OK && room; i++) {
         struct ctw_tensor t = *ctw_container_at(files, i);
-        struct pieces p = take_apart(t.name);
-        const struct ctw_gguf_name *n = find(k->arch, &p);
-        if (strncmp(t.name, "rope_freqs.", 11) == 0) /* is a part of the keys */
+        if (strncmp(t.name, "rope_f", 6) == 0) /* a part of the keys */
             continue;
-        if (n == NULL) {
-            (void)snprintf(name, sizeof(name), "%s", t.name);
-            room = add(&r, &t, name);
-            continue;
-        }
-        note(k, &t, &p, n->changes);
-        if ((n->changes & CTW_GGUF_EXPERTS) != 0) {
-            room = add_experts(k, &r, &t, &p, n);
-            continue;
-        }
-        spell(name, &p, n, 0);
-        room = add(&r, &t, name);
+        if (!drafts || take_apart(t.name).layer < n_layers)
+            room = rename_any(k, &r, &t);
     }
     if (!room)
         k->st = ctw_fail(k->err, CTW_ENOMEM, "%s: out of memory for the tensors' names", k->file);

@@ -165,6 +165,7 @@ static enum ctw_status recur(const struct ctw_step *s, const struct parts *p,
     op.z = x->norm_first ? NULL : at(s, in, x->selects ? inner : 0);
     op.ldz = p->ld_in;
     op.a_log = vector(s, CTW_V_SSM_A_LOG);
+    op.as_rates = ctw_step_vector(s, CTW_V_SSM_A_LOG)->as_rates;
     op.dt_bias = vector(s, CTW_V_SSM_DT_BIAS);
     op.d = vector(s, CTW_V_SSM_D);
     op.dt_min = x->dt_min;

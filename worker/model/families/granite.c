@@ -98,6 +98,10 @@ static void key_hybrid(struct ctw_config *c, const struct ctw_sizes *s, struct h
     if (n == 0 && ctw_files_find(c, ".mlp.gate_proj.") != NULL) { /* as mlx-lm splits the module */
         h->mlp.fused = false;
         h->mlp.down = NULL;
+    } else if (ctw_files_find(c, ".shared_mlp.gate_proj.") != NULL) { /* of GGUF files */
+        h->mlp.fused = false;
+        h->mlp.gate = "shared_mlp.gate_proj";
+        h->mlp.up = "shared_mlp.up_proj";
     }
     h->has_experts = n > 0;
     if (n == 0)

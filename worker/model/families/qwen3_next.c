@@ -42,7 +42,10 @@ static enum ctw_activation key_gate(struct ctw_config *c)
 
 static struct ctw_delta_rule key_delta(struct ctw_config *c, bool by_head)
 {
-    struct ctw_delta_rule d = {.by_head = by_head, .gate = key_gate(c)};
+    /* GGUF files of Qwen 3 Next have q, k, v and z in Qwen 3.5's order. */
+    const bool apart = ctw_files_find(c, ".linear_attn.in_proj_qkv.") != NULL;
+    struct ctw_delta_rule d = {
+        .by_head = by_head && !apart, .ba_by_head = by_head, .gate = key_gate(c)};
     d.n_key = key_count(c, "linear_num_key_heads", 16, 4096);
     d.n_value = key_count(c, "linear_num_value_heads", 32, 4096);
     d.key = key_count(c, "linear_key_head_dim", 128, CTW_MAX_DELTA_HEAD);

@@ -19,11 +19,14 @@ void ctw_describe_delta_rule(struct ctw_config *c, int64_t i, const struct ctw_d
     if (d->by_head) {
         linear(c, i, CTW_P_DELTA_IN, CTW_M_DELTA_QKVZ, "linear_attn.in_proj_qkvz", qkv + values,
                hidden);
-        linear(c, i, CTW_P_DELTA_BA, CTW_M_DELTA_BA, "linear_attn.in_proj_ba", 2 * d->n_value,
-               hidden);
     } else {
         linear(c, i, CTW_P_DELTA_IN, CTW_M_DELTA_QKV, "linear_attn.in_proj_qkv", qkv, hidden);
         linear(c, i, CTW_P_DELTA_IN, CTW_M_DELTA_Z, "linear_attn.in_proj_z", values, hidden);
+    }
+    if (d->ba_by_head) {
+        linear(c, i, CTW_P_DELTA_BA, CTW_M_DELTA_BA, "linear_attn.in_proj_ba", 2 * d->n_value,
+               hidden);
+    } else {
         linear(c, i, CTW_P_DELTA_BA, CTW_M_DELTA_B, "linear_attn.in_proj_b", d->n_value, hidden);
         linear(c, i, CTW_P_DELTA_BA, CTW_M_DELTA_A, "linear_attn.in_proj_a", d->n_value, hidden);
     }

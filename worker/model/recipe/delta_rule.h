@@ -41,7 +41,8 @@ enum {
 struct ctw_delta_rule {
     int n_key, n_value, key, value; /* heads; elements of a head */
     int taps;                       /* of the convolution */
-    bool by_head;                   /* products' columns are in the order of key heads */
+    bool by_head;                   /* columns of q, k, v and z are in the order of key heads */
+    bool ba_by_head;                /* the same of b and a */
     enum ctw_activation gate;       /* of z */
     bool by_channel, twice;         /* as in struct ctw_op_delta */
     float least_log;

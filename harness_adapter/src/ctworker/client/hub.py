@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,19 @@ def resolve(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
             f"there is no folder {name}, and it is not a hub name (expected ORGANISATION/MODEL)"
         )
     return _download(name, settings, file, weights=weights)
+
+
+def with_original(settings: Settings, checkpoint: Checkpoint | None) -> Settings:
+    """The settings with the folder that config= names, whose tokenizer counts unless tokenizer= names another. Raises
+    ArgumentError or CtworkerError."""
+    if settings.config is None:
+        return settings
+    if checkpoint is not None and gguf.find(checkpoint.folder) is None:
+        raise ArgumentError(f"config={settings.config}: {checkpoint.name} has a config.json of its own, and no GGUF file")
+    folder = resolve(settings.config, settings, weights=False).folder
+    if not (folder / "config.json").is_file():
+        raise ArgumentError(f"config={settings.config}: there is no {folder}/config.json: name the original model")
+    return replace(settings, config=str(folder), tokenizer=settings.tokenizer or settings.config)
 
 
 def _download(name: str, settings: Settings, file: str | None, *, weights: bool) -> Checkpoint:

@@ -279,6 +279,7 @@ class TokenWorker(TokenClient):
         revision: str = "main",
         subfolder: str = "",
         gguf_file: str | None = None,
+        config: str | os.PathLike[str] | None = None,
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
@@ -304,8 +305,11 @@ class TokenWorker(TokenClient):
         given = {name: value for name, value in locals().items() if name in OPTIONS and name != "model"}
         settings = arguments.parse(given | {"pretrained": os.fspath(model)})
         checkpoint = hub.resolve(settings.pretrained or "", settings, weights=True)
+        settings = hub.with_original(settings, checkpoint)
         beside = []
         if reference is not None:
+            if settings.config is not None:
+                raise ArgumentError(f"config={settings.config} would be the reference's, too: leave reference= out")
             name = "reference"
             if reference_dtype is not None:
                 name += f":{values.dtype('reference_dtype', reference_dtype)}"

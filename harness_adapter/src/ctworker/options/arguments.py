@@ -196,9 +196,9 @@ def _batch_size(value: Any, noted: dict[str, str]) -> None:
 
 
 def _folders(settings: Settings) -> None:
-    """The folders in which our own worker keeps results."""
-    for name in ("store", "hidden"):
-        folder, limit = getattr(settings, name), getattr(settings, f"{name}_limit")
+    """The folders of our own worker: those in which results are kept, and that of a configuration."""
+    for name in ("store", "hidden", "config"):
+        folder, limit = getattr(settings, name), getattr(settings, f"{name}_limit", None)
         if settings.endpoint is not None and folder is not None:
             raise ArgumentError(
                 f"{name}={folder}: the worker at endpoint={settings.endpoint} has been started already; start it with "
@@ -206,7 +206,7 @@ def _folders(settings: Settings) -> None:
             )
         if limit is not None and folder is None:
             raise ArgumentError(f"{name}_limit={limit} needs {name}=DIR")
-        if folder is not None:
+        if folder is not None and name != "config":  # which may be a hub name
             setattr(settings, name, os.path.abspath(folder))
 
 

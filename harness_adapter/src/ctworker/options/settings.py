@@ -96,6 +96,11 @@ class Settings:
         None, values.text, On.LM_EVAL | On.WORKER, "GGUF file of the folder or hub repository",
         more="as in transformers; of a model in several files, any of them",
     )
+    config: str | None = _option(
+        None, values.checkpoint, On.LM_EVAL | On.WORKER | On.PPL | On.SERVE, "folder or hub name of the original of a GGUF model, "
+        "for its configuration and tokenizer", metavar="DIR", more="both must agree with the file's metadata: a key or a token "
+        "that differs is refused by name. The original has what metadata omit, such as Mistral's windows",
+    )
     token: str | bool | None = _option(
         None, values.secret, On.LM_EVAL | On.WORKER, "token for the hub", more="default: `HF_TOKEN`, or the stored login"
     )

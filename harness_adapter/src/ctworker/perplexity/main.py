@@ -109,7 +109,7 @@ class Run:
     def _load_tokenizer(self) -> TextTokenizer:
         options = self.options
         settings = arguments.parse({"pretrained": options.model or ".", **worker_arguments(options, On.PPL)})
-        name = options.tokenizer or options.model
+        name = options.tokenizer or options.config or options.model
         if name is None:
             with self._running() as client:
                 folder, self.notes = client.folder, client.notes

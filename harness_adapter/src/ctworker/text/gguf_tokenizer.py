@@ -59,16 +59,16 @@ _DEEPSEEK_3 = [
 
 #: tokenizer.ggml.pre -> the expressions that split a text, one after another.
 _SPLITS = {
-    "gpt-2": _GPT2, "phi-2": _GPT2,
+    "gpt-2": _GPT2, "phi-2": _GPT2, "exaone4": _GPT2,
     "smollm": _DIGITS, "starcoder": _DIGITS, "command-r": _DIGITS,
-    "llama-bpe": _LLAMA_3, "llama3": _LLAMA_3, "llama-v3": _LLAMA_3,
+    "llama-bpe": _LLAMA_3, "llama3": _LLAMA_3, "llama-v3": _LLAMA_3, "lfm2": _LLAMA_3, "falcon3": _LLAMA_3,
     "qwen2": _QWEN_2, "qwen35": _QWEN_35,
     "tekken": _TEKKEN, "gpt-4o": _GPT_4O, "llama4": _GPT_4O, "deepseek-v3": _DEEPSEEK_3,
 }  # fmt: skip
 #: Those whose original normalises to NFC, which no key of a file says.
 _NFC = {"qwen2", "qwen35", "command-r"}
 #: Those in which a whole word that is a token is not merged.
-_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "lfm2", "falcon3", "tekken"}
 #: Those that begin with BOS if no key says so.
 _BEGINS = _WHOLE_WORDS
 

@@ -1,0 +1,79 @@
+/* Models in which some layers have no attention. The converter lists no key heads there. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/checkpoint/gguf/archs.h"
+#include "worker/checkpoint/gguf/config_writer.h"
+
+/* LFM2Model and LFM2MoeModel. */
+#define LFM2_NAMES                                                                                 \
+    {"attn_norm", "operator_norm", 0}, {"ffn_norm", "ffn_norm", 0},                                \
+        {"attn_output", "self_attn.out_proj", 0}, {"attn_q_norm", "self_attn.q_layernorm", 0},     \
+        {"attn_k_norm", "self_attn.k_layernorm", 0}, {"shortconv.in_proj", "conv.in_proj", 0},     \
+        {"shortconv.out_proj", "conv.out_proj", 0},                                                \
+        {"shortconv.conv", "conv.conv", CTW_GGUF_TAPS},                                            \
+        {"token_embd_norm", "model.embedding_norm", 0}, {"ffn_gate", "feed_forward.w1", 0},        \
+        {"ffn_up", "feed_forward.w3", 0},                                                          \
+    {                                                                                              \
+        "ffn_down", "feed_forward.w2", 0                                                           \
+    }
+
+#define LFM2_KEYS                                                                                  \
+    {"num_key_value_heads", NULL, false}, {"norm_eps", "attention.layer_norm_rms_epsilon", true},  \
+    {                                                                                              \
+        "conv_L_cache", "shortconv.l_cache", true                                                  \
+    }
+
+static const struct ctw_gguf_name lfm2_layers[] = {
+    LFM2_NAMES,
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key lfm2_keys[] = {
+    LFM2_KEYS,
+    {NULL, NULL, false},
+};
+
+static const struct ctw_gguf_name lfm2moe_layers[] = {
+    LFM2_NAMES,
+    {"ffn_gate_inp", "feed_forward.gate", 0},
+    {"exp_probs_b.bias", "feed_forward.expert_bias", CTW_GGUF_WHOLE},
+    {"ffn_gate_exps", "feed_forward.experts.#.w1", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "feed_forward.experts.#.w3", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "feed_forward.experts.#.w2", CTW_GGUF_EXPERTS},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key lfm2moe_keys[] = {
+    LFM2_KEYS,
+    {"num_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {"moe_intermediate_size", "expert_feed_forward_length", true},
+    {"num_dense_layers", "leading_dense_block_count", true},
+    {NULL, NULL, false},
+};
+
+static void write_lfm2(struct ctw_gguf_keys *k)
+{
+    static const char kv[] = "attention.head_count_kv";
+    ctw_json_write_key_int(&k->writer, "num_key_value_heads", ctw_gguf_largest(k, kv, 0));
+    ctw_gguf_write_layers(k, "layer_types", kv, "conv", "full_attention");
+}
+
+const struct ctw_gguf_arch ctw_gguf_archs_hybrid[] = {
+    {.name = "lfm2",
+     .model_type = "lfm2",
+     .class_name = "Lfm2ForCausalLM",
+     .layers = lfm2_layers,
+     .keys = lfm2_keys,
+     .fixed = "\"block_auto_adjust_ff_dim\":false",
+     .more = write_lfm2},
+    {.name = "lfm2moe",
+     .model_type = "lfm2_moe",
+     .class_name = "Lfm2MoeForCausalLM",
+     .layers = lfm2moe_layers,
+     .keys = lfm2moe_keys,
+     .gating = CTW_GGUF_SIGMOID,
+     .more = write_lfm2},
+    {0},
+};

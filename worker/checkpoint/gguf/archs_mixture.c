@@ -1,0 +1,146 @@
+/* Mixtures whose attention is Llama's or Qwen's. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/checkpoint/gguf/archs.h"
+#include "worker/checkpoint/gguf/config_writer.h"
+
+/* OlmoeModel: keeps no clip_qkv, which no published model has. */
+static const struct ctw_gguf_key olmoe_keys[] = {
+    {"num_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {NULL, NULL, false},
+};
+
+/* GraniteMoeModel: LlamaModel's order of q and k; gate and up of the experts apart. */
+static const struct ctw_gguf_name granitemoe_layers[] = {
+    {"attn_q", "self_attn.q_proj", CTW_GGUF_PAIRS_Q},
+    {"attn_k", "self_attn.k_proj", CTW_GGUF_PAIRS_K},
+    {"ffn_gate_inp", "block_sparse_moe.router.layer", 0},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.gate_proj", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.up_proj", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.down_proj", CTW_GGUF_EXPERTS},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key granitemoe_keys[] = {
+    {"attention_multiplier", "attention.scale", true},
+    {"embedding_multiplier", "embedding_scale", true},
+    {"residual_multiplier", "residual_scale", true},
+    {"logits_scaling", "logit_scale", true},
+    {"num_local_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {NULL, NULL, false},
+};
+
+/* Ernie4_5MoeModel. */
+static const struct ctw_gguf_name ernie_layers[] = {
+    CTW_GGUF_SHARED_EXPERTS,
+    {"exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias", CTW_GGUF_WHOLE},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key ernie_keys[] = {
+    {"moe_num_experts", "expert_count", true},
+    {"moe_k", "expert_used_count", true},
+    {"moe_intermediate_size", "expert_feed_forward_length", true},
+    {"moe_num_shared_experts", "expert_shared_count", false},
+    {"moe_layer_start_index", "leading_dense_block_count", true},
+    {"moe_layer_interval", "interleave_moe_layer_step", false},
+    {NULL, NULL, false},
+};
+
+static void write_ernie(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_bool(&k->writer, "use_bias", ctw_gguf_has(k, "attn_q.bias"));
+}
+
+/* Dots1Model. */
+static const struct ctw_gguf_name routed_layers[] = {
+    CTW_GGUF_ROUTED_NAMES,
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key routed_keys[] = {
+    CTW_GGUF_ROUTED_KEYS,
+    {NULL, NULL, false},
+};
+
+/* MiniMaxM2Model. */
+static const struct ctw_gguf_name minimax_layers[] = {
+    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias", CTW_GGUF_WHOLE},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", CTW_GGUF_EXPERTS},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key minimax_keys[] = {
+    {"num_local_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {"intermediate_size", "expert_feed_forward_length", true},
+    {NULL, NULL, false},
+};
+
+/* HYV3Model; the correction's name has no ending. */
+static const struct ctw_gguf_name hy_v3_layers[] = {
+    {"ffn_gate_inp", "mlp.router.gate", 0},
+    {"exp_probs_b", "mlp.expert_bias", CTW_GGUF_WHOLE},
+    {"ffn_gate_shexp", "mlp.shared_mlp.gate_proj", 0},
+    {"ffn_up_shexp", "mlp.shared_mlp.up_proj", 0},
+    {"ffn_down_shexp", "mlp.shared_mlp.down_proj", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key hy_v3_keys[] = {
+    {"num_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {"moe_intermediate_size", "expert_feed_forward_length", true},
+    {"router_scaling_factor", "expert_weights_scale", true},
+    {NULL, NULL, false},
+};
+
+const struct ctw_gguf_arch ctw_gguf_archs_mixture[] = {
+    {.name = "olmoe",
+     .model_type = "olmoe",
+     .class_name = "OlmoeForCausalLM",
+     .keys = olmoe_keys,
+     .fixed = "\"norm_topk_prob\":false"},
+    {.name = "granitemoe",
+     .model_type = "granitemoe",
+     .class_name = "GraniteMoeForCausalLM",
+     .layers = granitemoe_layers,
+     .keys = granitemoe_keys},
+    {.name = "ernie4_5",
+     .model_type = "ernie4_5",
+     .class_name = "Ernie4_5ForCausalLM",
+     .more = write_ernie},
+    {.name = "ernie4_5-moe",
+     .model_type = "ernie4_5_moe",
+     .class_name = "Ernie4_5_MoeForCausalLM",
+     .layers = ernie_layers,
+     .keys = ernie_keys,
+     .more = write_ernie},
+    {.name = "dots1",
+     .model_type = "dots1",
+     .class_name = "Dots1ForCausalLM",
+     .layers = routed_layers,
+     .keys = routed_keys,
+     .fixed = "\"sliding_window\":null",
+     .gating = CTW_GGUF_SIGMOID},
+    {.name = "minimax-m2",
+     .model_type = "minimax_m2",
+     .class_name = "MiniMaxM2ForCausalLM",
+     .layers = minimax_layers,
+     .keys = minimax_keys,
+     .partial_rope = true,
+     .gating = CTW_GGUF_SIGMOID},
+    {.name = "hy_v3",
+     .model_type = "hy_v3",
+     .class_name = "HYV3ForCausalLM",
+     .layers = hy_v3_layers,
+     .keys = hy_v3_keys,
+     .gating = CTW_GGUF_SIGMOID},
+    {0},
+};
