@@ -51,7 +51,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return golden / "llama-dense"
     folder = tmp_path_factory.mktemp("checkpoint") / "llama-dense"
     tool = ROOT / "tests/tools/tiny_checkpoint.py"
-    subprocess.run([sys.executable, str(tool), "llama", "dense", str(folder)], check=True)
+    subprocess.run([sys.executable, str(tool), "llama", "dense", str(folder), "--vocab", "320"], check=True)  # as the golden's
     return folder
 
 
