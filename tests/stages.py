@@ -3,9 +3,9 @@
 
     tests/run [--quick] [--only STAGE ...] [--all-architectures] [--at-once N] [--list]
 
-Stages run two at a time, because many stages leave a processor idle now and then. Prints one line per
-stage when the stage ends, and "N passed, N failed" (checks, not stages) last. The output of a stage is
-in build/test-logs/STAGE.log; if the stage fails, the end of its output is printed as well.
+Stages run two at a time, because many stages leave a processor idle now and then, and three while a processor
+is idle for long. Prints one line per stage when the stage ends, and "N passed, N failed" (checks, not stages) last.
+The output of a stage is in build/test-logs/STAGE.log; if the stage fails, the end of its output is printed as well.
 """
 
 import argparse
@@ -27,11 +27,9 @@ WORKER = BUILD / "ci/worker/ctworker"
 DATA = BUILD / "test-data"
 TINY = DATA / "tiny"
 JOBS = str(os.cpu_count() or 1)
+IDLE_S = 15  # for so long a processor must be idle for one more stage
 PY = sys.executable
 PYTEST = [PY, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-# The GPU architectures to compile: the oldest one for the general variant, and Hopper.
-# --all-architectures compiles the default of CTW_CUDA_ARCHITECTURES (CMakeLists.txt) instead.
-TWO_ARCHITECTURES = "80;90a"
 # These tests mostly wait, for processes and for timeouts. The tests of a class share a pytest worker.
 E2E = [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/e2e"]
 # Unit tests whose subject is a time of the server: any process of a busy machine may stand still for seconds.
@@ -45,12 +43,19 @@ NOT_OURS = {
 NO_THREADS = {
     "test_commands.py": "commands, which have one thread",
     "test_device.py::Scores": "bits, by the same threads as the file's other classes",
+    "test_device.py::Loading::test_layers_of_many_stages": "tensors larger than a stage; DEEP models have more uploads than stages",
     "test_device_limit.py": "plans and amounts of memory; test_streaming.py and unit/test_units.c have the threads",
     "test_edges.py": "arguments and closed streams of commands, which have one thread",
     "test_example.py": "the example client, which has one thread",
+    "test_gguf.py": "files of one tensor after the other, by the same threads as other checkpoints",
     "test_files.py": "sums and bytes of files; unit/test_identity.c, unit/test_map_guard.c and test_streaming.py have the threads",
     "test_layer_scalar.py": "numbers",
     "test_planning.py": "plans, which have one thread",
+    "test_protocol.py::Info::test_largest_part_and_reply": "sizes of messages",
+    "test_several_devices.py::SeveralDevices::test_memory_of_shards": "amounts of memory; test_states has the threads",
+    "test_several_devices.py::SeveralDevices::test_quantised_activations": "bits, by the threads of test_score",
+    "test_several_devices.py::SeveralDevices::test_uuids": "names of devices; test_score has the threads",
+    "test_store.py::Real::test_each_source_has_results_of_its_own": "keys of results; unit/test_stored_jobs.c has the threads",
     "test_streaming.py::Scores": "bits with every limit; the file's other classes and unit/test_streamed.c have the threads",
     "test_sharing.py::Scores": "bits and amounts of memory, by the same threads as the file's jobs",
 }
@@ -90,16 +95,17 @@ def build_steps(preset, targets=("all", "invariance")):
     return [configure, Step(["cmake", "--build", "--preset", preset, "-j", JOBS, "--target", *targets])]
 
 
-def sanitizer_stage(name, about, ctest_options, left_out, environment, targets=("all", "invariance")):
-    """The unit tests, the protocol tests and a few scores in a build with a sanitizer. `left_out`: of tests/e2e."""
+def sanitizer_stage(name, about, ctest_options, left_out, scored, environment, targets=("all", "invariance")):
+    """The unit tests, the protocol tests and a few scores in a build with a sanitizer. `left_out`: of tests/e2e. `scored`: parts
+    of tiny checkpoints' names."""
     worker, fake = BUILD / name / "worker/ctworker", BUILD / name / "tests/fake_worker"
     env = environment | {"CTW_FAKE_WORKER": str(fake), "CTW_TEST_PATIENCE": "3"}
     return Stage(name, about, [
         *build_steps(name, targets),
         Step(["ctest", "--preset", name, "-j", JOBS, *ctest_options], "ctest", env),
         Step([*E2E, *(f"--deselect=tests/e2e/{x}" if "::" in x else f"--ignore=tests/e2e/{x}" for x in left_out)], "pytest", env),
-        *(Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", family, "--one-config",
-                "--worker", worker], "lines", env) for family in ("qwen3-", "qwen3_moe", "qwen3_next")),
+        *(Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", checkpoint, "--one-config", "--short",
+                "--threads", JOBS, "--worker", worker], "lines", env) for checkpoint in scored),
         Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
               "1"], env=env),
     ], needs=("tiny",), quick=False, limit_s=1800)
@@ -144,13 +150,13 @@ def cuda_stage(all_architectures):
     if not version or (int(version[1]), int(version[2])) < (12, 8):
         return Stage("cuda", about, [], quick=False, note="skipped: found no nvcc 12.8 or newer")
     build = BUILD / "cuda-compiled"  # not build/cuda, which tests/gpu/run measures
-    # The host's code is optimised and tested by other stages. No stage runs the GPU's code: nvcc since 12.9 can leave its
-    # optimisation out, which takes most of the time.
+    # Other stages optimise and test the host's code. No stage runs the GPU's code: nvcc since 12.9 can leave its optimisation
+    # out, which takes most of the time. Files without Hopper's own code are the same for all architectures: the oldest is enough.
     fast = " -Ofc=max" if (int(version[1]), int(version[2])) >= (12, 9) else ""
-    flags = [f"-DCMAKE_{x}_FLAGS_RELWITHDEBINFO=-O1 -DNDEBUG{f}" for x, f in (("C", ""), ("CUDA", fast))]
-    chosen, told = [f"-DCTW_CUDA_ARCHITECTURES={TWO_ARCHITECTURES}", "-DCTW_TEST_ARCHITECTURES=90a"], f"sm_{TWO_ARCHITECTURES}"
+    flags = [f"-DCMAKE_{x}_FLAGS_RELWITHDEBINFO={f}" for x, f in (("C", "-O0 -DNDEBUG"), ("CUDA", f"-O1 -DNDEBUG{fast}"))]
+    chosen, told = ["-DCTW_CUDA_ARCHITECTURES=90a", "-DCTW_CUDA_GENERAL_ARCHITECTURES=80", "-DCTW_TEST_ARCHITECTURES=90a"], "sm_80, sm_90a"
     if all_architectures:
-        chosen, told = ["-UCTW_CUDA_ARCHITECTURES", "-UCTW_TEST_ARCHITECTURES"], "all architectures"
+        chosen, told = [x.replace("-D", "-U").split("=")[0] for x in chosen], "all architectures"
     return Stage("cuda", about, [
         Step(["cmake", "-S", ROOT, "-B", build, "-DCTW_CUDA=ON", "-DCTW_TESTS=ON", "-DCTW_WERROR=ON",
               f"-DCMAKE_CUDA_COMPILER={nvcc}", *chosen, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", *flags]),
@@ -185,10 +191,10 @@ def stages(all_architectures=False):
         # Not the operations: one by one they take minutes, and the scores of this stage run all of them. What test_exchange and
         # test_compare_layers add to the threads of test_compare are numbers, test_store_faults to those of test_store files.
         sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops", "-E", "test_(exchange|compare_layers|store_faults)$"],
-                        NOT_OURS | NO_THREADS, {
+                        NOT_OURS | NO_THREADS, ("qwen3-nvfp4", "qwen3_moe-bf16", "qwen3_next-w4a16"), {
             "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"},
             targets=("ctworker", "client", "fake_worker", "ctw_fake_device", "unit_tests", "service_tests", "invariance")),
-        sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], NOT_OURS, {
+        sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], NOT_OURS, ("qwen3-", "qwen3_moe", "qwen3_next"), {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),
         Stage("wheel", "the wheels in an empty environment, outside the source tree, and in a bare root", [
@@ -313,18 +319,38 @@ def run_stage(stage):
     return passed, failed
 
 
+class Idle:
+    """How many processors were idle, on average: since() counts from the call before."""
+
+    def __init__(self):
+        self.at, self.idle_s = time.monotonic(), self.total()
+
+    @staticmethod
+    def total():
+        idle, waiting = Path("/proc/stat").read_text().split()[4:6]
+        return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
+
+    def since(self):
+        before = self.at, self.idle_s
+        self.at, self.idle_s = time.monotonic(), self.total()
+        return (self.idle_s - before[1]) / max(self.at - before[0], 0.1)
+
+
 def run_stages(chosen, at_once):
-    """(passed, failed) of all stages. Assumes that needed stages that were not chosen have run before."""
-    waiting, running, passed, failed = list(chosen), {}, 0, 0
-    with ThreadPoolExecutor(at_once) as pool:
+    """(passed, failed) of all stages. Assumes that needed stages that were not chosen have run before. One stage more than
+    `at_once` runs if most of a processor was idle for a while: the other stages then wait for a network or for timeouts."""
+    waiting, running, passed, failed, idle, more = list(chosen), {}, 0, 0, Idle(), 0
+    with ThreadPoolExecutor(at_once + 1) as pool:
         try:
             while waiting or running:
                 pending = {s.name for s in [*waiting, *running.values()]}
                 ready = [s for s in waiting if not pending.intersection(s.needs)]
-                for stage in ready[:at_once - len(running)]:
+                for stage in ready[:max(0, at_once + more - len(running))]:
                     waiting.remove(stage)
                     running[pool.submit(run_stage, stage)] = stage
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                ended = wait(running, timeout=IDLE_S if waiting else None, return_when=FIRST_COMPLETED).done
+                more = 1 if idle.since() > 0.6 and not ended and at_once > 1 else 0
+                for future in ended:
                     stage, (ok, bad) = running.pop(future), future.result()
                     passed, failed = passed + ok, failed + bad
                     if bad and stage.name == "build":

@@ -1,7 +1,10 @@
 """The real worker with the fake GPU (tests/service/fake_device.c), and tiny checkpoints for it."""
 
+import fcntl
+import hashlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,8 +24,26 @@ N_IDS = 300  # of tiny_checkpoint's vocabulary
 DEEP = ("llama", "bf16", {"layers": 40, "hidden": 64, "inner": 96, "heads": 2, "kv_heads": 1, "head": 32})
 
 
+def written(family, fmt, seed, sizes):
+    """The folder of a checkpoint in build/, which the first caller writes: classes of a module run in processes of their own,
+    and the stages of tests/run have the same tests. Nobody may change it."""
+    tools = hashlib.sha256()
+    for file in sorted((w.ROOT / "tests/tools").glob("*.py")):
+        tools.update(file.read_bytes())
+    name = hashlib.sha256(repr((tools.digest(), family, fmt, seed, sorted(sizes.items()))).encode()).hexdigest()[:16]
+    folder = w.ROOT / "build/test-data/e2e" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+                tiny_checkpoint.write(f"{unfinished}/m", family, fmt, seed=seed, **sizes)
+                os.rename(f"{unfinished}/m", folder)
+    return folder
+
+
 class Checkpoints:
-    """The checkpoints of a test module: write() is its setUpModule, remove() its tearDownModule.
+    """The checkpoints of a test module, its own copies: write() is its setUpModule, remove() its tearDownModule.
 
     kinds: name -> (family, format, sizes), arguments of tiny_checkpoint.write().
     """
@@ -33,7 +54,7 @@ class Checkpoints:
     def write(self):
         self.temporary = tempfile.TemporaryDirectory(prefix="ctw-")
         for seed, (name, (family, fmt, sizes)) in enumerate(self.kinds.items()):
-            tiny_checkpoint.write(self.path(name), family, fmt, seed=seed, **sizes)
+            shutil.copytree(written(family, fmt, seed, sizes), self.path(name), copy_function=shutil.copyfile)
 
     def remove(self):
         self.temporary.cleanup()

@@ -112,11 +112,11 @@ def main():
     variants = worker_cli.machine_variants()
     jobs = []
     golden = [p for root in args.golden for p in root.iterdir() if p.name in RECURRENT]
+    # Batches, chunks and passes are cut by the same code for every variant and every format.
     seen = set()
-    for i, folder in enumerate(sorted(p for p in [*args.tiny.iterdir(), *golden] if (p / "config.json").exists())):
-        for v in turn_of(variants, i + args.seed) + ["c"] * (folder.name in PLAIN_C):
+    for i, folder in enumerate([*worker_cli.chosen([args.tiny], args.seed, formats=True, always=PLAIN_C), *golden]):
+        for v in turn_of(variants, i) + ["c"] * (folder.name in PLAIN_C):
             if v in variants:
-                # Batches, chunks and passes are cut by the same code for every variant and every format.
                 family = (folder.name.split("-")[0], v)
                 first = v == variants[-1] and family not in seen
                 seen.add(family)

@@ -3,9 +3,10 @@
 
     check_sharing.py FOLDER... [--worker PATH] [--backend cpu] [--seed N]
 
-FOLDER holds checkpoints. Each scores the leaves of random tries, with borders at every position around those of chunks
-and tiles: whole with --no-share, then shared, with other sizes of chunks and passes. Ends with "N passed, N failed"; the
-seed is printed.
+FOLDER holds checkpoints, of which the seed chooses one of every family: which tokens are computed does not depend on the
+format of weights (check_invariance.py has every format). Each scores the leaves of random tries, with borders at every
+position around those of chunks and tiles: whole with --no-share, then shared, with other sizes of chunks and passes. Ends
+with "N passed, N failed"; the seed is printed.
 """
 
 import argparse
@@ -95,7 +96,7 @@ def main():
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     args = parser.parse_args()
     print(f"seed {args.seed}")
-    found = sorted(p.parent for folder in args.folders for p in folder.glob("*/config.json"))
+    found = worker_cli.chosen(args.folders, args.seed)
     command = [args.worker, "score", "--backend", args.backend]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda f: compare(command, f, args.seed), found))

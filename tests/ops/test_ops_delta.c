@@ -243,12 +243,17 @@ static const struct delta_shape delta_shapes[] = {
     {2, 2, 64, 40, 2, 70, false, .decays = 1, .by_channel = true, .least_log = -5},
 };
 
-/* chunks: 16-bit dtypes are computed by chunks, if keys are not too long. */
-static void delta_agrees(struct ctw_backend *be, bool chunks)
+/*
+ * chunks: 16-bit dtypes are computed by chunks, if keys are not too long. With a sanitizer, a place
+ * has one dtype a shape, which takes turns with places.
+ */
+static void delta_agrees(struct ctw_backend *be, size_t place, bool chunks)
 {
     static const int64_t cuts[] = {1, 7, 31, 63, 64, 65};
     static const enum ctw_dtype kinds[] = {CTW_F32, CTW_BF16, CTW_F16};
     for (size_t i = 0; i < CTW_COUNT(delta_shapes) * CTW_COUNT(kinds); i++) {
+        if (SPARSE > 1 && (i / CTW_COUNT(kinds) + i + place) % CTW_COUNT(kinds) != 0)
+            continue;
         struct delta_problem p =
             delta_open(be, kinds[i % CTW_COUNT(kinds)], &delta_shapes[i / CTW_COUNT(kinds)]);
         p.by_chunks = chunks && p.op.dtype != CTW_F32 && p.op.key <= DELTA_CHUNK_KEY &&
@@ -272,7 +277,7 @@ static void results_agree_however_sequences_are_cut(void **state)
     (void)state;
     struct ctw_backend *be;
     for (int i = 0; (be = open_place(i, 1 + i % 3)) != NULL; i++) {
-        delta_agrees(be, CTW_ON_GPU && strcmp(variants[i], "hopper") == 0);
+        delta_agrees(be, (size_t)i, CTW_ON_GPU && strcmp(variants[i], "hopper") == 0);
         ctw_backend_close(be);
     }
 }

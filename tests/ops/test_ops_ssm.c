@@ -139,7 +139,7 @@ static void ssm_check_row(const struct ssm_problem *p, const struct buf *y,
                             : op->dtype == CTW_F16 ? 0x1p-11
                                                    : 0x1p-8;
     const int64_t h = channel / op->head, group = h / (op->n_head / op->n_groups);
-    double state[CTW_MAX_STATE] = {0};
+    double state[CTW_MAX_STATE] = {0}, decay = 0;
     for (int64_t row = s->q_row; row < s->q_row + s->n_q; row++) {
         double x = ssm_in(p, row, 0, channel), sum = 0, size = 0;
         double dt = ssm_in(p, row, 3, h) + ctw_load_float(p->dt_bias.p, CTW_F32, h);
@@ -148,8 +148,9 @@ static void ssm_check_row(const struct ssm_problem *p, const struct buf *y,
             int64_t at = op->own_decays ? h * op->n_state + n : h;
             double a = ctw_load_float(p->a_log.p, CTW_F32, at);
             a = op->as_rates ? -a : exp(a);
-            state[n] =
-                exp(-a * step) * state[n] + step * x * ssm_in(p, row, 1, group * op->n_state + n);
+            if (n == 0 || op->own_decays)
+                decay = exp(-a * step);
+            state[n] = decay * state[n] + step * x * ssm_in(p, row, 1, group * op->n_state + n);
             double term = state[n] * ssm_in(p, row, 2, group * op->n_state + n);
             sum += term;
             size += fabs(term);
@@ -177,7 +178,8 @@ static void ssm_same(const struct ssm_problem *p, const struct buf *a, const str
                             (size_t)(p->op.n_head * p->op.head) * es);
 }
 
-static void ssm_agrees(struct ctw_backend *be)
+/* With a sanitizer, a place has one dtype a shape, which takes turns with places. */
+static void ssm_agrees(struct ctw_backend *be, size_t place)
 {
     static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
     static const struct ssm_shape shapes[] = {
@@ -194,6 +196,8 @@ static void ssm_agrees(struct ctw_backend *be)
         {3, 100, 3, 72, 3, 150, false, true, 0.001f, 2, false},
     };
     for (size_t i = 0; i < CTW_COUNT(shapes) * CTW_COUNT(dtypes); i++) {
+        if (SPARSE > 1 && (i / CTW_COUNT(dtypes) + i + place) % CTW_COUNT(dtypes) != 0)
+            continue;
         struct ssm_problem p =
             ssm_open(be, dtypes[i % CTW_COUNT(dtypes)], &shapes[i / CTW_COUNT(dtypes)]);
         struct buf whole = ssm_run(&p, p.op.n_tok);
@@ -272,7 +276,7 @@ static void results_agree_however_sequences_are_cut(void **state)
     (void)state;
     struct ctw_backend *be;
     for (int i = 0; (be = open_place(i, 1 + i % 3)) != NULL; i++) {
-        ssm_agrees(be);
+        ssm_agrees(be, (size_t)i);
         ssm_spoils_what_follows(be);
         ssm_y_may_take_the_place_of_x(be);
         ctw_backend_close(be);

@@ -28,9 +28,7 @@ FAKE = HERE / "fake_worker.py"
 # CTWORKER_TEST_INSTALLED=1 tests the installed package; otherwise the sources are tested.
 if os.environ.get("CTWORKER_TEST_INSTALLED") != "1":
     sys.path.insert(0, str(SRC))
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(SRC), os.environ.get("PYTHONPATH")])
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SRC), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(HERE))
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 REAL_WORKER = os.environ.pop("CTWORKER_BIN", None)
@@ -51,7 +49,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return golden / "llama-dense"
     folder = tmp_path_factory.mktemp("checkpoint") / "llama-dense"
     tool = ROOT / "tests/tools/tiny_checkpoint.py"
-    subprocess.run([sys.executable, str(tool), "llama", "dense", str(folder)], check=True)
+    subprocess.run([sys.executable, str(tool), "llama", "dense", str(folder), "--vocab", "320"], check=True)  # as the golden's
     return folder
 
 
@@ -73,9 +71,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pat
 
 
 @pytest.fixture
-def make(
-    fake: Callable[[str], Path], checkpoint: Path
-) -> Iterator[Callable[..., CTWorkerLM]]:
+def make(fake: Callable[[str], Path], checkpoint: Path) -> Iterator[Callable[..., CTWorkerLM]]:
     """make("die=2", dtype="float32") returns a model on a fake worker; `make.record` is the path of its record."""
     from ctworker.lm import CTWorkerLM
 
@@ -118,15 +114,7 @@ def running_fake(checkpoint: Path, tmp_path: Path) -> Iterator[Callable[[str], s
 
     def start(faults: str = "", *options: str) -> str:
         socket = tmp_path / f"fake{len(children)}.sock"
-        command = [
-            sys.executable,
-            str(FAKE),
-            "serve",
-            "--listen",
-            f"ipc://{socket}",
-            "--dtype",
-            "auto",
-        ]
+        command = [sys.executable, str(FAKE), "serve", "--listen", f"ipc://{socket}", "--dtype", "auto"]
         command += ["--model", str(checkpoint), *options]
         children.append(subprocess.Popen(command, env=os.environ | {"FAKE_FAULTS": faults}))
         wait_for(socket.exists)

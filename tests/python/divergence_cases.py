@@ -14,9 +14,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-def columns_of(
-    ref: np.ndarray, model: np.ndarray, targets: np.ndarray
-) -> dict[str, np.ndarray]:
+def columns_of(ref: np.ndarray, model: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
     """The columns that a worker returns. ref, model: [n, vocabulary] log-probabilities; targets: [n] token ids."""
     n = np.arange(len(targets))
     p, q = np.exp(ref), np.exp(model)
@@ -34,9 +32,7 @@ def columns_of(
     }
 
 
-def two_models(
-    n: int, vocab: int, noise: float, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def two_models(n: int, vocab: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(ref, model, targets): log-probabilities of a confident reference and of a noisy copy, and targets drawn from it."""
     rng = np.random.default_rng(seed)
     sharp = rng.uniform(0.3, 5.0, (n, 1))  # so that every bucket of confidence has targets

@@ -51,9 +51,7 @@ def pair_sum(context: list[int], continuation: list[int]) -> tuple[float, bool]:
     return sum(logprob(a, b) for a, b in steps), all(greedy(a) == b for a, b in steps)
 
 
-def windows(
-    tokens: list[int], prefix: int, length: int, context: int
-) -> list[tuple[list[int], list[int]]]:
+def windows(tokens: list[int], prefix: int, length: int, context: int) -> list[tuple[list[int], list[int]]]:
     """(input, targets) of each window, as defined in docs/PROTOCOL.md."""
     n = min(len(tokens), length)
     out = [([prefix, *tokens[: n - 1]], tokens[:n])] if n else []
@@ -159,9 +157,7 @@ class Fake:
         extra = set(request) - {"v", "op", "id", "token"} - known[op]
         if extra or request["v"] != 1:
             raise Fault("format", f"unknown key {extra} in {op}")
-        return getattr(self, op)(
-            **{name: value for name, value in request.items() if name in known[op]}
-        )
+        return getattr(self, op)(**{name: value for name, value in request.items() if name in known[op]})
 
     def info(self) -> dict:
         self.infos += 1
@@ -219,14 +215,10 @@ class Fake:
         assert all(0 <= token < VOCAB for token in tokens)
         start = 0
         if entry["head"]["kind"] == "loglikelihood":
-            for n_context, n_continuation in zip(
-                array("i", items["n_context"]), array("i", items["n_continuation"])
-            ):
+            for n_context, n_continuation in zip(array("i", items["n_context"]), array("i", items["n_continuation"])):
                 assert n_context >= 1 and 1 <= n_continuation <= self.length
                 end = start + n_context + n_continuation
-                entry["items"].append(
-                    (list(tokens[start : start + n_context]), list(tokens[start + n_context : end]))
-                )
+                entry["items"].append((list(tokens[start : start + n_context]), list(tokens[start + n_context : end])))
                 start = end
         else:
             for n in array("i", items["n_tokens"]):
@@ -234,12 +226,7 @@ class Fake:
                 start += n
         assert start == len(tokens)
         entry["parts"] += 1
-        return {
-            "state": "open",
-            "parts": entry["parts"],
-            "items": len(entry["items"]),
-            "repeated": False,
-        }
+        return {"state": "open", "parts": entry["parts"], "items": len(entry["items"]), "repeated": False}
 
     def _job(self, job: bytes) -> dict:
         if job not in self.jobs:
@@ -252,9 +239,7 @@ class Fake:
         entry["sealed"], entry["start"] = True, time.monotonic()
         entry["results"] = [self._score(entry["head"], item) for item in entry["items"]]
         # the longest first, as the worker's planner does: results come out of order
-        entry["order"] = sorted(
-            range(len(entry["items"])), key=lambda i: -len(str(entry["items"][i]))
-        )
+        entry["order"] = sorted(range(len(entry["items"])), key=lambda i: -len(str(entry["items"][i])))
         return {"state": "queued", "items": len(entry["items"])}
 
     def _score(self, head: dict, item: object) -> tuple[float, int, bool]:
@@ -267,11 +252,7 @@ class Fake:
         if head["kind"] == "divergence":
             mine, reference = next(iter(self.models.values())), self.models[head["reference"]]
             return fake_divergence.compare(item, head, mine, reference)
-        return (
-            rolling_sum(item, head["prefix_token"], length, head["context_length"]),
-            True,
-            len(item),
-        )
+        return (rolling_sum(item, head["prefix_token"], length, head["context_length"]), True, len(item))
 
     def _final(self, entry: dict) -> int:
         slow = float(self.faults.get("slow", 0))
@@ -425,9 +406,7 @@ def main() -> int:
     for name in ("owner-pid", "device", "max-length", "threads"):
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
-    faults = dict(
-        entry.partition("=")[::2] for entry in os.environ.get("FAKE_FAULTS", "").split(",") if entry
-    )
+    faults = dict(entry.partition("=")[::2] for entry in os.environ.get("FAKE_FAULTS", "").split(",") if entry)
     for _, (folder, _) in map(fake_divergence.named, options.model):
         if not Path(folder, "config.json").is_file():
             print(f"error: {folder}/config.json: no such file", file=sys.stderr)
@@ -435,9 +414,7 @@ def main() -> int:
     fake = Fake(options, faults)
     if record := os.environ.get("FAKE_RECORD"):
         given = {name: value for name, value in os.environ.items() if name.startswith("CTW_")}
-        Path(record).write_text(
-            json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "options": given})
-        )
+        Path(record).write_text(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "options": given}))
     with pynng.Rep0(listen=options.listen, recv_timeout=200) as socket:
         while not fake.stop:
             if options.owner_pid and os.getppid() != options.owner_pid:

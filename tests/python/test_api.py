@@ -50,9 +50,7 @@ def test_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
     fractions: list[float] = []
     with Worker(checkpoint) as worker:
         pid = worker.pid
-        scores = worker.score(
-            sequences, on_score=seen.__setitem__, on_progress=lambda p: fractions.append(p.fraction)
-        )
+        scores = worker.score(sequences, on_score=seen.__setitem__, on_progress=lambda p: fractions.append(p.fraction))
         assert worker.max_length == 2048 and worker.model["vocab"] == 320
         with Client(worker.endpoint) as client:  # a second client of the same worker
             assert client.score(sequences) == scores
@@ -162,9 +160,7 @@ def test_timeouts_of_a_client(running_fake: Callable[..., str], tmp_path: Path) 
     assert time.monotonic() - start < 60
 
 
-def test_errors_name_what_is_wrong(
-    fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path
-) -> None:
+def test_errors_name_what_is_wrong(fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path) -> None:
     fake("nan")
     with Worker(checkpoint) as worker:
         with pytest.raises(CtworkerError, match=r"sequence 2: NaN in a score \(layer 3\)"):

@@ -23,17 +23,11 @@ def test_hf_names_work() -> None:
         }
     )  # fmt: skip
     assert settings.pretrained == "dir" and settings.tokenizer == "tok" and settings.revision == "7"
-    assert (
-        settings.dtype == "float32"
-        and settings.max_length == 2048
-        and settings.prefix_token_id == 5
-    )
+    assert (settings.dtype == "float32" and settings.max_length == 2048 and settings.prefix_token_id == 5)
     assert settings.backend == "cpu" and settings.add_bos_token is None
 
 
-@pytest.mark.parametrize(
-    "value", ['{"enable_thinking": false, "x": 1}', {"enable_thinking": False, "x": 1}]
-)
+@pytest.mark.parametrize("value", ['{"enable_thinking": false, "x": 1}', {"enable_thinking": False, "x": 1}])
 def test_chat_template_args(value: object) -> None:
     settings = parse({"pretrained": "d", "chat_template_args": value})
     assert settings.chat_template_args == {"enable_thinking": False, "x": 1}
@@ -86,10 +80,7 @@ def test_add_bos_token(value: object) -> None:
         ({"max_length": 0}, ["max_length=0"]),
         ({"max_length": "long"}, ["max_length='long'"]),
         ({"max_length": float("inf")}, ["max_length=inf"]),
-        (
-            {"max_length": 5, "max_model_len": 6},
-            ["max_length=5", "max_model_len=6", "same argument"],
-        ),
+        ({"max_length": 5, "max_model_len": 6}, ["max_length=5", "max_model_len=6", "same argument"]),
         ({"device": "tpu"}, ["device=tpu", "cuda:N"]),
         ({"timeout": -1}, ["timeout=-1"]),
         ({"memory_limit": "much"}, ["memory_limit='much'", "20GiB"]),
@@ -144,9 +135,7 @@ def test_a_model_is_needed() -> None:
         (None, True, "auto", None, False),
     ],
 )
-def test_device(
-    device: object, written: bool, backend: str, number: int | None, wish: bool
-) -> None:
+def test_device(device: object, written: bool, backend: str, number: int | None, wish: bool) -> None:
     wishes = {"pretrained", "device"} if written else {"pretrained"}
     settings = parse({"pretrained": "d", "device": device}, wishes=wishes)
     assert (settings.backend, settings.gpu, settings.device_is_wish) == (backend, number, wish)
@@ -154,9 +143,7 @@ def test_device(
 
 def test_harmless_arguments_are_noted_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    parse(
-        {"pretrained": "d", "logits_cache": True, "attn_implementation": "sdpa", "batch_size": 16}
-    )
+    parse({"pretrained": "d", "logits_cache": True, "attn_implementation": "sdpa", "batch_size": 16})
     (record,) = caplog.records
     for name in ("logits_cache", "attn_implementation", "batch_size"):
         assert name in record.getMessage()

@@ -40,9 +40,7 @@ def test_bad_token_files(tmp_path: Path, content: bytes | None, words: str) -> N
         client_token(str(tmp_path / "token"))
 
 
-def test_the_token_is_sent(
-    running_fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_is_sent(running_fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = running_fake(f"token={SECRET}")
     with pytest.raises(WorkerError, match="refused this client: it sent no token; pass .*token_file="):
         CTWorkerLM(endpoint=url)
@@ -57,9 +55,7 @@ def test_the_token_is_sent(
     CTWorkerLM(endpoint=url)
 
 
-def test_the_real_worker(
-    checkpoint: Path, tmp_path: Path, real_worker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_worker(checkpoint: Path, tmp_path: Path, real_worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """tcp:// requires the token; ipc:// requires none, whatever CTW_TOKEN is."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

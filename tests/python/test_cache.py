@@ -64,9 +64,7 @@ def test_other_numerics_are_asked_anew(answer: Callable[..., tuple[Any, int, dic
     assert [answer(f"numerics={name}")[1] for name in ("one", "two", "one")] == [1, 1, 0]
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"max_length": 16}, {"add_bos_token": True}, {"prefix_token_id": 9}]
-)
+@pytest.mark.parametrize("arguments", [{"max_length": 16}, {"add_bos_token": True}, {"prefix_token_id": 9}])
 def test_other_arguments_are_asked_anew(
     answer: Callable[..., tuple[Any, int, dict]], arguments: dict[str, Any]
 ) -> None:
@@ -96,9 +94,7 @@ def test_another_tokenizer_is_asked_anew(
     assert [answer(tokenizer=str(tmp_path / name))[1] for name in names] == [1, 1, 1, 0]
 
 
-def test_an_identity_that_comes_late_is_waited_for(
-    answer: Callable[..., tuple[Any, int, dict]],
-) -> None:
+def test_an_identity_that_comes_late_is_waited_for(answer: Callable[..., tuple[Any, int, dict]]) -> None:
     """As on a GPU, where the worker computes while it is still loading."""
     assert answer("unknown=3")[2]["identity"] == "ab" * 32
     assert answer()[1] == 0
@@ -113,9 +109,7 @@ def test_a_cache_of_another_kind_is_refused(fake: Callable[[str], Path], checkpo
     model.close()
 
 
-def test_the_report_names_the_source_of_the_scores(
-    fake: Callable[[str], Path], checkpoint: Path
-) -> None:
+def test_the_report_names_the_source_of_the_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
     """Also when `info` did not know the identity yet."""
     fake("unknown=99")
     model = CTWorkerLM(str(checkpoint))
@@ -124,9 +118,7 @@ def test_the_report_names_the_source_of_the_scores(
     model.close()
 
 
-def test_use_cache_keeps_every_final_answer(
-    make: Callable[..., CTWorkerLM], tmp_path: Path
-) -> None:
+def test_use_cache_keeps_every_final_answer(make: Callable[..., CTWorkerLM], tmp_path: Path) -> None:
     """A run that dies half way keeps its final answers, and the next run requests only the others."""
     texts = [(f"context {i}", " then") for i in range(40)]
     model = make("slow=0.03,die=2")
@@ -142,9 +134,7 @@ def test_use_cache_keeps_every_final_answer(
     again = make()
     original = again.loglikelihood
     again.loglikelihood = lambda rest: asked.append(len(rest)) or original(rest, disable_tqdm=True)
-    answers = CachingLM(again, str(tmp_path / "cache.db")).loglikelihood(
-        requests("loglikelihood", *texts)
-    )
+    answers = CachingLM(again, str(tmp_path / "cache.db")).loglikelihood(requests("loglikelihood", *texts))
     assert asked == [40 - kept]
     assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
 
@@ -153,10 +143,5 @@ def test_rolling_is_cached_by_document(make: Callable[..., CTWorkerLM]) -> None:
     stored: list[tuple[str, tuple, float]] = []
     model = make()
     model.cache_hook = SimpleNamespace(add_partial=lambda *entry: stored.append(entry))
-    sums = model.loglikelihood_rolling(
-        requests("loglikelihood_rolling", ("ab",), ("abc",)), disable_tqdm=True
-    )
-    assert sorted(stored) == [
-        ("loglikelihood_rolling", ("ab",), sums[0]),
-        ("loglikelihood_rolling", ("abc",), sums[1]),
-    ]
+    sums = model.loglikelihood_rolling(requests("loglikelihood_rolling", ("ab",), ("abc",)), disable_tqdm=True)
+    assert sorted(stored) == [("loglikelihood_rolling", ("ab",), sums[0]), ("loglikelihood_rolling", ("abc",), sums[1])]

@@ -380,9 +380,7 @@ def test_places_of_targets() -> None:
     rule = {"window": 6, "stride": 4, "new": True, "tail": True, "first": 1}
     texts = [array("i", range(n)) for n in (13, 1, 6)]
     windows = [fake_divergence.targets(len(text), rule) for text in texts]
-    results = [
-        Comparison(sum(map(len, each)), {}, array("i", [len(window) for window in each])) for each in windows
-    ]
+    results = [Comparison(sum(map(len, each)), {}, array("i", [len(window) for window in each])) for each in windows]
     document, position, window = places(results, texts, rule)
     flat = [(i, p) for i, each in enumerate(windows) for w in each for p in w]
     assert list(zip(document, position)) == flat

@@ -35,9 +35,7 @@ def kill_soon(record: Path, sign: signal.Signals) -> threading.Thread:
     return thread
 
 
-def test_a_killed_worker_is_started_again(
-    make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_worker_is_started_again(make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture) -> None:
     model = make("slow=0.1")
     kept: list[tuple] = []
     model._keep = lambda kind, text, answer: kept.append(text)
@@ -60,9 +58,7 @@ def test_a_crash_that_repeats_is_given_up(
     assert [word in caplog.text for word in ("in 0.01 s", "in 0.02 s", "in 0.04 s")] == [True, True, False]
 
 
-def test_crashes_with_results_between_go_on(
-    make: Callable[..., CTWorkerLM], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crashes_with_results_between_go_on(make: Callable[..., CTWorkerLM], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctworker.client.session._RESTART_PAUSE_S", 0.01)
     model = make("slow=0.1,crash=5")
     assert model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True) == EXPECTED

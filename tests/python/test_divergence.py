@@ -43,9 +43,7 @@ def close(value: float, expected: float) -> bool:
     return math.isclose(value, expected, rel_tol=1e-5, abs_tol=1e-7)
 
 
-def test_every_statistic_against_full_distributions(
-    models: tuple[np.ndarray, ...], result: Divergence
-) -> None:
+def test_every_statistic_against_full_distributions(models: tuple[np.ndarray, ...], result: Divergence) -> None:
     expected = slow_statistics(*models)
     rows = expected.pop("rows")
     assert set(result.estimates) == set(expected)

@@ -38,9 +38,7 @@ def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, 
     ).encode()
     remote["odd-name.safetensors"] = b"x"
 
-    def snapshot_download(
-        name: str, *, revision: str, allow_patterns: list[str], **more: Any
-    ) -> str:
+    def snapshot_download(name: str, *, revision: str, allow_patterns: list[str], **more: Any) -> str:
         calls.append({"name": name, "revision": revision, **more})
         if name != "org/model":
             raise OSError(f"401 Client Error: {name}")
@@ -68,9 +66,7 @@ def test_only_what_is_needed(fake_hub: list[dict[str, Any]]) -> None:
 
 def test_a_tokenizer_needs_no_weights(fake_hub: list[dict[str, Any]]) -> None:
     got = hub.resolve("org/model", Settings(), weights=False)
-    assert "tokenizer.json" in files(got.folder) and not any(
-        "safetensors" in name for name in files(got.folder)
-    )
+    assert "tokenizer.json" in files(got.folder) and not any("safetensors" in name for name in files(got.folder))
 
 
 def test_a_gguf_file_of_a_repository(fake_hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,9 +117,7 @@ def test_the_original_of_a_gguf_model(tmp_path: Path) -> None:
 
 
 def test_unknown_repository(fake_hub: list[dict[str, Any]]) -> None:
-    with pytest.raises(
-        CtworkerError, match=r"no folder org/none.*OSError: 401 Client Error.*HF_TOKEN"
-    ):
+    with pytest.raises(CtworkerError, match=r"no folder org/none.*OSError: 401 Client Error.*HF_TOKEN"):
         hub.resolve("org/none", Settings(), weights=True)
 
 
@@ -139,10 +133,7 @@ def test_a_file_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="is not a folder"):
         hub.resolve(str(file), Settings(), weights=True)
     (tmp_path / "sub").mkdir()
-    assert (
-        hub.resolve(str(tmp_path), Settings(subfolder="sub"), weights=True).folder
-        == tmp_path / "sub"
-    )
+    assert (hub.resolve(str(tmp_path), Settings(subfolder="sub"), weights=True).folder == tmp_path / "sub")
 
 
 def cache(folder: Path, checkpoint: Path) -> Path:
@@ -172,12 +163,8 @@ def test_a_cache_with_holes(checkpoint: Path, tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(CtworkerError, match=r"no model\*\.safetensors"):
         hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
-    (snapshot / "model.safetensors.index.json").write_text(
-        '{"weight_map": {"a": "model-1.safetensors"}}'
-    )
-    with pytest.raises(
-        CtworkerError, match=r"1 of 1 weight files.*model-1\.safetensors.*HF_HUB_OFFLINE"
-    ):
+    (snapshot / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    with pytest.raises(CtworkerError, match=r"1 of 1 weight files.*model-1\.safetensors.*HF_HUB_OFFLINE"):
         hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
     (snapshot / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(CtworkerError, match="is not an index"):

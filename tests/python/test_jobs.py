@@ -19,9 +19,7 @@ from ctworker.lm import CTWorkerLM
 def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
     """Small limits: several jobs with several parts, results fetched seven at a time and out of order."""
     texts = [(f"context {i}", f" then {'x' * (i % 40)}") for i in range(500)]
-    answers = make("part=4096,items=150,busy=2").loglikelihood(
-        requests("loglikelihood", *texts), disable_tqdm=True
-    )
+    answers = make("part=4096,items=150,busy=2").loglikelihood(requests("loglikelihood", *texts), disable_tqdm=True)
     assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
 
 
@@ -39,9 +37,7 @@ TEXTS = [(f"context {i}", f" then {'x' * (i % 40)}") for i in range(200)]
 def test_a_full_worker_keeps_the_parts_it_has(
     make: Callable[..., CTWorkerLM], asked: Callable[[], list[list[str]]]
 ) -> None:
-    answers = make("part=4096,full=3").loglikelihood(
-        requests("loglikelihood", *TEXTS), disable_tqdm=True
-    )
+    answers = make("part=4096,full=3").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
     assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
     parts = [words[2] for words in asked() if words[0] == "submit"]
     assert parts[:7] == ["0", "1", "2", "2", "2", "2", "2"] and parts.count("1") == 1
@@ -54,20 +50,14 @@ def test_a_job_that_waits_too_long_makes_room(
 ) -> None:
     monkeypatch.setattr("ctworker.client.scoring._HOLD_S", 0.01)
     monkeypatch.setattr("ctworker.client.scoring._HOLD_PAUSE_S", 0.05)
-    answers = make("part=4096,full=3").loglikelihood(
-        requests("loglikelihood", *TEXTS), disable_tqdm=True
-    )
+    answers = make("part=4096,full=3").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
     assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
     (canceled,) = [words[1] for words in asked() if words[0] == "cancel"]
     assert canceled == asked()[[words[0] for words in asked()].index("submit")][1]
 
 
-def test_a_restart_between_parts(
-    make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
-) -> None:
-    answers = make("part=4096,forgets=3").loglikelihood(
-        requests("loglikelihood", *TEXTS), disable_tqdm=True
-    )
+def test_a_restart_between_parts(make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture) -> None:
+    answers = make("part=4096,forgets=3").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
     assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
     assert "submitting 200 of 200 requests again" in caplog.text
 
@@ -76,18 +66,14 @@ def test_a_job_that_is_not_sealed_is_abandoned(
     make: Callable[..., CTWorkerLM], asked: Callable[[], list[list[str]]]
 ) -> None:
     with pytest.raises(CtworkerError, match=r"^request 0 \(task toy, document 0\): no$"):
-        make("part=4096,invalid=3").loglikelihood(
-            requests("loglikelihood", *TEXTS), disable_tqdm=True
-        )
+        make("part=4096,invalid=3").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
     job = next(words[1] for words in asked() if words[0] == "submit")
     assert ["cancel", job, ""] in asked()
 
 
 def test_results_of_another_model_are_refused(make: Callable[..., CTWorkerLM]) -> None:
     with pytest.raises(CtworkerError, match="numerics changed .*from 'fake-1' to 'fake-2'"):
-        make("scored=fake-2").loglikelihood(
-            requests("loglikelihood", ("a", "b")), disable_tqdm=True
-        )
+        make("scored=fake-2").loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True)
 
 
 def test_jobs_fit_the_queue() -> None:
@@ -112,9 +98,7 @@ def test_a_restarted_worker_gets_the_rest_again(
     make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = [(f"context {i}", " then") for i in range(30)]
-    answers = make("slow=0.02,forget=3").loglikelihood(
-        requests("loglikelihood", *texts), disable_tqdm=True
-    )
+    answers = make("slow=0.02,forget=3").loglikelihood(requests("loglikelihood", *texts), disable_tqdm=True)
     assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
     assert "submitting" in caplog.text
 

@@ -44,9 +44,7 @@ def test_another_program(monkeypatch: pytest.MonkeyPatch, program: str, code: in
         ("exit 143", False),  # 128 + SIGTERM: the worker's exit code after this signal
     ],
 )
-def test_what_is_a_crash(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, crashed: bool
-) -> None:
+def test_what_is_a_crash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, crashed: bool) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\n{ending}\n")
     program.chmod(0o755)
@@ -57,9 +55,7 @@ def test_what_is_a_crash(
     worker.close()
 
 
-def test_no_folder_for_the_socket(
-    fake: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_folder_for_the_socket(fake: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """/proc: even root cannot create a folder there, although access() reports that it could."""
     fake()
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
@@ -90,16 +86,12 @@ def test_options_of_the_shell_are_not_the_workers(
     assert told.startswith("ignored: CTW_MAX_LENGTH, CTW_THREADS (")
 
 
-def test_load_errors_are_the_workers_words(
-    make: Callable[..., CTWorkerLM], checkpoint: Path, tmp_path: Path
-) -> None:
+def test_load_errors_are_the_workers_words(make: Callable[..., CTWorkerLM], checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(CtworkerError, match="^config.json: rope_scaling 'x' is not known$"):
         make("load=config.json: rope_scaling 'x' is not known")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(checkpoint / file, tmp_path)
-    with pytest.raises(
-        CtworkerError, match=r"config\.json: no such file"
-    ):  # the worker ends before it listens
+    with pytest.raises(CtworkerError, match=r"config\.json: no such file"):  # the worker ends before it listens
         make(pretrained=str(tmp_path))
 
 
@@ -160,9 +152,7 @@ def test_folders_of_killed_owners_are_removed(
         (folder / "log").touch()
     for folder in (stale, other):
         (folder / "lock").touch()
-    with (
-        other / "lock"
-    ).open() as lock:  # like a process of another container, whose process id means nothing here
+    with (other / "lock").open() as lock:  # like a process of another container, whose process id means nothing here
         fcntl.flock(lock, fcntl.LOCK_EX)
         model = make()
         own = Path(model._session.url.removeprefix("ipc://")).parent
@@ -173,9 +163,7 @@ def test_folders_of_killed_owners_are_removed(
         assert not own.exists()
 
 
-def test_the_worker_program(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, checkpoint: Path
-) -> None:
+def test_the_worker_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, checkpoint: Path) -> None:
     script = tmp_path / "ctworker"
     script.write_text("#!/usr/bin/python3\nfrom ctworker.__main__ import main\nmain()\n")
     script.chmod(0o755)

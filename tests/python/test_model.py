@@ -48,9 +48,7 @@ def test_pairs(make: Callable[..., CTWorkerLM]) -> None:
     assert all(type(total) is float and type(greedy) is bool for total, greedy in answers)
 
 
-def test_pairs_as_lm_eval_splits_them(
-    make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path
-) -> None:
+def test_pairs_as_lm_eval_splits_them(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path) -> None:
     """Compares with TemplateLM._encode_pair, using tokenizers with tokens that span the boundary."""
     folders = tokenizer_cases.write(tmp_path)
     texts = tokenizer_cases.TEXTS
@@ -74,9 +72,7 @@ def test_greedy(make: Callable[..., CTWorkerLM]) -> None:
 
 
 def test_a_blank_context_with_bos(make: Callable[..., CTWorkerLM]) -> None:
-    (answer,) = make(add_bos_token=True).loglikelihood(
-        requests("loglikelihood", (" ", "q")), disable_tqdm=True
-    )
+    (answer,) = make(add_bos_token=True).loglikelihood(requests("loglikelihood", (" ", "q")), disable_tqdm=True)
     assert answer == fake_worker.pair_sum([BOS], ids(" q"))
 
 
@@ -97,18 +93,14 @@ def test_rolling_windows_are_lm_evals(
         written = [BOS, *ids("already there")] if text.startswith("<s>") else first + ids(text)
         assert tokens == written
         expected = 0.0
-        for context, targets in map(
-            make_disjoint_window, get_rolling_token_windows(tokens, BOS, 16, 1)
-        ):
+        for context, targets in map(make_disjoint_window, get_rolling_token_windows(tokens, BOS, 16, 1)):
             expected += fake_worker.pair_sum(context, targets)[0]
         assert total == expected
     doubled = [record for record in caplog.records if "add_bos_token=False" in record.getMessage()]
     assert len(doubled) == 1  # by the tokenizer or in the last text: one warning
 
 
-def test_long_contexts_are_cut_from_the_left(
-    make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_contexts_are_cut_from_the_left(make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture) -> None:
     answers = make(max_length=10).loglikelihood(
         requests("loglikelihood", ("c" * 50, "defg"), ("c" * 50, "0123456789"), ("c", "d")),
         disable_tqdm=True,
@@ -120,63 +112,39 @@ def test_long_contexts_are_cut_from_the_left(
 
 
 def test_a_continuation_too_long_is_refused(make: Callable[..., CTWorkerLM]) -> None:
-    with pytest.raises(
-        ArgumentError,
-        match=r"request 1 \(task toy, document 1\).*11 tokens.*at most 10.*max_length=",
-    ):
+    with pytest.raises(ArgumentError, match=r"request 1 \(task toy, document 1\).*11 tokens.*at most 10.*max_length="):
         make(max_length=10).loglikelihood(
             requests("loglikelihood", ("a", "b"), ("a", "0123456789+")), disable_tqdm=True
         )
 
 
-def test_a_continuation_without_tokens_is_refused(
-    make: Callable[..., CTWorkerLM], tmp_path: Path
-) -> None:
+def test_a_continuation_without_tokens_is_refused(make: Callable[..., CTWorkerLM], tmp_path: Path) -> None:
     folder = tokenizer_cases.write(tmp_path)["llama2"]
     model = make(tokenizer=str(folder))
     text = "The following"
-    cut = next(
-        i
-        for i in range(1, len(text))
-        if len(model.tok_encode(text[:i])) >= len(model.tok_encode(text))
-    )
-    with pytest.raises(
-        ArgumentError, match=r"request 0 \(task toy, document 0\): .*no token of its own"
-    ):
+    cut = next(i for i in range(1, len(text)) if len(model.tok_encode(text[:i])) >= len(model.tok_encode(text)))
+    with pytest.raises(ArgumentError, match=r"request 0 \(task toy, document 0\): .*no token of its own"):
         model.loglikelihood(requests("loglikelihood", (text[:cut], text[cut:])), disable_tqdm=True)
 
 
 def test_a_sum_that_is_not_finite_names_its_request(make: Callable[..., CTWorkerLM]) -> None:
-    with pytest.raises(
-        CtworkerError, match=r"request 2 \(task toy, document 2\): NaN in a score \(layer 3\)"
-    ):
-        make("nan").loglikelihood(
-            requests("loglikelihood", ("a", ""), ("a", "b"), ("a", "c")), disable_tqdm=True
-        )
+    with pytest.raises(CtworkerError, match=r"request 2 \(task toy, document 2\): NaN in a score \(layer 3\)"):
+        make("nan").loglikelihood(requests("loglikelihood", ("a", ""), ("a", "b"), ("a", "c")), disable_tqdm=True)
 
 
-def test_what_lm_eval_asks(
-    make: Callable[..., CTWorkerLM], checkpoint: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_lm_eval_asks(make: Callable[..., CTWorkerLM], checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     model = make("activations=fp8 per token", dtype="float32", threads=3, memory_limit="1GiB")
     assert (model.rank, model.world_size) == (0, 1)
     assert (model.prefix_token_id, model.eot_token_id, model.max_length) == (BOS, EOS, 2048)
     assert model.tokenizer_name == str(checkpoint).replace("/", "__")
     for name in ("pad_token", "eos_token", "bos_token"):
-        assert getattr(model.tokenizer, name) and isinstance(
-            getattr(model.tokenizer, f"{name}_id"), int
-        )
+        assert getattr(model.tokenizer, name) and isinstance(getattr(model.tokenizer, f"{name}_id"), int)
     info = json.loads(json.dumps(model.get_model_info()))
     assert info["model_num_parameters"] == 1234 and info["model_dtype"] == "float32"
     assert info["ctworker"]["numerics"] == "fake-1" and info["ctworker"]["identity"] == "ab" * 32
-    assert info["ctworker"]["notes"] == [
-        "activation quantisation is declared, not simulated: fp8 per token"
-    ]
-    assert (
-        "max_length 2048 (the model's own)" in caplog.text
-        and "declared, not simulated" in caplog.text
-    )
+    assert info["ctworker"]["notes"] == ["activation quantisation is declared, not simulated: fp8 per token"]
+    assert ("max_length 2048 (the model's own)" in caplog.text and "declared, not simulated" in caplog.text)
     assert "device: the worker computes on the CPU (no GPU: this is a toy)" in caplog.text
     assert list(model.batch_sizes) == []
 
@@ -198,13 +166,9 @@ def test_activations(
 
 
 def test_prefix_token(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path) -> None:
-    (answer,) = make(prefix_token_id=7).loglikelihood(
-        requests("loglikelihood", ("", "a")), disable_tqdm=True
-    )
+    (answer,) = make(prefix_token_id=7).loglikelihood(requests("loglikelihood", ("", "a")), disable_tqdm=True)
     assert answer == fake_worker.pair_sum([7], ids("a"))
-    with pytest.raises(
-        ArgumentError, match="prefix token 5000 is outside the model's vocabulary of 320"
-    ):
+    with pytest.raises(ArgumentError, match="prefix token 5000 is outside the model's vocabulary of 320"):
         make(prefix_token_id=5000)
     shutil.copy(checkpoint / "tokenizer.json", tmp_path)
     with pytest.raises(ArgumentError, match="neither BOS nor EOS.*prefix_token_id="):
@@ -223,10 +187,7 @@ def test_chat(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path)
     assert model.chat_template(True) == template
     history = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert model.apply_chat_template(history) == "u|y"
-    assert (
-        model.apply_chat_template([*history[1:], {"role": "assistant", "content": "a"}], False)
-        == "u|a"
-    )
+    assert (model.apply_chat_template([*history[1:], {"role": "assistant", "content": "a"}], False) == "u|a")
 
 
 def test_a_template_that_refuses(
@@ -310,9 +271,7 @@ def test_endpoint(
         CTWorkerLM(endpoint=f"ipc://{tmp_path}/nobody.sock", pretrained=str(checkpoint))
 
 
-def test_a_loading_worker_is_waited_for(
-    running_fake: Callable[..., str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_loading_worker_is_waited_for(running_fake: Callable[..., str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     assert CTWorkerLM(endpoint=running_fake("loading=2")).max_length == 2048
     assert "is loading" in caplog.text

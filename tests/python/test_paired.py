@@ -263,9 +263,7 @@ def test_the_table_of_two_comparisons(two: tuple[Path, Path], capsys: pytest.Cap
         (["--samples", "/none", "."], "/none: there is no such file or folder"),
     ],
 )
-def test_command_lines_that_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_lines_that_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare.main(arguments) == 64
     out = capsys.readouterr()
     assert out.out == "" and out.err.startswith(f"ctworker-compare: {message}") and out.err.count("\n") == 1

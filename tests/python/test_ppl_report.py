@@ -163,7 +163,7 @@ def without_padding(folder: Path, out: Path) -> Path:
             continue
         start, stop = tensor["data_offsets"]
         part = data[end + start : end + stop]
-        if tensor["shape"][0] == 320:
+        if name in ("model.embed_tokens.weight", "lm_head.weight"):
             part, tensor["shape"][0] = part[: len(part) // 320 * N_IDS], N_IDS
         tensor["data_offsets"] = [len(body), len(body) + len(part)]
         body += part

@@ -26,15 +26,7 @@ QUICK = [sys.executable, str(HERE / "quick_lm_eval.py")]
 @pytest.fixture
 def arguments(checkpoint: Path, tmp_path: Path) -> list[str]:
     tasks = data_tasks.write(tmp_path / "tasks")
-    return [
-        "--model",
-        "ctworker",
-        "--model_args",
-        f"pretrained={checkpoint}",
-        "--include_path",
-        str(tasks),
-        "--tasks",
-    ]
+    return ["--model", "ctworker", "--model_args", f"pretrained={checkpoint}", "--include_path", str(tasks), "--tasks"]
 
 
 @pytest.fixture
@@ -64,9 +56,7 @@ def test_plain_lm_eval(fake: Callable[[str], Path], arguments: list[str], tmp_pa
     )
     assert not alive(json.loads(record.read_text())["pid"])
     # Standard output contains lm-eval's table and nothing from ctworker.
-    assert all(
-        line.startswith(("|", "ctworker (")) for line in done.stdout.splitlines() if line.strip()
-    )
+    assert all(line.startswith(("|", "ctworker (")) for line in done.stdout.splitlines() if line.strip())
     assert "word_perplexity" in done.stdout and "acc_norm" in done.stdout
     assert "requests" in done.stderr and "100%" in done.stderr  # progress
     (results,) = (tmp_path / "out").rglob("results_*.json")
@@ -81,9 +71,7 @@ def test_plain_lm_eval(fake: Callable[[str], Path], arguments: list[str], tmp_pa
         assert float(row["resps"][0][0]) == total
 
 
-def test_mixed_tasks_are_refused_at_once(
-    fake: Callable[[str], Path], arguments: list[str], tmp_path: Path
-) -> None:
+def test_mixed_tasks_are_refused_at_once(fake: Callable[[str], Path], arguments: list[str], tmp_path: Path) -> None:
     fake()
     for more in ([], ["--use_cache", str(tmp_path / "cache")]):
         done = run([*QUICK, *arguments, "toy_rolling,toy_choices,toy_generate", *more], code=1)
@@ -140,14 +128,10 @@ def test_a_dying_worker(fake: Callable[[str], Path], command: list[str]) -> None
     assert "exit code 70" in last and "the toy model broke" in last and "Traceback" not in said
 
 
-def start_slow(
-    fake: Callable[[str], Path], command: list[str]
-) -> tuple[subprocess.Popen[bytes], int]:
+def start_slow(fake: Callable[[str], Path], command: list[str]) -> tuple[subprocess.Popen[bytes], int]:
     """An lm_eval process in the middle of its requests, and its worker's process id."""
     record = fake("slow=1")
-    child = subprocess.Popen(
-        [*command, "toy_rolling"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
+    child = subprocess.Popen([*command, "toy_rolling"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     seen = b""
     assert child.stderr is not None
     os.set_blocking(child.stderr.fileno(), False)
@@ -161,9 +145,7 @@ def start_slow(
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_worker_ends_with_lm_eval(
-    fake: Callable[[str], Path], command: list[str], sign: signal.Signals
-) -> None:
+def test_the_worker_ends_with_lm_eval(fake: Callable[[str], Path], command: list[str], sign: signal.Signals) -> None:
     child, worker = start_slow(fake, command)
     assert alive(worker)
     child.send_signal(sign)
@@ -177,9 +159,7 @@ def script(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run([sys.executable, "-c", text, *arguments])
 
 
-def test_simple_evaluate_in_a_loop(
-    fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path
-) -> None:
+def test_simple_evaluate_in_a_loop(fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path) -> None:
     fake()
     tasks = data_tasks.write(tmp_path / "tasks")
     text = """
@@ -243,9 +223,7 @@ def test_no_torch_is_imported(
     """ctworker never imports torch or transformers, even if they are installed: these stand-ins would fail."""
     for name in ("torch", "transformers", "accelerate", "sentencepiece"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')\n")
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     fake()
     text = """
 import sys
@@ -304,9 +282,7 @@ def test_the_entry_point_is_declared() -> None:
     text = (SRC.parents[1] / "pyproject.toml").read_text()
     assert '[project.entry-points."lm_eval.models"]\nctworker = "ctworker.lm:CTWorkerLM"' in text
     root = (HERE.parents[1] / "CMakeLists.txt").read_text()
-    version = (
-        (SRC / "ctworker" / "__init__.py").read_text().split('__version__ = "')[1].split('"')[0]
-    )
+    version = ((SRC / "ctworker" / "__init__.py").read_text().split('__version__ = "')[1].split('"')[0])
     assert f'version = "{version}"' in text and f"project(ctworker VERSION {version} " in root
 
 

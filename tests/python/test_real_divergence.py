@@ -103,10 +103,7 @@ def test_scores_keep_their_bits(original: Path, quantised: Path) -> None:
     texts = _texts(original)
     with Worker(quantised, reference=original) as worker:
         results = worker.compare_windows(texts, **RULE)
-    for folder, names in (
-        (quantised, ("logprob", "greedy")),
-        (original, ("ref_logprob", "ref_greedy")),
-    ):
+    for folder, names in ((quantised, ("logprob", "greedy")), (original, ("ref_logprob", "ref_greedy"))):
         with Worker(folder) as alone:
             scores = alone.score_windows(texts, **RULE)
         for result, score in zip(results, scores, strict=True):

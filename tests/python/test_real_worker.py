@@ -25,14 +25,7 @@ from ctworker.lm import CTWorkerLM
 
 pytestmark = pytest.mark.usefixtures("real_worker")
 GOLDEN = golden_folder()
-NAMES = [
-    "llama-dense",
-    "llama-w4a16_g128",
-    "llama-nvfp4a16",
-    "qwen2-dense",
-    "qwen3-dense",
-    "mistral_swa-dense",
-]
+NAMES = ["llama-dense", "llama-w4a16_g128", "llama-nvfp4a16", "qwen2-dense", "qwen3-dense", "mistral_swa-dense"]
 
 
 @pytest.mark.skipif(GOLDEN is None, reason="no golden checkpoints: set CTWORKER_GOLDEN")
@@ -42,9 +35,7 @@ def test_golden_scores(name: str) -> None:
     assert GOLDEN is not None
     stored = json.loads((GOLDEN / name / "golden.json").read_text())
     model = CTWorkerLM(str(GOLDEN / name), dtype="float32")
-    sequences = [
-        entry for entry in stored["sequences"] if len(entry["tokens"]) <= model.max_length + 1
-    ]
+    sequences = [entry for entry in stored["sequences"] if len(entry["tokens"]) <= model.max_length + 1]
     answers = model._loglikelihood_tokens(
         [(None, s["tokens"][:1], s["tokens"][1:]) for s in sequences], disable_tqdm=True
     )
@@ -62,9 +53,7 @@ def test_rolling_is_the_sum_of_its_windows(checkpoint: Path) -> None:
         requests("loglikelihood_rolling", *((text,) for text in texts)), disable_tqdm=True
     )
     for text, total in zip(texts, totals, strict=True):
-        windows = list(
-            map(make_disjoint_window, get_rolling_token_windows(model.tok_encode(text), 256, 24, 1))
-        )
+        windows = list(map(make_disjoint_window, get_rolling_token_windows(model.tok_encode(text), 256, 24, 1)))
         sums = model._loglikelihood_tokens(
             [(None, context, targets) for context, targets in windows], disable_tqdm=True
         )
@@ -80,15 +69,11 @@ def test_no_answer_depends_on_the_others(checkpoint: Path) -> None:
     together = model.loglikelihood(requests("loglikelihood", *texts), disable_tqdm=True)
     order = list(range(25))
     draw.shuffle(order)
-    shuffled = model.loglikelihood(
-        requests("loglikelihood", *(texts[i] for i in order)), disable_tqdm=True
-    )
+    shuffled = model.loglikelihood(requests("loglikelihood", *(texts[i] for i in order)), disable_tqdm=True)
     assert [shuffled[order.index(i)] for i in range(25)] == together
     other = CTWorkerLM(str(checkpoint), threads=1)
     for i in (0, 7, 24):
-        assert other.loglikelihood(requests("loglikelihood", texts[i]), disable_tqdm=True) == [
-            together[i]
-        ]
+        assert other.loglikelihood(requests("loglikelihood", texts[i]), disable_tqdm=True) == [together[i]]
     model.close()
     other.close()
 
@@ -112,31 +97,13 @@ def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
 
 def test_command_line(checkpoint: Path, tmp_path: Path) -> None:
     tasks = data_tasks.write(tmp_path / "tasks")
-    command = [
-        *QUICK,
-        "--model",
-        "ctworker",
-        "--model_args",
-        f"pretrained={checkpoint},dtype=float32",
-    ]
-    command += [
-        "--include_path",
-        str(tasks),
-        "--tasks",
-        "toy_rolling,toy_choices",
-        "--use_cache",
-        str(tmp_path / "c"),
-    ]
+    command = [*QUICK, "--model", "ctworker", "--model_args", f"pretrained={checkpoint},dtype=float32"]
+    command += ["--include_path", str(tasks), "--tasks", "toy_rolling,toy_choices", "--use_cache", str(tmp_path / "c")]
     first = run([*command, "--output_path", str(tmp_path / "a")])
     again = run([*command, "--output_path", str(tmp_path / "b")])
-    results = [
-        json.loads(next((tmp_path / name).rglob("results_*.json")).read_text()) for name in "ab"
-    ]
+    results = [json.loads(next((tmp_path / name).rglob("results_*.json")).read_text()) for name in "ab"]
     assert results[0]["results"] == results[1]["results"]
-    assert (
-        "Running loglikelihood requests:" in first.stderr
-        and "Running loglikelihood requests:" not in again.stderr
-    )
+    assert ("Running loglikelihood requests:" in first.stderr and "Running loglikelihood requests:" not in again.stderr)
     assert results[0]["config"]["ctworker"]["numerics"].startswith("cpu-")
 
 
@@ -198,9 +165,7 @@ def test_the_worker_ends_with_its_owner(checkpoint: Path, sign: signal.Signals) 
     assert not os.path.exists(url.removeprefix("ipc://"))
 
 
-def test_the_model_of_pretrained_is_chosen(
-    checkpoint: Path, tmp_path: Path, real_worker: str
-) -> None:
+def test_the_model_of_pretrained_is_chosen(checkpoint: Path, tmp_path: Path, real_worker: str) -> None:
     """Of several models at an endpoint, by path or by identity, unless model= names a model."""
     copy, moved = tmp_path / "copy", tmp_path / "moved"
     shutil.copytree(checkpoint, copy)
@@ -208,9 +173,7 @@ def test_the_model_of_pretrained_is_chosen(
     (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1024}))
     shutil.copytree(copy, moved)
     url = f"ipc://{tmp_path}/w.sock"
-    worker = subprocess.Popen(
-        [real_worker, "serve", "--model", f"a={checkpoint}", f"b={copy}", "--listen", url]
-    )
+    worker = subprocess.Popen([real_worker, "serve", "--model", f"a={checkpoint}", f"b={copy}", "--listen", url])
     try:
         wait_for(Path(url.removeprefix("ipc://")).exists)
         for given, name in [
@@ -234,9 +197,7 @@ def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) ->
     """endpoint=: several models use the worker one after another, and leave it running."""
     url = f"ipc://{tmp_path}/w.sock"
     with (tmp_path / "log").open("wb") as log:
-        worker = subprocess.Popen(
-            [real_worker, "serve", "--model", str(checkpoint), "--listen", url], stderr=log
-        )
+        worker = subprocess.Popen([real_worker, "serve", "--model", str(checkpoint), "--listen", url], stderr=log)
     try:
         wait_for(Path(url.removeprefix("ipc://")).exists)
         answers = []
@@ -248,9 +209,7 @@ def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) ->
                 except CtworkerError as error:
                     assert "loading" in str(error) and attempt < 99
                     time.sleep(0.1)
-            answers.append(
-                model.loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True)
-            )
+            answers.append(model.loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True))
             model.close()
         assert answers[0] == answers[1] == answers[2] and worker.poll() is None
         worker.terminate()

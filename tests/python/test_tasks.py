@@ -52,9 +52,7 @@ def page(dataset: dict) -> str:
     return dataset["test"][0]["page"]
 
 
-@pytest.mark.parametrize(
-    "text", [RAW, "".join(json.dumps({"page": page}) + "\n" for page in PAGES)]
-)
+@pytest.mark.parametrize("text", [RAW, "".join(json.dumps({"page": page}) + "\n" for page in PAGES)])
 def test_small_file(module: ModuleType, use: Callable[[str], Path], text: str) -> None:
     """Both file formats give the same documents and the same joined texts."""
     use(text)
@@ -110,13 +108,7 @@ def test_through_lm_eval(
 
     fake()
     use(RAW)
-    command = [
-        *LM_EVAL,
-        "--model",
-        "ctworker",
-        "--model_args",
-        f"pretrained={checkpoint},max_length=32",
-    ]
+    command = [*LM_EVAL, "--model", "ctworker", "--model_args", f"pretrained={checkpoint},max_length=32"]
     command += [
         "--tasks",
         "wikitext,wikitext_joined",
@@ -133,9 +125,7 @@ def test_through_lm_eval(
         return math.exp(-total / sum(len(re.split(r"\s+", text)) for text in originals))
 
     scored = [wikitext_detokenizer({"page": text}) for text in PAGES]
-    assert results["wikitext"]["word_perplexity,none"] == pytest.approx(
-        word_perplexity(scored, PAGES), rel=1e-12
-    )
+    assert results["wikitext"]["word_perplexity,none"] == pytest.approx(word_perplexity(scored, PAGES), rel=1e-12)
     rows = ["" if line == " \n" else line for line in re.findall("[^\n]*\n", RAW)]
     joined = ["\n\n".join(rows)]
     assert results["wikitext_joined"]["word_perplexity,none"] == pytest.approx(

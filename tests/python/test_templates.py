@@ -128,10 +128,7 @@ def test_named_templates(smol: Path) -> None:
     with pytest.raises(ArgumentError, match="no chat template"):
         TextTokenizer(smol, name="x").apply_chat_template(MESSAGES)
     config = json.loads((smol / "tokenizer_config.json").read_text())
-    config["chat_template"] = [
-        {"name": "default", "template": "d"},
-        {"name": "rag", "template": "r"},
-    ]
+    config["chat_template"] = [{"name": "default", "template": "d"}, {"name": "rag", "template": "r"}]
     (smol / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = TextTokenizer(smol, name="x")
     assert tokenizer.apply_chat_template(MESSAGES) == "d"

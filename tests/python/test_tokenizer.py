@@ -15,9 +15,7 @@ from tokenizers import Tokenizer
 from ctworker.base.errors import ArgumentError
 from ctworker.text.tokenizer import TextTokenizer
 
-EXPECTED = json.loads((tokenizer_cases.DATA / "tokenizer_ids.json").read_text(encoding="utf-8"))[
-    "cases"
-]
+EXPECTED = json.loads((tokenizer_cases.DATA / "tokenizer_ids.json").read_text(encoding="utf-8"))["cases"]
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +25,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", list(EXPECTED))
 @pytest.mark.parametrize("add_bos", [None, True, False])
-def test_ids_are_those_of_transformers(
-    folders: dict[str, Path], name: str, add_bos: bool | None
-) -> None:
+def test_ids_are_those_of_transformers(folders: dict[str, Path], name: str, add_bos: bool | None) -> None:
     tokenizer = TextTokenizer(folders[name], name=name, add_bos_token=add_bos)
     expected = EXPECTED[name]
-    for text, (with_special, without) in zip(
-        tokenizer_cases.TEXTS, expected[f"ids {add_bos}"], strict=True
-    ):
+    for text, (with_special, without) in zip(tokenizer_cases.TEXTS, expected[f"ids {add_bos}"], strict=True):
         assert tokenizer.encode(text) == with_special, text
         assert tokenizer.encode(text, add_special_tokens=False) == without, text
-    assert list(tokenizer.encode_batch(tokenizer_cases.TEXTS)) == [
-        pair[0] for pair in expected[f"ids {add_bos}"]
-    ]
+    assert list(tokenizer.encode_batch(tokenizer_cases.TEXTS)) == [pair[0] for pair in expected[f"ids {add_bos}"]]
     for key in ("bos_token_id", "eos_token_id", "vocab_size", "model_max_length"):
         assert getattr(tokenizer, key) == expected[key], key
     assert len(tokenizer) == expected["length"]
@@ -51,9 +43,7 @@ def test_every_case_is_covered(folders: dict[str, Path]) -> None:
     assert set(folders) == set(EXPECTED)
 
 
-def test_says_where_transformers_4_differs(
-    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_says_where_transformers_4_differs(folders: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     TextTokenizer(folders["llama2"], name="x")
     assert not caplog.records

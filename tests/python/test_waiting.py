@@ -74,12 +74,8 @@ def test_no_poll_is_hot(
     used = time.process_time()
     scores = score(url, 6)
     used = time.process_time() - used
-    assert [scores[i].sum for i in range(6)] == [
-        fake_worker.pair_sum([1], [2, i])[0] for i in range(6)
-    ]
-    polls = [
-        line for line in (tmp_path / "requests").read_text().splitlines() if "poll" in line
-    ]
+    assert [scores[i].sum for i in range(6)] == [fake_worker.pair_sum([1], [2, i])[0] for i in range(6)]
+    polls = [line for line in (tmp_path / "requests").read_text().splitlines() if "poll" in line]
     assert 2 <= len(polls) <= most and used < 0.5  # seconds, of 1.5 to 3 that it took
 
 

@@ -14,13 +14,7 @@ import msgpack
 import pynng
 import pytest
 
-from ctworker.base.errors import (
-    ArgumentError,
-    ConnectionLost,
-    CtworkerError,
-    ProtocolError,
-    WorkerError,
-)
+from ctworker.base.errors import (ArgumentError, ConnectionLost, CtworkerError, ProtocolError, WorkerError)
 from ctworker.client.connection import Connection
 from ctworker.client.transport import ReqSocket
 from ctworker.client.wire import decode_columns, decode_reply, encode_request, pack, unpack
@@ -97,17 +91,7 @@ def test_speaks_to_nng(urls: list[str], which: int) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "",
-        "ipc://",
-        "http://x:1",
-        "tcp://x",
-        "tcp://:5",
-        "tcp://h:0",
-        "tcp://h:99999",
-        "/a",
-        "ipc:///" + "x" * 110,
-    ],
+    ["", "ipc://", "http://x:1", "tcp://x", "tcp://:5", "tcp://h:0", "tcp://h:99999", "/a", "ipc:///" + "x" * 110],
 )
 def test_bad_urls_are_refused(url: str) -> None:
     with pytest.raises(ArgumentError, match="ipc:///path|at most 107"):

@@ -34,13 +34,7 @@ TEXTS = [
 
 def _special(*tokens: str) -> dict[str, Any]:
     """added_tokens_decoder of tokenizer_config.json."""
-    flags = {
-        "lstrip": False,
-        "normalized": False,
-        "rstrip": False,
-        "single_word": False,
-        "special": True,
-    }
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     return {str(i): {"content": token, **flags} for i, token in enumerate(tokens)}
 
 
@@ -55,9 +49,7 @@ def _bos(token: str, i: int) -> processors.TemplateProcessing:
     )
 
 
-def _byte_level(
-    vocabulary: dict[str, Any], pre: pre_tokenizers.PreTokenizer, special: list[str]
-) -> Tokenizer:
+def _byte_level(vocabulary: dict[str, Any], pre: pre_tokenizers.PreTokenizer, special: list[str]) -> Tokenizer:
     merges = [tuple(merge) for merge in vocabulary["merges"]]
     vocab = {token: i for i, token in enumerate([*special, *vocabulary["tokens"]])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
@@ -70,9 +62,7 @@ def _sentencepiece(vocabulary: dict[str, Any], special: list[str]) -> Tokenizer:
     merges = [tuple(merge) for merge in vocabulary["merges"]]
     bytes_ = [f"<0x{i:02X}>" for i in range(256)]
     vocab = {token: i for i, token in enumerate([*special, *bytes_, *vocabulary["tokens"]])}
-    model = models.BPE(
-        vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True
-    )
+    model = models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(special)
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -108,14 +98,9 @@ def _smollm2(stored: dict[str, Any]) -> Iterator[Case]:
 def _llama3(stored: dict[str, Any]) -> Iterator[Case]:
     special = ["<|begin_of_text|>", "<|end_of_text|>"]
     tokenizer = _byte_level(stored["bytes"], _split(LLAMA3), special)
-    tokenizer.post_processor = processors.Sequence(
-        [processors.ByteLevel(trim_offsets=False), _bos(special[0], 0)]
-    )
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), _bos(special[0], 0)])
     config = {"bos_token": special[0], "eos_token": special[1], "model_max_length": 131072}
-    for name, class_name in [
-        ("llama3", "PreTrainedTokenizerFast"),
-        ("llama3-wrong-class", "LlamaTokenizerFast"),
-    ]:
+    for name, class_name in [("llama3", "PreTrainedTokenizerFast"), ("llama3-wrong-class", "LlamaTokenizerFast")]:
         yield name, tokenizer, {**config, "tokenizer_class": class_name}, "llama", None
 
 
@@ -142,9 +127,7 @@ def _qwen(stored: dict[str, Any]) -> Iterator[Case]:
 
 def _llama2(stored: dict[str, Any]) -> Iterator[Case]:
     tokenizer = _sentencepiece(stored["pieces"], ["<unk>", "<s>", "</s>"])
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     tokenizer.post_processor = _bos("<s>", 1)
     named = _named(bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False}
@@ -233,11 +216,7 @@ def write(folder: Path) -> dict[str, Path]:
             tokenizer.model.save(str(out[name]))  # vocab.json, merges.txt
         else:
             tokenizer.save(str(out[name] / "tokenizer.json"))
-        files = {
-            "tokenizer_config": config,
-            "config": {"model_type": model_type},
-            "special_tokens_map": special,
-        }
+        files = {"tokenizer_config": config, "config": {"model_type": model_type}, "special_tokens_map": special}
         for file, value in files.items():
             if value is not None:
                 (out[name] / f"{file}.json").write_text(json.dumps(value), encoding="utf-8")
@@ -252,17 +231,13 @@ def _train() -> dict[str, Any]:
     text = "\n".join(topics.values())[:300_000].splitlines()
     out = {}
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(text, trainer)
     out["bytes"] = json.loads(tokenizer.to_str())["model"]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     trainer = trainers.BpeTrainer(vocab_size=500, max_token_length=12, show_progress=False)
     tokenizer.train_from_iterator(text, trainer)
     out["pieces"] = json.loads(tokenizer.to_str())["model"]
@@ -276,9 +251,7 @@ def main() -> int:
     from transformers import AutoTokenizer, __version__
 
     DATA.mkdir(exist_ok=True)
-    (DATA / "tokenizer_vocabularies.json").write_text(
-        json.dumps(_train(), ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    (DATA / "tokenizer_vocabularies.json").write_text(json.dumps(_train(), ensure_ascii=False) + "\n", encoding="utf-8")
     expected: dict[str, Any] = {"transformers": __version__, "cases": {}}
     with tempfile.TemporaryDirectory() as folder:
         for name, path in write(Path(folder)).items():
@@ -287,22 +260,15 @@ def main() -> int:
                 options = {} if add_bos is None else {"add_bos_token": add_bos}
                 tokenizer = AutoTokenizer.from_pretrained(path, **options)
                 entry[f"ids {add_bos}"] = [
-                    [
-                        tokenizer.encode(text, add_special_tokens=special)
-                        for special in (True, False)
-                    ]
+                    [tokenizer.encode(text, add_special_tokens=special) for special in (True, False)]
                     for text in TEXTS
                 ]
             for key in ("bos_token_id", "eos_token_id", "vocab_size", "model_max_length"):
                 entry[key] = getattr(tokenizer, key)
             entry["length"] = len(tokenizer)
-            entry["decoded"] = tokenizer.decode(
-                tokenizer.encode(TEXTS[5], add_special_tokens=False)
-            )
+            entry["decoded"] = tokenizer.decode(tokenizer.encode(TEXTS[5], add_special_tokens=False))
             expected["cases"][name] = entry
-    (DATA / "tokenizer_ids.json").write_text(
-        json.dumps(expected, separators=(",", ":")) + "\n", encoding="utf-8"
-    )
+    (DATA / "tokenizer_ids.json").write_text(json.dumps(expected, separators=(",", ":")) + "\n", encoding="utf-8")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +37,21 @@ def machine_variants():
         line = next((x for x in f if x.startswith("flags")), ":")
     flags = set(line.split(":", 1)[1].split())
     return [v for v, needed in VARIANTS.items() if needed <= flags]
+
+
+def chosen(roots, seed, formats=False, always=()):
+    """Checkpoints FAMILY-FORMAT below `roots`: one of every family, and, with `formats`, one of every format. The seed chooses,
+    so that other pairs of both come with another seed."""
+    folders = sorted(p.parent for root in roots for p in root.glob("*/config.json"))
+    random.Random(seed).shuffle(folders)
+    found, seen = [], set()
+    for folder in sorted(folders, key=lambda p: p.name not in always):
+        family, _, fmt = folder.name.partition("-")
+        parts = {("family", family)} | ({("format", fmt)} if formats else set())
+        if folder.name in always or parts - seen:
+            found.append(folder)
+        seen |= parts
+    return found
 
 
 def run(worker, *arguments, text="", limit_s=600):

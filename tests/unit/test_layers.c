@@ -15,11 +15,10 @@
 
 #include <cmocka.h>
 
-#include "tiny_model.h"
-#include "worker/engine/pass/pass.h"
+#include "fenced_pass.h"
 #include "worker/weights/provider_ops.h"
 
-enum { N_DECODERS = 4, N_TOK = 6, ARENAS = 2 };
+enum { N_DECODERS = 4, ARENAS = 2 };
 
 static char dir[] = "/tmp/ctw_test_layers_XXXXXX";
 
@@ -138,43 +137,6 @@ static void close_arenas(struct ctw_provider *base)
 
 /* ---- scoring ------------------------------------------------------------------------------ */
 
-static const int32_t tokens[N_TOK] = {1, 4, 2, 9, 3, 3};
-
-/* Two passes over the layers, in chunks; the log-probabilities of the second. */
-static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_provider *provider,
-                     float logprob[N_TOK - 1])
-{
-    struct ctw_err err;
-    struct ctw_plan plan;
-    struct ctw_forward *f;
-    int32_t greedy[N_TOK - 1];
-    const struct ctw_plan_request request = {.model = m,
-                                             .backend = be,
-                                             .dtype = CTW_F32,
-                                             .memory_limit = 1 << 26,
-                                             .longest = N_TOK,
-                                             .total = N_TOK,
-                                             .chunk_tokens = 2,
-                                             .pass_tokens = N_TOK};
-    assert_int_equal(ctw_plan_make(&plan, &request, &err), CTW_OK);
-    assert_int_equal(ctw_forward_open(&f, m, be, CTW_F32, &plan, &err), CTW_OK);
-    for (int pass = 0; pass < 2; pass++) {
-        struct ctw_seq seq = {
-            .tokens = tokens, .n_tok = N_TOK, .first = 1, .logprob = logprob, .greedy = greedy};
-        const struct ctw_sharing sharing = {.shares = true};
-        struct ctw_progress progress = {0};
-        struct ctw_pass *p;
-        bool done = false;
-        assert_int_equal(ctw_pass_begin(&p, f, provider, &seq, 1, &sharing, NULL, &progress, &err),
-                         CTW_OK);
-        while (!done)
-            assert_int_equal(ctw_pass_step(p, &done, &err), CTW_OK);
-        ctw_pass_close(p);
-        assert_int_equal(seq.bad_layer, -1);
-    }
-    ctw_forward_close(f);
-}
-
 static void score_on_arenas(enum how how, float logprob[N_TOK - 1])
 {
     static const struct ctw_provider_ops ops = {
@@ -188,7 +150,7 @@ static void score_on_arenas(enum how how, float logprob[N_TOK - 1])
     p.model = m;
     for (int i = 0; i < ARENAS; i++)
         assert_int_equal(ctw_device_alloc(p.be, &p.arena[i].memory, p.bytes, &err), CTW_OK);
-    score_by(m, p.be, &p.base, logprob);
+    score_by(m, p.be, &p.base, false, logprob);
     ctw_provider_close(&p.base);
     ctw_backend_close(p.be);
     ctw_model_close(m);
@@ -206,7 +168,7 @@ static void bytes_that_are_taken_behind_the_fence_are_not_missed(void **state)
     assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
     assert_int_equal(ctw_backend_open(&be, "cpu", &opt, &err), CTW_OK);
     assert_int_equal(ctw_provider_open_mapped(&mapped, m, &err), CTW_OK);
-    score_by(m, be, mapped, want);
+    score_by(m, be, mapped, false, want);
     ctw_provider_close(mapped);
     ctw_backend_close(be);
     ctw_model_close(m);
@@ -216,38 +178,18 @@ static void bytes_that_are_taken_behind_the_fence_are_not_missed(void **state)
     }
 }
 
-/* In a process of its own, which is to end with that line. */
-static void expect_death(enum how how, const char *line)
+static void score_wrongly(void *how)
 {
-    char said[512] = "";
-    int pipe_of[2], status;
-    assert_int_equal(pipe(pipe_of), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        float logprob[N_TOK - 1];
-        dup2(pipe_of[1], STDERR_FILENO);
-        score_on_arenas(how, logprob);
-        _exit(0);
-    }
-    close(pipe_of[1]);
-    size_t n = 0;
-    for (ssize_t got = 1; got > 0 && n < sizeof(said) - 1; n += (size_t)(got > 0 ? got : 0))
-        got = read(pipe_of[0], said + n, sizeof(said) - 1 - n);
-    close(pipe_of[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT || strstr(said, line) == NULL)
-        fail_msg("way %d: status %x, said \"%s\", expected \"%s\"", (int)how, (unsigned)status,
-                 said, line);
+    float logprob[N_TOK - 1];
+    score_on_arenas(*(const enum how *)how, logprob);
 }
 
 static void bytes_that_are_taken_before_are_noticed(void **state)
 {
     (void)state;
-    expect_death(NO_FENCE, "upload: the target: ");
-    expect_death(NO_WAIT, "upload: the target: ");
-    expect_death(EARLY_FENCE, "upload: the target: ");
-    expect_death(NO_WAIT_AT_END, "free: ");
+    for (enum how how = NO_FENCE; how <= NO_WAIT_AT_END; how++)
+        expect_death(score_wrongly, &how,
+                     how == NO_WAIT_AT_END ? "free: " : "upload: the target: ");
 }
 
 int main(void)

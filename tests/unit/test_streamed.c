@@ -18,14 +18,11 @@
 
 #include <cmocka.h>
 
-#include "kernels/backend.h"
+#include "fenced_pass.h"
 #include "same_layer.h"
-#include "tiny_model.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/engine/pass/pass.h"
-#include "worker/weights/provider.h"
 
-enum { N_DECODERS = 6, N_TOK = 6 };
+enum { N_DECODERS = 6 };
 
 static const char *backend;
 static char dir[] = "/tmp/ctw_test_streamed_XXXXXX";
@@ -181,57 +178,6 @@ static void every_layer_holds_the_files_bytes(void **state)
 
 /* ---- scores ------------------------------------------------------------------------------- */
 
-static const int32_t tokens[N_TOK] = {1, 4, 2, 9, 3, 3};
-
-static bool never(void *arg)
-{
-    (void)arg;
-    return false;
-}
-
-static bool at_once(void *arg)
-{
-    return ++*(int *)arg > 3;
-}
-
-/* A pass that is cancelled, and two that are not; the log-probabilities of the last. */
-static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_provider *provider,
-                     float logprob[N_TOK - 1])
-{
-    struct ctw_err err;
-    struct ctw_plan plan;
-    struct ctw_forward *f;
-    int32_t greedy[N_TOK - 1];
-    int polls = 0;
-    const struct ctw_plan_request request = {.model = m,
-                                             .backend = be,
-                                             .dtype = CTW_F32,
-                                             .memory_limit = 1 << 26,
-                                             .longest = N_TOK,
-                                             .total = N_TOK,
-                                             .chunk_tokens = 2,
-                                             .pass_tokens = N_TOK};
-    assert_int_equal(ctw_plan_make(&plan, &request, &err), CTW_OK);
-    assert_int_equal(ctw_forward_open(&f, m, be, CTW_F32, &plan, &err), CTW_OK);
-    for (int pass = 0; pass < 3; pass++) {
-        const struct ctw_hooks hooks = {.arg = &polls, .cancelled = pass == 0 ? at_once : never};
-        struct ctw_seq seq = {
-            .tokens = tokens, .n_tok = N_TOK, .first = 1, .logprob = logprob, .greedy = greedy};
-        const struct ctw_sharing sharing = {.shares = true};
-        struct ctw_progress progress = {0};
-        struct ctw_pass *p;
-        bool done = false;
-        enum ctw_status st = CTW_OK;
-        assert_int_equal(
-            ctw_pass_begin(&p, f, provider, &seq, 1, &sharing, &hooks, &progress, &err), CTW_OK);
-        while (st == CTW_OK && !done)
-            st = ctw_pass_step(p, &done, &err);
-        assert_int_equal(st, pass == 0 ? CTW_ECANCELED : CTW_OK);
-        ctw_pass_close(p);
-    }
-    ctw_forward_close(f);
-}
-
 static void scores_do_not_depend_on_the_limit(void **state)
 {
     (void)state;
@@ -244,7 +190,7 @@ static void scores_do_not_depend_on_the_limit(void **state)
     assert_int_equal(ctw_model_open(&o.m, dir, NULL, &err), CTW_OK);
     assert_int_equal(ctw_backend_open(&o.be, "cpu", &opt, &err), CTW_OK);
     assert_int_equal(ctw_provider_open_mapped(&mapped, o.m, &err), CTW_OK);
-    score_by(o.m, o.be, mapped, want);
+    score_by(o.m, o.be, mapped, true, want);
     uint64_t least, all = all_weights(o.m, &least);
     ctw_provider_close(mapped);
     ctw_backend_close(o.be);
@@ -252,7 +198,7 @@ static void scores_do_not_depend_on_the_limit(void **state)
     atomic_store(&slow_us, 100);
     for (uint64_t limit = least; limit < all + 2000; limit += 1700) {
         open_with(&o, limit);
-        score_by(o.m, o.be, o.streamed, got);
+        score_by(o.m, o.be, o.streamed, true, got);
         close_all(&o);
         assert_memory_equal(got, want, sizeof(want));
     }
@@ -261,45 +207,26 @@ static void scores_do_not_depend_on_the_limit(void **state)
 
 /* ---- fences ------------------------------------------------------------------------------- */
 
-/* In a process of its own, which is to end with that line; NULL: not at all. */
-static void expect_death(const char *line)
+static void score_streamed(void *arg)
 {
-    char said[512] = "";
-    int pipe_of[2], status;
-    assert_int_equal(pipe(pipe_of), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        float logprob[N_TOK - 1];
-        struct opened o;
-        dup2(pipe_of[1], STDERR_FILENO);
-        open_with(&o, 0);
-        score_by(o.m, o.be, o.streamed, logprob);
-        close_all(&o);
-        _exit(0);
-    }
-    close(pipe_of[1]);
-    size_t n = 0;
-    for (ssize_t got = 1; got > 0 && n < sizeof(said) - 1; n += (size_t)(got > 0 ? got : 0))
-        got = read(pipe_of[0], said + n, sizeof(said) - 1 - n);
-    close(pipe_of[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    bool died = WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
-    if (died != (line != NULL) || (died && strstr(said, line) == NULL))
-        fail_msg("status %x, said \"%s\", expected \"%s\"", (unsigned)status, said,
-                 line == NULL ? "" : line);
+    (void)arg;
+    float logprob[N_TOK - 1];
+    struct opened o;
+    open_with(&o, 0);
+    score_by(o.m, o.be, o.streamed, true, logprob);
+    close_all(&o);
 }
 
 static void bytes_are_not_reused_before_their_fence(void **state)
 {
     (void)state;
     tiny_write(dir, N_DECODERS, -1);
-    expect_death(NULL);
+    expect_death(score_streamed, NULL, NULL);
     no_waits = true;
-    expect_death("upload_begin: the target: ");
+    expect_death(score_streamed, NULL, "upload_begin: the target: ");
     no_waits = false;
     no_fences = true;
-    expect_death("upload_begin: the target: ");
+    expect_death(score_streamed, NULL, "upload_begin: the target: ");
     no_fences = false;
 }
 
