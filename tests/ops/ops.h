@@ -452,13 +452,22 @@ static bool left_out(const char *variant)
     return false;
 }
 
+/* Does the processor have what the variant needs? Asked once: a virtual machine answers slowly. */
+static bool runs_here(int v)
+{
+    enum { NOT_ASKED, NO, YES, MOST_VARIANTS = 16 };
+    static int answer[MOST_VARIANTS];
+    if (answer[v] == NOT_ASKED)
+        answer[v] = ctw_cpu_variants[v]->runs_here() ? YES : NO;
+    return answer[v] == YES;
+}
+
 /* The i-th fast variant that runs here; NULL past the last. */
 UNUSED_OK static const char *fast_variant(int i)
 {
     for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
         const char *name = ctw_cpu_variants[v]->name;
-        if (ctw_cpu_variants[v]->runs_here() && strcmp(name, "c") != 0 && !left_out(name) &&
-            i-- == 0)
+        if (runs_here(v) && strcmp(name, "c") != 0 && !left_out(name) && i-- == 0)
             return name;
     }
     return NULL;
@@ -487,7 +496,7 @@ UNUSED_OK static int ops_setup(void **state)
     printf("CTW_TEST_SEED=%" PRIu64 "; variants:", rng_state);
     for (int v = 0; ctw_cpu_variants[v] != NULL; v++)
         printf(" %s%s", ctw_cpu_variants[v]->name,
-               !ctw_cpu_variants[v]->runs_here()      ? " (skipped: not on this processor)"
+               !runs_here(v)                         ? " (skipped: not on this processor)"
                : left_out(ctw_cpu_variants[v]->name) ? " (skipped: compiled without sanitizer)"
                                                      : "");
     printf("\n");
