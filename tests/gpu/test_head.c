@@ -1,7 +1,7 @@
 /*
  * ctw_head() with its logits stored, on the GPU: the same bits as without logits, the definition in
  * double; test_head rates: only the rates of a comparison's operations. Run it like
- * test_linear.c.
+ * test_products.c.
  */
 #include "gpu_device.h"
 
