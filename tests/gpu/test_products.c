@@ -1,8 +1,9 @@
 /*
- * What products have on a GPU alone: decoding ahead, choices of algorithms that change nothing,
- * heads that a product finishes; rates. From the repository's root, with a built backend:
+ * What products have on a GPU alone: decoding ahead, choices of algorithms that change nothing, heads
+ * that a product finishes; rates, also of a comparison's operations. From the repository's root, with a
+ * built backend:
  *
- *   cc -std=gnu11 -O2 -ffp-contract=off -D_GNU_SOURCE -I. -Itests/ops -o test_products
+ *   cc -std=gnu11 -O2 -ffp-contract=off -D_GNU_SOURCE -DCTW_ON_GPU=1 -I. -Itests/ops -o test_products
  *     tests/gpu/test_products.c BUILD/kernels/libctw_kernels.a BUILD/base/libctw_base.a
  *     -lcmocka -ldl -lm -pthread
  *   CTWORKER_CUDA_LIBRARY=BUILD/kernels/cuda/libctworker_cuda.so ./test_products
@@ -43,7 +44,7 @@ static void a_fence_covers_what_is_decoded_ahead(void **state)
         OK(ctw_fence_record(be, &fence, &last_err));
         OK(ctw_fence_wait(be, fence, &last_err));
         for (int i = 0; i < p.op.n_shards; i++) {
-            const struct dev *values = &on.part[i][CTW_PART_VALUES];
+            const struct dev *values = &on.w[i].part[CTW_PART_VALUES];
             if (values->base == NULL) /* rows of another shard's matrix */
                 continue;
             void *zeros = calloc(1, values->bytes);
@@ -128,6 +129,7 @@ static void choices_change_nothing(void **state)
 
 /* ---- rates -------------------------------------------------------------------------------- */
 
+#include "head_rates.h"
 #include "linear_rates.h"
 
 /* If the product finishes heads, it does not write y, so the test can see that it does. */
@@ -184,7 +186,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_product_finishes_heads_itself),
         cmocka_unit_test(choices_change_nothing),
     };
-    const struct CMUnitTest measured[] = {cmocka_unit_test(rates)};
+    const struct CMUnitTest measured[] = {
+        cmocka_unit_test(rates),
+        cmocka_unit_test(rates_of_heads),
+        cmocka_unit_test(rate_of_differences),
+    };
     return rates_wanted(argc, argv) ? cmocka_run_group_tests(measured, setup, teardown)
                                     : cmocka_run_group_tests(tests, setup, teardown);
 }

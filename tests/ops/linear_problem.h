@@ -6,6 +6,7 @@
 #define CTW_TESTS_LINEAR_PROBLEM_H
 
 #include "activation.h"
+#include "placed_weight.h"
 
 struct shape {
     int64_t m, n, k;
@@ -33,9 +34,9 @@ struct problem {
 
 /* The same on a device. */
 struct placed {
-    struct ctw_weight_data data[3];
+    struct placed_weight w[3];
     struct ctw_shard shards[3];
-    struct dev part[3][CTW_N_PARTS], bias[3], x, more[N_MORE];
+    struct dev x, more[N_MORE];
 };
 
 /* n row numbers below `pool`; distinct: none twice. */
@@ -162,26 +163,17 @@ static void problem_close(struct problem *p)
     free(p->want);
 }
 
-/* The checkpoint's data is unaligned, as in its files. */
 static void place(struct placed *d, const struct problem *p, struct ctw_backend *be)
 {
     memset(d, 0, sizeof(*d));
     for (int i = 0; i < p->op.n_shards; i++) {
-        const struct test_weight *w = &p->w[i], *from = &p->w[p->from[i]];
+        const struct buf *bias = &p->w[p->from[i]].bias;
+        weight_place(&d->w[i], &p->w[i], be, p->aligned && rng_below(2) == 0);
         d->shards[i] = p->shards[i];
-        d->shards[i].data = &d->data[p->from[i]];
-        for (int k = 0; k < CTW_N_PARTS; k++) {
-            if (w->data.part[k] == NULL)
-                continue;
-            size_t misalign = p->aligned && rng_below(2) == 0 ? 0 : (size_t)rng_below(14);
-            d->part[i][k] = dev_open(be, w->data.part[k], w->part[k].bytes, misalign);
-            d->data[i].part[k] = d->part[i][k].p;
-        }
-        if (w->bias.base != NULL)
-            d->bias[i] = dev_open(be, w->bias.p, w->bias.bytes, (size_t)rng_below(7));
+        d->shards[i].data = &d->w[p->from[i]].data;
         if (p->shards[i].bias != NULL)
-            d->shards[i].bias = (const char *)d->bias[p->from[i]].p +
-                                ((const char *)p->shards[i].bias - (const char *)from->bias.p);
+            d->shards[i].bias = (const char *)d->w[p->from[i]].bias.p +
+                                ((const char *)p->shards[i].bias - (const char *)bias->p);
     }
     d->x = dev_open(be, p->x.p, p->x.bytes, p->x_shift);
     for (int i = 0; i < N_MORE; i++)
@@ -191,11 +183,8 @@ static void place(struct placed *d, const struct problem *p, struct ctw_backend 
 
 static void unplace(struct placed *d)
 {
-    for (int i = 0; i < 3; i++) {
-        for (int k = 0; k < CTW_N_PARTS; k++)
-            dev_close(&d->part[i][k]);
-        dev_close(&d->bias[i]);
-    }
+    for (int i = 0; i < 3; i++)
+        weight_unplace(&d->w[i]);
     for (int i = 0; i < N_MORE; i++)
         dev_close(&d->more[i]);
     dev_close(&d->x);
@@ -277,8 +266,8 @@ static struct sum sum_of(const struct problem *p, const float *x, const float *w
     w += o * k;
     while (o >= s->n)
         o -= s++->n;
-    double bias = s->bias == NULL ? 0
-                                  : ctw_load_float(s->bias, s->bias_dtype, o * ctw_shard_step(s));
+    double bias =
+        s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, o * ctw_shard_step(s));
     double sum = bias, all = fabs(bias);
     for (int64_t c = 0; c < k; c++) {
         double v = (double)x[c] * w[c];
@@ -312,8 +301,8 @@ static double joined(const struct ctw_op_linear *op, double g, double u)
 
 /*
  * Activations have a slope of at most 1.13 (relu2: twice its argument) and add a few roundings of
- * their own. A GPU may round gate and up to dtype. With an offset, up is larger by 1; clamps enlarge
- * no error.
+ * their own. A GPU may round gate and up to dtype. With an offset, up is larger by 1; clamps
+ * enlarge no error.
  */
 static double gate_error(const struct ctw_op_linear *op, struct sum g, struct sum u)
 {
@@ -336,7 +325,8 @@ static void define_element(struct problem *p, int64_t t, int64_t o, struct sum g
 {
     const struct ctw_op_linear *op = &p->op;
     const enum ctw_dtype dtype = ctw_linear_y_dtype(op);
-    double old = ctw_load_float(p->y.p, dtype, (op->y_rows != NULL ? op->y_rows[t] : t) * op->ldy + o);
+    double old =
+        ctw_load_float(p->y.p, dtype, (op->y_rows != NULL ? op->y_rows[t] : t) * op->ldy + o);
     double want = g.value, error = g.error, size = fabs(g.value);
     if (op->epilogue == CTW_EPI_ADD) {
         want += old;
@@ -344,7 +334,8 @@ static void define_element(struct problem *p, int64_t t, int64_t o, struct sum g
     } else if (op->epilogue == CTW_EPI_SCATTER) {
         double factor = op->y_weight != NULL ? op->y_weight[t] : 1;
         want = old + factor * g.value;
-        error = fabs(factor) * (error + 0x1p-23 * size) + 0x1p-22 * (fabs(want) + fabs(factor) * size);
+        error =
+            fabs(factor) * (error + 0x1p-23 * size) + 0x1p-22 * (fabs(want) + fabs(factor) * size);
     } else if (op->epilogue == CTW_EPI_GATE) {
         want = joined(op, g.value, u.value);
         error = gate_error(op, g, u);

@@ -392,23 +392,24 @@ UNUSED_OK static void weight_close(struct test_weight *t)
         buf_close(&t->bias);
 }
 
-/* A shard with n rows of a dense weight and their bias, which refer to `part`. */
+/* A shard with n rows of a shard of a dense weight, and their bias, which refer to it. */
 struct rows_part {
     struct ctw_weight w;
     struct ctw_weight_data data;
     struct ctw_shard shard;
 };
 
-UNUSED_OK static void rows_part_open(struct rows_part *part, const struct test_weight *t,
+UNUSED_OK static void rows_part_open(struct rows_part *part, const struct ctw_shard *of,
                                      int64_t row0, int64_t n)
 {
-    const char *values = t->data.part[CTW_PART_VALUES], *bias = t->shard.bias;
-    part->w = ctw_weight_rows(&t->w, n);
-    part->data = (struct ctw_weight_data){.part = {values + (size_t)row0 * t->w.row_bytes}};
+    const char *values = of->data->part[CTW_PART_VALUES], *bias = of->bias;
+    part->w = ctw_weight_rows(of->weight, n);
+    part->data = (struct ctw_weight_data){
+        .part = {values + (size_t)(of->row0 + row0) * of->weight->row_bytes}};
     part->shard = ctw_shard_of(&part->w, &part->data);
-    part->shard.bias_dtype = t->shard.bias_dtype;
+    part->shard.bias_dtype = of->bias_dtype;
     if (bias != NULL)
-        part->shard.bias = bias + (size_t)row0 * ctw_dtype_bytes(t->shard.bias_dtype);
+        part->shard.bias = bias + (size_t)row0 * ctw_dtype_bytes(of->bias_dtype);
 }
 
 /* Row `row` as products see it: decoded, rounded to dtype. */

@@ -33,7 +33,7 @@ enum { OF_SHAPE = 3, CUT_PROBLEMS = 15, PAIRS = 9 };
 static const int64_t pair_rows[] = {3, 61, 130}, pair_cols[] = {17, 70}, pair_k[] = {33, 96};
 #endif
 
-static const int64_t pieces[] = {1,  2,  5,   6,   7,   12,  13,  64,   95,  96,
+static const int64_t pieces[] = {1,  2,   5,   6,   7,   12,  13,   64,   95,  96,
                                  97, 127, 128, 129, 256, 257, 1000, 1024, 1025};
 enum { MOST_PIECES = 150 };
 
@@ -68,8 +68,8 @@ static void same_bits(const struct problem *p, struct buf got, const struct buf 
     if (memcmp(got.p, want->p, want->bytes) != 0)
         fail_msg("%s %s epilogue %d m %" PRId64 " n %" PRId64 " k %" PRId64
                  ": other bits %s %" PRId64,
-                 place, ctw_dtype_name(p->op.dtype), (int)p->op.epilogue, p->op.n_tok,
-                 p->n_columns, p->w[0].w.k, how, n);
+                 place, ctw_dtype_name(p->op.dtype), (int)p->op.epilogue, p->op.n_tok, p->n_columns,
+                 p->w[0].w.k, how, n);
     buf_close(&got);
 }
 
@@ -84,8 +84,8 @@ static void same_with_threads(const struct problem *p, const struct placed *on,
 }
 
 /* Gathered rows have the bits of rows that are copied together first. */
-static void same_if_copied(const struct problem *p, const struct placed *on,
-                           struct ctw_backend *be, const struct buf *want, const char *place)
+static void same_if_copied(const struct problem *p, const struct placed *on, struct ctw_backend *be,
+                           const struct buf *want, const char *place)
 {
     const struct ctw_op_linear *op = &p->op;
     struct problem plain = *p;
