@@ -410,27 +410,6 @@ static void weight_close(struct made *m)
     }
 }
 
-/* A shard with n rows of a dense weight, in the GPU's memory, and their bias, if `of` has one. */
-struct rows_part {
-    struct ctw_weight w;
-    struct ctw_weight_data data;
-    struct ctw_shard shard;
-};
-
-static void rows_part_open(struct rows_part *part, const struct ctw_shard *of, int64_t row0,
-                           int64_t n)
-{
-    const char *bias = (const char *)of->bias;
-    memset(part, 0, sizeof(*part));
-    part->w = ctw_weight_rows(of->weight, n);
-    part->data.part[CTW_PART_VALUES] = (const char *)of->data->part[CTW_PART_VALUES] +
-                                       (size_t)(of->row0 + row0) * of->weight->row_bytes;
-    part->shard = ctw_shard_of(&part->w, &part->data);
-    part->shard.bias_dtype = of->bias_dtype;
-    if (bias != NULL)
-        part->shard.bias = bias + (size_t)row0 * ctw_dtype_bytes(of->bias_dtype);
-}
-
 /* All rows as the host decodes them. */
 static void *weight_decoded(const struct made *m, enum ctw_dtype dtype)
 {

@@ -1,4 +1,4 @@
-/* Part of test_linear.c: rates of an 8B model's products. */
+/* Part of test_products.c: rates of an 8B model's products. */
 
 enum { RATES_TABLE = 4096 };
 

@@ -1,7 +1,7 @@
 /*
- * Decoding, embedding, RMSNorm, q/k/v and the head on a GPU: against the formats' reference
- * decoders bit by bit, against double arithmetic, the same bits regardless of the other rows; and
- * the rates, compared with a device copy.
+ * Decoding on a GPU against the formats' reference decoders, bit by bit, and what the weights of a
+ * product's slot are; the rates of decoding and of elementwise operations, compared with a device
+ * copy.
  *
  * Built with the backend (target gpu_tests). test_elementwise rates [WORD]: instead of the checks,
  * the rates; with WORD, only those of decoding weights whose name contains the word.
@@ -318,46 +318,6 @@ static void check_every_scale(void)
     }
 }
 
-/* ---- embed -------------------------------------------------------------------------------- */
-
-static void check_embed(const struct kind *c)
-{
-    enum { N = 29 };
-    struct made m;
-    weight_open(&m, c);
-    int32_t tokens[N];
-    for (int i = 0; i < N; i++)
-        tokens[i] = i == 0 ? (int32_t)c->n - 1 : (int32_t)(rng() % c->n);
-    struct buf tokens_d = buf_from(tokens, sizeof(tokens), 0);
-    bool ok = true;
-    for (int s = 0; s < 6; s++) {
-        enum ctw_dtype dtype = dtypes[s % 3];
-        size_t es = ctw_dtype_bytes(dtype);
-        void *rows = weight_decoded(&m, dtype), *want = malloc((size_t)(N * c->k) * es);
-        struct buf y = buf_open((size_t)(N * c->k) * es, s == 4 ? 8 : 0);
-        struct ctw_op_embed op = {};
-        op.table = &m.shard;
-        op.dtype = dtype;
-        op.scale = s < 3 ? 1.0f : 27.75f;
-        op.n_tok = N;
-        op.tokens = (int32_t *)tokens_d.p;
-        op.y = y.p;
-        for (int64_t i = 0; i < N * c->k; i++)
-            ctw_store_float(want, dtype, i,
-                            ctw_load_float(rows, dtype, tokens[i / c->k] * c->k + i % c->k) * op.scale);
-        OK(ctw_embed(&cu->backend, &op, &last_err));
-        void *got = buf_read(&y);
-        ok = ok && memcmp(got, want, y.bytes) == 0 && guards_whole(&y);
-        free(rows);
-        free(want);
-        free(got);
-        buf_close(&y);
-    }
-    report(ok, "embed %s", c->name);
-    buf_close(&tokens_d);
-    weight_close(&m);
-}
-
 /* ---- a product's weights ------------------------------------------------------------------ */
 
 /* Does a product of these shards get the right rows, with and without its slot? */
@@ -530,12 +490,6 @@ static void check_slot_order(void)
         weight_close(&m[i]);
 }
 
-#include "elementwise_ops.h"
-#include "elementwise_head.h"
-#include "elementwise_kinds.h"
-#include "elementwise_quantise.h"
-#include "elementwise_rotate.h"
-
 int main(int argc, char **argv)
 {
     bool measured = argc > 1 && strcmp(argv[1], "rates") == 0;
@@ -547,17 +501,9 @@ int main(int argc, char **argv)
             check_decoding(&kinds[i]);
         check_nan_scales();
         check_every_scale();
-        for (size_t i = 0; i < CTW_COUNT(kinds); i += 3)
-            check_embed(&kinds[i]);
         check_weights();
         check_fused_weights();
         check_slot_order();
-        check_norms();
-        check_splits();
-        check_heads();
-        check_kinds();
-        check_quantise();
-        check_rotate();
     }
     printf("%d checks, %d failed\n", n_checks, n_failed);
     return n_failed != 0;

@@ -392,23 +392,24 @@ UNUSED_OK static void weight_close(struct test_weight *t)
         buf_close(&t->bias);
 }
 
-/* A shard with n rows of a dense weight and their bias, which refer to `part`. */
+/* A shard with n rows of a shard of a dense weight, and their bias, which refer to it. */
 struct rows_part {
     struct ctw_weight w;
     struct ctw_weight_data data;
     struct ctw_shard shard;
 };
 
-UNUSED_OK static void rows_part_open(struct rows_part *part, const struct test_weight *t,
+UNUSED_OK static void rows_part_open(struct rows_part *part, const struct ctw_shard *of,
                                      int64_t row0, int64_t n)
 {
-    const char *values = t->data.part[CTW_PART_VALUES], *bias = t->shard.bias;
-    part->w = ctw_weight_rows(&t->w, n);
-    part->data = (struct ctw_weight_data){.part = {values + (size_t)row0 * t->w.row_bytes}};
+    const char *values = of->data->part[CTW_PART_VALUES], *bias = of->bias;
+    part->w = ctw_weight_rows(of->weight, n);
+    part->data = (struct ctw_weight_data){
+        .part = {values + (size_t)(of->row0 + row0) * of->weight->row_bytes}};
     part->shard = ctw_shard_of(&part->w, &part->data);
-    part->shard.bias_dtype = t->shard.bias_dtype;
+    part->shard.bias_dtype = of->bias_dtype;
     if (bias != NULL)
-        part->shard.bias = bias + (size_t)row0 * ctw_dtype_bytes(t->shard.bias_dtype);
+        part->shard.bias = bias + (size_t)row0 * ctw_dtype_bytes(of->bias_dtype);
 }
 
 /* Row `row` as products see it: decoded, rounded to dtype. */
@@ -452,13 +453,22 @@ static bool left_out(const char *variant)
     return false;
 }
 
+/* Does the processor have what the variant needs? Asked once: a virtual machine answers slowly. */
+static bool runs_here(int v)
+{
+    enum { NOT_ASKED, NO, YES, MOST_VARIANTS = 16 };
+    static int answer[MOST_VARIANTS];
+    if (answer[v] == NOT_ASKED)
+        answer[v] = ctw_cpu_variants[v]->runs_here() ? YES : NO;
+    return answer[v] == YES;
+}
+
 /* The i-th fast variant that runs here; NULL past the last. */
 UNUSED_OK static const char *fast_variant(int i)
 {
     for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
         const char *name = ctw_cpu_variants[v]->name;
-        if (ctw_cpu_variants[v]->runs_here() && strcmp(name, "c") != 0 && !left_out(name) &&
-            i-- == 0)
+        if (runs_here(v) && strcmp(name, "c") != 0 && !left_out(name) && i-- == 0)
             return name;
     }
     return NULL;
@@ -487,7 +497,7 @@ UNUSED_OK static int ops_setup(void **state)
     printf("CTW_TEST_SEED=%" PRIu64 "; variants:", rng_state);
     for (int v = 0; ctw_cpu_variants[v] != NULL; v++)
         printf(" %s%s", ctw_cpu_variants[v]->name,
-               !ctw_cpu_variants[v]->runs_here()      ? " (skipped: not on this processor)"
+               !runs_here(v)                         ? " (skipped: not on this processor)"
                : left_out(ctw_cpu_variants[v]->name) ? " (skipped: compiled without sanitizer)"
                                                      : "");
     printf("\n");

@@ -35,6 +35,28 @@ UNUSED_OK static struct ctw_backend *open_place(int i, int n_threads)
     return i < (int)CTW_COUNT(variants) ? gpu(variants[i]) : NULL; /* a GPU runs the first */
 }
 
+UNUSED_OK static const char *place_name(int i)
+{
+    return CTW_ON_GPU ? variants[i] : any_variant(i);
+}
+
+enum { MAX_PLACES = 8 };
+
+/* Every place at once, with 1 to 3 threads if it is a CPU. Returns their number. */
+UNUSED_OK static int open_places(struct ctw_backend *be[MAX_PLACES])
+{
+    int n = 0;
+    while (n < MAX_PLACES && (be[n] = open_place(n, 1 + n % 3)) != NULL)
+        n++;
+    return n;
+}
+
+UNUSED_OK static void close_places(struct ctw_backend *const be[], int n)
+{
+    for (int i = 0; i < n; i++)
+        ctw_backend_close(be[i]);
+}
+
 /* Sequences that calls of some rows each compute piece by piece. */
 struct cut {
     const struct ctw_attn_seq *seqs;

@@ -1,54 +1,73 @@
-/* ctw_norm of every variant against the reference, and its invariance. */
-#include "ops.h"
+/* ctw_norm() against its definition in double, and its invariance, in every place. */
+#include "places.h"
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
-/* Group lengths around vectors and around the spans of 1024 in which rows are processed. */
-static const int64_t dims[] = {1, 7, 8, 9, 16, 31, 64, 255, 256, 257, 576, 1023, 1025, 2049};
+/* Group lengths around vectors and around the spans of 1024 in which a CPU processes rows; and the
+ * lengths that a GPU's block holds in registers. */
+static const int64_t dims[] = {1,   7,    8,    9,    16,   31,   64,    255,   256,  257,
+                               576, 1023, 1025, 2049,
+#if CTW_ON_GPU
+                               513, 4096, 5120, 8192, 8200, 9001, 16384, 16392, 20001
+#endif
+};
 
 struct norm {
     struct ctw_op_norm op;
-    struct buf x, weight, bias, y; /* y: the content before */
+    struct buf x, weight, bias, y;                     /* y: the content before */
+    size_t x_shift, y_shift, weight_shift, bias_shift; /* bytes past a multiple of 64 */
 };
 
-static struct buf some_weights(enum ctw_dtype *dtype, int64_t n)
+/* The same in a place. */
+struct placed {
+    struct ctw_op_norm op;
+    struct dev x, weight, bias, y;
+};
+
+/* On a GPU, arrays lie at multiples of their elements. */
+static size_t some_shift(bool aligned, enum ctw_dtype dtype)
 {
-    *dtype = dtypes[rng_below(3)];
-    return buf_random(*dtype, n, 1, (size_t)rng_below(9));
+    return aligned ? 0 : (size_t)rng_below(5) * ctw_dtype_bytes(dtype);
 }
 
 /* A plain RMSNorm, or a norm of any kind and with any of the operation's options. */
 static void norm_open(struct norm *p, int64_t n_tok, int64_t dim, enum ctw_dtype dtype, bool plain)
 {
-    enum ctw_dtype x_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
+    bool aligned = rng_below(2) == 0;
     struct ctw_op_norm op = {.dtype = dtype,
                              .n_tok = n_tok,
                              .dim = dim,
                              .n_groups = 1,
-                             .x_dtype = x_dtype,
+                             .x_dtype = rng_below(2) == 0 ? dtype : CTW_F32,
                              .weight_offset = (float)rng_below(2),
                              .eps = 1e-5f,
                              .factor = 1};
     if (!plain) {
         op.kind = (enum ctw_norm_kind)rng_below(3);
-        op.n_groups = 1 + rng_below(3) / 2 * rng_below(5);
+        op.n_groups = dim < 4000 ? 1 + rng_below(3) / 2 * rng_below(5) : 1;
         op.own_weights = rng_below(2) == 0;
-        op.factor = rng_below(2) == 0 ? 1 : 0.22f;
+        op.factor = rng_below(2) == 0 ? 1 : -0.22f;
         op.add = rng_below(3) == 0;
     }
-    op.ldx = op.n_groups * dim + (plain ? 0 : rng_below(3));
-    op.ldy = op.n_groups * dim + (plain ? 0 : rng_below(3));
-    p->x = buf_random(x_dtype, n_tok * op.ldx, 3, 4 * (size_t)rng_below(5));
-    p->y = buf_random(dtype, n_tok * op.ldy, 2, 4 * (size_t)rng_below(5));
+    op.ldx = op.n_groups * dim + (plain ? 0 : aligned ? 8 * rng_below(2) : rng_below(3));
+    op.ldy = op.n_groups * dim + (plain ? 0 : aligned ? 8 * rng_below(2) : rng_below(3));
     int64_t n_weights = op.own_weights ? op.n_groups * dim : dim;
-    p->weight = some_weights(&op.weight_dtype, n_weights);
-    p->bias = some_weights(&op.bias_dtype, n_weights);
+    op.weight_dtype = dtypes[rng_below(3)];
+    op.bias_dtype = dtypes[rng_below(3)];
+    p->x = buf_random(op.x_dtype, n_tok * op.ldx, 3, 0);
+    p->y = buf_random(dtype, n_tok * op.ldy, 2, 0);
+    p->weight = buf_random(op.weight_dtype, n_weights, 1, 0);
+    p->bias = buf_random(op.bias_dtype, n_weights, 1, 0);
+    p->x_shift = some_shift(aligned, op.x_dtype);
+    p->y_shift = some_shift(aligned, dtype);
+    p->weight_shift = CTW_ON_GPU ? some_shift(aligned, op.weight_dtype) : (size_t)rng_below(9);
+    p->bias_shift = CTW_ON_GPU ? some_shift(aligned, op.bias_dtype) : (size_t)rng_below(9);
     op.x = p->x.p;
     op.weight = plain || rng_below(3) > 0 ? p->weight.p : NULL;
     op.bias = !plain && rng_below(2) == 0 ? p->bias.p : NULL;
     float mean = plain ? 0 : rng_below(2) == 0 ? 0 : rng_below(2) == 0 ? 7 : 1000;
     for (int64_t i = 0; i < n_tok * op.ldx; i++)
-        ctw_store_float(p->x.p, x_dtype, i, ctw_load_float(p->x.p, x_dtype, i) + mean);
+        ctw_store_float(p->x.p, op.x_dtype, i, ctw_load_float(p->x.p, op.x_dtype, i) + mean);
     p->op = op;
 }
 
@@ -60,13 +79,32 @@ static void norm_close(struct norm *p)
     buf_close(&p->bias);
 }
 
-static struct buf norm_run(const struct norm *p, struct ctw_backend *be)
+static void place(struct placed *d, const struct norm *p, struct ctw_backend *be)
 {
-    struct buf y = buf_copy(&p->y, 4 * (size_t)rng_below(5));
-    struct ctw_op_norm op = p->op;
-    op.y = y.p;
-    OK(ctw_norm(be, &op, &last_err));
-    buf_check(&y);
+    d->op = p->op;
+    d->x = dev_open(be, p->x.p, p->x.bytes, p->x_shift);
+    d->weight = dev_open(be, p->weight.p, p->weight.bytes, p->weight_shift);
+    d->bias = dev_open(be, p->bias.p, p->bias.bytes, p->bias_shift);
+    d->y = dev_open(be, p->y.p, p->y.bytes, p->y_shift);
+    d->op.x = d->x.p;
+    d->op.weight = p->op.weight != NULL ? d->weight.p : NULL;
+    d->op.bias = p->op.bias != NULL ? d->bias.p : NULL;
+    d->op.y = d->y.p;
+}
+
+static void unplace(struct placed *d)
+{
+    dev_close(&d->x);
+    dev_close(&d->weight);
+    dev_close(&d->bias);
+    dev_close(&d->y);
+}
+
+static struct buf run(const struct placed *d, struct ctw_backend *be)
+{
+    struct buf y = buf_open(d->y.bytes, 0);
+    OK(ctw_norm(be, &d->op, &last_err));
+    dev_read(&d->y, y.p);
     return y;
 }
 
@@ -94,52 +132,61 @@ static struct moments moments_of(const struct ctw_op_norm *op, int64_t from)
 }
 
 /*
- * The error of element i of group g of row t: half of dim / lanes + a few roundings of the sum of
- * squares, under the root. A LayerNorm's mean adds as much of the deviation, and what the two
- * floats that hold the mean lose. The other options round once each.
+ * The error of element i of a group before rounding. On a CPU, half of dim / lanes + a few
+ * roundings of the sum of squares, under the root. A LayerNorm's mean adds as much of the
+ * deviation, and what the two floats that hold the mean lose. The other options round once each. On
+ * a GPU, sums are a chain of up to 24 a thread, then trees.
  */
-static double bound(const struct ctw_op_norm *op, const struct moments *m, int64_t t, int64_t g,
-                    int64_t i, const struct buf *before)
+static double error_of(const struct ctw_op_norm *op, const struct moments *m, double x, double w,
+                       double b, double old)
 {
     const double u = 0x1p-24, terms = ((double)op->dim / 8 + 12) * u;
-    int64_t at = g * op->dim + i, own = op->own_weights ? at : i;
-    double v = (ctw_load_float(op->x, op->x_dtype, t * op->ldx + at) - m->mean) * m->scale;
-    double e = terms * fabs(v), w = 1, b = 0;
+    double v = (x - m->mean) * m->scale * w, factor = fabs((double)op->factor);
+    if (CTW_ON_GPU) {
+        double size = fabs(x) + (op->kind == CTW_NORM_LAYER ? m->size : 0);
+        return 40 * u * (factor * (size * m->scale * fabs(w) + fabs(b)) + fabs(old));
+    }
+    double e = terms * fabs(v);
     if (op->kind == CTW_NORM_LAYER)
-        e += terms * (1 + terms * m->size * m->scale);
-    if (op->weight != NULL)
-        w = ctw_load_float(op->weight, op->weight_dtype, own) + op->weight_offset;
-    if (op->bias != NULL)
-        b = ctw_load_float(op->bias, op->bias_dtype, own);
-    e *= fabs(w);
-    v *= w;
+        e += terms * (1 + terms * m->size * m->scale) * fabs(w);
     if (op->bias == NULL && op->factor == 1 && !op->add)
         return e;
-    double old = op->add ? ctw_load_float(before->p, op->dtype, t * op->ldy + at) : 0;
-    return (e + 2 * u * (fabs(v) + fabs(b))) * op->factor + u * fabs(old);
+    return (e + 2 * u * (fabs(v) + fabs(b))) * factor + u * fabs(old);
 }
 
-static void compare(const struct norm *p, const struct buf *got, const struct buf *want,
-                    const char *variant)
+static void compare_group(const struct norm *p, const struct buf *got, int64_t t, int64_t g,
+                          const char *what)
+{
+    const struct ctw_op_norm *op = &p->op;
+    struct moments m = moments_of(op, t * op->ldx + g * op->dim);
+    for (int64_t i = 0; i < op->dim; i++) {
+        int64_t at = g * op->dim + i, own = op->own_weights ? at : i, to = t * op->ldy + at;
+        double x = ctw_load_float(op->x, op->x_dtype, t * op->ldx + at), w = 1, b = 0, old = 0;
+        if (op->weight != NULL)
+            w = (double)ctw_load_float(op->weight, op->weight_dtype, own) + op->weight_offset;
+        if (op->bias != NULL)
+            b = ctw_load_float(op->bias, op->bias_dtype, own);
+        if (op->add)
+            old = ctw_load_float(p->y.p, op->dtype, to);
+        double want = ((x - m.mean) * m.scale * w + b) * op->factor + old;
+        double e = error_of(op, &m, x, w, b, old);
+        near(ctw_load_float(got->p, op->dtype, to), want, e + half_step(op->dtype, fabs(want) + e),
+             what, to);
+    }
+}
+
+static void compare(const struct norm *p, const struct buf *got, const char *name)
 {
     const struct ctw_op_norm *op = &p->op;
     char what[160];
-    snprintf(what, sizeof(what), "%s %s kind %d dim %d groups %d own %d%s%s%s factor %g", variant,
+    snprintf(what, sizeof(what), "%s %s kind %d dim %d groups %d own %d%s%s%s factor %g", name,
              ctw_dtype_name(op->dtype), (int)op->kind, (int)op->dim, (int)op->n_groups,
              op->own_weights, op->weight != NULL ? " weight" : "", op->bias != NULL ? " bias" : "",
              op->add ? " add" : "", (double)op->factor);
     for (int64_t t = 0; t < op->n_tok; t++) {
-        for (int64_t g = 0; g < op->n_groups; g++) {
-            struct moments m = moments_of(op, t * op->ldx + g * op->dim);
-            for (int64_t i = 0; i < op->dim; i++) {
-                int64_t at = t * op->ldy + g * op->dim + i;
-                double w = ctw_load_float(want->p, op->dtype, at);
-                double e = bound(op, &m, t, g, i, &p->y);
-                near(ctw_load_float(got->p, op->dtype, at), w,
-                     e + 2 * half_step(op->dtype, fabs(w) + e), what, at);
-            }
-        }
         int64_t used = op->n_groups * op->dim; /* between rows: untouched */
+        for (int64_t g = 0; g < op->n_groups; g++)
+            compare_group(p, got, t, g, what);
         assert_memory_equal(element(got->p, op->dtype, t * op->ldy + used),
                             element(p->y.p, op->dtype, t * op->ldy + used),
                             (size_t)(op->ldy - used) * ctw_dtype_bytes(op->dtype));
@@ -147,116 +194,138 @@ static void compare(const struct norm *p, const struct buf *got, const struct bu
 }
 
 /* Every few rows alone, by their number, and in place. */
-static void check_alone(const struct norm *p, struct ctw_backend *be, const struct buf *all)
+static void check_alone(const struct norm *p, const struct placed *d, struct ctw_backend *be,
+                        const struct buf *all)
 {
     for (int64_t t = 0; t < p->op.n_tok; t += 4) {
-        struct buf row = buf_open(all->bytes / (size_t)p->op.n_tok, 4);
-        struct ctw_op_norm op = p->op;
-        memcpy(row.p, element(p->y.p, op.dtype, t * op.ldy), row.bytes);
-        op.rows = &t;
-        op.y = row.p;
-        op.n_tok = 1;
-        OK(ctw_norm(be, &op, &last_err));
-        assert_memory_equal(row.p, element(all->p, op.dtype, t * op.ldy), row.bytes);
-        if (op.x_dtype == op.dtype && op.ldx == op.ldy && !op.add) {
-            size_t used = (size_t)(op.n_groups * op.dim) * ctw_dtype_bytes(op.dtype);
-            memcpy(row.p, element(p->op.x, op.dtype, t * op.ldx), row.bytes);
-            op.x = row.p;
-            op.rows = NULL;
-            OK(ctw_norm(be, &op, &last_err));
-            assert_memory_equal(row.p, element(all->p, op.dtype, t * op.ldy), used);
-        }
+        const enum ctw_dtype dtype = p->op.dtype;
+        const size_t used = (size_t)(p->op.n_groups * p->op.dim) * ctw_dtype_bytes(dtype);
+        const char *want = element(all->p, dtype, t * p->op.ldy);
+        struct dev number = dev_open(be, &t, sizeof(t), 0);
+        struct placed one = *d;
+        one.y = dev_open(be, element(p->y.p, dtype, t * p->op.ldy),
+                         all->bytes / (size_t)p->op.n_tok, some_shift(t % 8 != 0, dtype));
+        one.op.rows = (const void *)number.p;
+        one.op.y = one.y.p;
+        one.op.n_tok = 1;
+        struct buf row = run(&one, be);
+        assert_memory_equal(row.p, want, row.bytes);
+        dev_close(&one.y);
+        dev_close(&number);
+        buf_close(&row);
+        if (p->op.x_dtype != dtype || p->op.ldx != p->op.ldy || p->op.add)
+            continue;
+        one.y = dev_open(be, element(p->op.x, dtype, t * p->op.ldx), used, 0);
+        one.op.x = one.op.y = one.y.p;
+        one.op.rows = NULL;
+        row = run(&one, be);
+        assert_memory_equal(row.p, want, used);
+        dev_close(&one.y);
         buf_close(&row);
     }
 }
 
-static void variants_agree_and_rows_are_alone(void **state)
+static void places_agree_and_rows_are_alone(void **state)
 {
     (void)state;
-    enum { N = 35, ROUNDS = 5 };
-    struct ctw_backend *c = backend("c", 2);
+    enum { N = 19, ROUNDS = 5 };
+    struct ctw_backend *be[MAX_PLACES];
+    const int n = open_places(be);
     for (size_t s = 0; s < 3 * ROUNDS * CTW_COUNT(dims); s += THIN) {
         struct norm p;
         norm_open(&p, N, dims[s / 3 / ROUNDS], dtypes[s % 3], s / 3 % ROUNDS == 0);
-        struct buf want = norm_run(&p, c);
-        const char *v;
-        for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
-            struct ctw_backend *be = backend(v, 3);
-            struct buf got = norm_run(&p, be);
-            compare(&p, &got, &want, v);
-            check_alone(&p, be, &got);
+        for (int i = 0; i < n; i++) {
+            struct placed d;
+            place(&d, &p, be[i]);
+            struct buf got = run(&d, be[i]);
+            compare(&p, &got, place_name(i));
+            check_alone(&p, &d, be[i], &got);
             buf_close(&got);
-            ctw_backend_close(be);
+            unplace(&d);
         }
-        check_alone(&p, c, &want);
-        buf_close(&want);
         norm_close(&p);
     }
-    ctw_backend_close(c);
+    close_places(be, n);
 }
 
-/* A LayerNorm of equal values is near 0, however large they are. */
+/* A LayerNorm of equal values is near 0, however large they are. A GPU's mean is a single float:
+ * only values whose sums are exact. */
 static void equal_values_have_no_deviation(void **state)
 {
     (void)state;
     enum { DIM = 1000 };
     static const float values[] = {0, 1, -3, 1000.1f, 7e5f};
-    const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 1);
-        for (size_t j = 0; j < CTW_COUNT(values); j++) {
-            float x[DIM], y[DIM];
+    struct ctw_backend *be;
+    for (int i = 0; (be = open_place(i, 1)) != NULL; i++) {
+        for (size_t j = 0; j < (CTW_ON_GPU ? 3 : CTW_COUNT(values)); j++) {
+            float x[DIM];
             for (int e = 0; e < DIM; e++)
                 x[e] = values[j];
+            struct dev d = dev_open(be, x, sizeof(x), 0);
             struct ctw_op_norm op = {
-                .kind = CTW_NORM_LAYER, .n_tok = 1, .dim = DIM, .x = x, .eps = 1e-5f, .y = y};
+                .kind = CTW_NORM_LAYER, .n_tok = 1, .dim = DIM, .x = d.p, .eps = 1e-5f, .y = d.p};
             OK(ctw_norm(be, &op, &last_err));
+            dev_read(&d, x);
+            dev_close(&d);
             double terms = (DIM / 8 + 12) * 0x1p-24, size = fabs((double)values[j]) / sqrt(1e-5);
             for (int e = 0; e < DIM; e++)
-                near(y[e], 0, terms * (1 + terms * size), v, e);
+                near(x[e], 0, terms * (1 + terms * size), place_name(i), e);
         }
         ctw_backend_close(be);
     }
 }
 
 /* Rows that are not finite get the stamp, unless they already have one; other rows keep their
- * value. */
+ * value. A row with NaN becomes NaN. */
 static void bad_rows_are_marked(void **state)
 {
     (void)state;
-    enum { N = 40 };
-    for (int v = 0; ctw_cpu_variants[v / 3] != NULL; v++) { /* and kinds */
-        if (!ctw_cpu_variants[v / 3]->runs_here())
-            continue;
-        struct ctw_backend *be = backend(ctw_cpu_variants[v / 3]->name, 2);
-        struct norm p;
-        int16_t bad[N];
-        norm_open(&p, N, 100, CTW_F32, true);
-        p.op.kind = (enum ctw_norm_kind)(v % 3);
-        for (int i = 0; i < N; i++)
-            bad[i] = -1;
-        bad[9] = 3;
-        ctw_store_float(p.x.p, CTW_F32, 4 * 100 + 99, NAN);
-        ctw_store_float(p.x.p, CTW_F32, 9 * 100, INFINITY);
-        ctw_store_float(p.x.p, CTW_F32, 17 * 100 + 50, -INFINITY);
-        ctw_store_float(p.x.p, CTW_F32, 30 * 100 + 50, 1e20f); /* whose square is not finite */
-        p.op.bad = bad;
-        p.op.stamp = 7;
-        struct buf y = norm_run(&p, be);
-        for (int i = 0; i < N; i++)
-            assert_int_equal(bad[i], i == 9 ? 3 : i == 4 || i == 17 || i == 30 ? 7 : -1);
-        buf_close(&y);
-        const int64_t rows[] = {3, 17, 30}; /* marks go by x's rows */
-        bad[17] = -1;
-        p.op.rows = rows;
-        p.op.n_tok = 3;
-        p.op.stamp = 8;
-        y = norm_run(&p, be);
-        assert_int_equal(bad[3], -1);
-        assert_int_equal(bad[17], 8);
-        assert_int_equal(bad[30], 7);
-        buf_close(&y);
-        norm_close(&p);
+    enum { N = 40, DIM = 100 };
+    struct ctw_backend *be;
+    for (int i = 0; (be = open_place(i, 2)) != NULL; i++) {
+        for (int kind = 0; kind < 3; kind++) {
+            struct norm p;
+            struct placed d;
+            int16_t bad[N];
+            norm_open(&p, N, DIM, CTW_F32, true);
+            p.op.kind = (enum ctw_norm_kind)kind;
+            for (int t = 0; t < N; t++)
+                bad[t] = -1;
+            bad[9] = 3;
+            ctw_store_float(p.x.p, CTW_F32, 4 * DIM + 99, NAN);
+            ctw_store_float(p.x.p, CTW_F32, 9 * DIM, INFINITY);
+            ctw_store_float(p.x.p, CTW_F32, 17 * DIM + 50, -INFINITY);
+            ctw_store_float(p.x.p, CTW_F32, 30 * DIM + 50, 1e20f); /* whose square is not finite */
+            struct dev marks = dev_open(be, bad, sizeof(bad), 0);
+            place(&d, &p, be);
+            d.op.bad = (void *)marks.p;
+            d.op.stamp = 7;
+            struct buf y = run(&d, be);
+            dev_read(&marks, bad);
+            for (int t = 0; t < N; t++)
+                assert_int_equal(bad[t], t == 9 ? 3 : t == 4 || t == 17 || t == 30 ? 7 : -1);
+            for (int e = 0; e < DIM && kind != CTW_NORM_NONE; e++)
+                assert_true(isnan(ctw_load_float(y.p, CTW_F32, 4 * DIM + e)));
+            buf_close(&y);
+            dev_close(&marks);
+            const int64_t rows[] = {3, 17, 30}; /* marks go by x's rows */
+            bad[17] = -1;
+            struct dev numbers = dev_open(be, rows, sizeof(rows), 0);
+            marks = dev_open(be, bad, sizeof(bad), 0);
+            d.op.bad = (void *)marks.p;
+            d.op.rows = (const void *)numbers.p;
+            d.op.n_tok = 3;
+            d.op.stamp = 8;
+            OK(ctw_norm(be, &d.op, &last_err));
+            dev_read(&marks, bad);
+            assert_int_equal(bad[3], -1);
+            assert_int_equal(bad[17], 8);
+            assert_int_equal(bad[30], 7);
+            dev_close(&marks);
+            dev_close(&numbers);
+            unplace(&d);
+            norm_close(&p);
+        }
         ctw_backend_close(be);
     }
 }
@@ -264,7 +333,7 @@ static void bad_rows_are_marked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(variants_agree_and_rows_are_alone),
+        cmocka_unit_test(places_agree_and_rows_are_alone),
         cmocka_unit_test(equal_values_have_no_deviation),
         cmocka_unit_test(bad_rows_are_marked),
     };

@@ -1,8 +1,8 @@
-/* quantise of every variant against the reference, bit by bit; products and heads whose shards
- * quantise their input; and the calls that backend.c refuses. quantise_vectors.h has digests of
- * what compressed-tensors itself computes. */
+/* ctw_quantise() in every place against the reference, bit by bit, and against digests of what
+ * compressed-tensors itself computes (quantise_vectors.h); on a CPU, products whose shards quantise
+ * their input, and the calls that are refused. */
 #include "kernels/backend_internal.h"
-#include "ops.h"
+#include "places.h"
 #include "quantise_vectors.h"
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
@@ -38,7 +38,13 @@ static const struct ctw_quantise schemes[] = {
 };
 
 /* Multiples of every group's size, or of none: rows in which a whole row shares a scale. */
-static const int64_t dims[] = {1, 7, 8, 17, 255, 384, 576, 1023, 1025, 1152, 2304, 3000};
+static const int64_t dims[] = {1,    7,    8,     17,   255, 384, 576, 1023, 1025, 1152, 2304, 3000,
+#if CTW_ON_GPU
+                               4101, 4224, 12288, 16512
+#endif
+};
+
+enum { N = 19, MORE = 25 }; /* rows of y and of x */
 
 /* Rows of all sizes of numbers, with zeros and, in some, NaN or infinity. */
 static void fill(struct buf *b, enum ctw_dtype dtype, int64_t n_rows, int64_t ld)
@@ -55,61 +61,88 @@ static void fill(struct buf *b, enum ctw_dtype dtype, int64_t n_rows, int64_t ld
     }
 }
 
-static void variants_agree(void **state)
+static void same_values(const struct ctw_op_quantise *op, const struct buf *got,
+                        const struct buf *want, const char *name)
+{
+    char what[120]; /* a zero may have another sign, and a NaN another payload */
+    snprintf(what, sizeof(what), "%s %s codes %d bits %d scale %d group %d, dim %d%s", name,
+             ctw_dtype_name(op->dtype), (int)op->how->codes, op->how->bits,
+             (int)op->how->scale_kind, (int)op->how->group, (int)op->dim,
+             op->rows != NULL ? ", gathered" : "");
+    for (int64_t e = 0; e < N * op->ldy; e++)
+        near(ctw_load_float(got->p, op->dtype, e), ctw_load_float(want->p, op->dtype, e), 0, what,
+             e);
+}
+
+/* op: on the host. A row alone and in place has the same bits. */
+static void check(struct ctw_backend *be, struct ctw_op_quantise op, const struct buf *x,
+                  const struct buf *before, const struct buf *want, bool aligned, const char *name)
+{
+    const size_t es = ctw_dtype_bytes(op.dtype), row = (size_t)op.dim * es;
+    const char *third = element(x->p, op.dtype, (op.rows != NULL ? op.rows[3] : 3) * op.ldx);
+    struct dev xd = dev_open(be, x->p, x->bytes, aligned ? 0 : es * (size_t)rng_below(9));
+    struct dev y = dev_open(be, before->p, before->bytes, aligned ? 0 : es * (size_t)rng_below(9));
+    struct dev one = dev_open(be, third, row, aligned ? 0 : es), rows = {0};
+    struct buf got = buf_open(before->bytes, 0), alone = buf_open(row, 0);
+    if (op.rows != NULL)
+        rows = dev_open(be, op.rows, N * sizeof(*op.rows), 0);
+    op.x = xd.p;
+    op.rows = (const void *)rows.p;
+    op.y = y.p;
+    OK(ctw_quantise(be, &op, &last_err));
+    dev_read(&y, got.p);
+    same_values(&op, &got, want, name);
+    const int64_t ldy = op.ldy;
+    op.n_tok = 1;
+    op.rows = NULL;
+    op.x = op.y = one.p;
+    op.ldx = op.ldy = op.dim;
+    OK(ctw_quantise(be, &op, &last_err));
+    dev_read(&one, alone.p);
+    assert_memory_equal(alone.p, element(got.p, op.dtype, 3 * ldy), row);
+    buf_close(&got);
+    buf_close(&alone);
+    struct dev *all[] = {&xd, &y, &one, &rows};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        dev_close(all[i]);
+}
+
+static void places_agree(void **state)
 {
     (void)state;
-    enum { N = 37, MORE = 50 };
-    struct ctw_backend *c = backend("c", 1);
+    struct ctw_backend *c = backend("c", 1), *be[MAX_PLACES];
+    const int n = open_places(be);
     for (size_t s = 0; s < 3 * CTW_COUNT(schemes) * CTW_COUNT(dims); s += THIN) {
-        enum ctw_dtype dtype = dtypes[s % 3];
+        const enum ctw_dtype dtype = dtypes[s % 3];
         const struct ctw_quantise *how = &schemes[s / 3 % CTW_COUNT(schemes)];
-        int64_t dim = dims[s / 3 / CTW_COUNT(schemes)], ldx = dim + rng_below(3);
+        const int64_t dim = dims[s / 3 / CTW_COUNT(schemes)];
+        const bool aligned = rng_below(2) == 0;
         if (how->group > 0 && dim % how->group != 0)
             continue;
         int32_t rows[N];
         for (int i = 0; i < N; i++)
             rows[i] = (int32_t)rng_below(MORE);
-        struct buf x =
-            buf_open((size_t)(MORE * ldx) * ctw_dtype_bytes(dtype), 2 * (size_t)rng_below(9));
-        fill(&x, dtype, MORE, ldx);
         struct ctw_op_quantise op = {.how = how,
                                      .dtype = dtype,
                                      .n_tok = N,
                                      .dim = dim,
-                                     .x = x.p,
-                                     .ldx = ldx,
+                                     .ldx = dim + (aligned ? 8 * rng_below(2) : rng_below(3)),
                                      .rows = rng_below(2) == 0 ? rows : NULL,
-                                     .ldy = dim + rng_below(3)};
+                                     .ldy = dim + (aligned ? 8 * rng_below(2) : rng_below(3))};
+        struct buf x = buf_open((size_t)(MORE * op.ldx) * ctw_dtype_bytes(dtype), 0);
+        fill(&x, dtype, MORE, op.ldx);
         struct buf before = buf_random(dtype, N * op.ldy, 1, 0), want = buf_copy(&before, 0);
+        op.x = x.p;
         op.y = want.p;
         OK(ctw_quantise(c, &op, &last_err));
         buf_check(&want);
-        const char *v;
-        for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
-            struct ctw_backend *be = backend(v, 2);
-            struct buf got = buf_copy(&before, 2 * (size_t)rng_below(9));
-            op.y = got.p;
-            OK(ctw_quantise(be, &op, &last_err));
-            for (int64_t e = 0; e < N * op.ldy; e++)
-                near(ctw_load_float(got.p, dtype, e), ctw_load_float(want.p, dtype, e), 0, v, e);
-            /* a row alone and in place */
-            struct buf row = buf_open((size_t)dim * ctw_dtype_bytes(dtype), 2);
-            memcpy(row.p, element(x.p, dtype, (op.rows != NULL ? rows[3] : 3) * ldx), row.bytes);
-            struct ctw_op_quantise one = op;
-            one.n_tok = 1;
-            one.rows = NULL;
-            one.x = one.y = row.p;
-            one.ldx = one.ldy = dim;
-            OK(ctw_quantise(be, &one, &last_err));
-            assert_memory_equal(row.p, element(got.p, dtype, 3 * op.ldy), row.bytes);
-            buf_close(&row);
-            buf_close(&got);
-            ctw_backend_close(be);
-        }
+        for (int i = 0; i < n; i++)
+            check(be[i], op, &x, &before, &want, aligned, place_name(i));
         buf_close(&before);
         buf_close(&want);
         buf_close(&x);
     }
+    close_places(be, n);
     ctw_backend_close(c);
 }
 
@@ -140,25 +173,27 @@ static uint64_t digest_of(const void *y, enum ctw_dtype dtype)
 static void bits_are_those_of_compressed_tensors(void **state)
 {
     (void)state;
-    const char *v;
-    for (int i = 0; (v = i == 0 ? "c" : fast_variant(i - 1)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 1);
+    struct ctw_backend *be;
+    for (int i = 0; (be = open_place(i, 1)) != NULL; i++) {
         for (size_t s = 0; s < 3 * CTW_COUNT(vectors); s++) {
             enum ctw_dtype dtype = dtypes[s % 3];
             size_t n = (size_t)VECTOR_ROWS * VECTOR_COLUMNS;
             struct buf x = buf_open(n * ctw_dtype_bytes(dtype), 0);
             fill_vector(x.p, dtype);
+            struct dev d = dev_of(be, &x);
             const struct ctw_op_quantise op = {.how = &vectors[s / 3].how,
                                                .dtype = dtype,
                                                .n_tok = VECTOR_ROWS,
                                                .dim = VECTOR_COLUMNS,
-                                               .x = x.p,
+                                               .x = d.p,
                                                .ldx = VECTOR_COLUMNS,
-                                               .y = x.p,
+                                               .y = d.p,
                                                .ldy = VECTOR_COLUMNS};
             OK(ctw_quantise(be, &op, &last_err));
+            dev_read(&d, x.p);
+            dev_close(&d);
             if (digest_of(x.p, dtype) != vectors[s / 3].digest[s % 3])
-                fail_msg("%s, case %zu in %s", v, s / 3, ctw_dtype_name(dtype));
+                fail_msg("%s, case %zu in %s", place_name(i), s / 3, ctw_dtype_name(dtype));
             buf_close(&x);
         }
         ctw_backend_close(be);
@@ -196,7 +231,7 @@ static void codes_are_nearest(void **state)
     }
 }
 
-/* ---- products ----------------------------------------------------------------------------- */
+/* ---- products, on a CPU ------------------------------------------------------------------- */
 
 enum { N_TOK = 21, K = 96, ROWS = 40 };
 
@@ -366,7 +401,7 @@ static void bad_calls_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(variants_agree),
+        cmocka_unit_test(places_agree),
         cmocka_unit_test(bits_are_those_of_compressed_tensors),
         cmocka_unit_test(codes_are_nearest),
         cmocka_unit_test(products_read_quantised_inputs),

@@ -1,17 +1,15 @@
-/* rotate against sums in double, element by element; and products whose shards rotate their input
- * or their output against the operations that they consist of. */
-#include "ops.h"
+/* ctw_rotate() in every place against sums in double; on a CPU, products whose shards rotate their
+ * input or their output against the operations that they consist of. */
+#include "places.h"
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
 /* The matrix as kernels/rotation.h defines it. */
 static double element_of(const struct ctw_rotation *r, int64_t i, int64_t o)
 {
-    int bits = 0;
     if (r->matrix != NULL)
         return (double)r->matrix[i * r->size + o] * (double)r->factor;
-    for (int64_t both = i & o; both > 0; both /= 2)
-        bits += (int)(both % 2);
+    int bits = __builtin_parityll((unsigned long long)(i & o));
     double sign = r->signs != NULL ? (double)r->signs[r->signs_last ? o : i] : 1;
     return (bits % 2 == 0 ? sign : -sign) * (double)r->factor;
 }
@@ -41,19 +39,113 @@ static void turn_open(struct turn *t, enum kind kind, int64_t size)
         t->r.signs = t->values.p;
 }
 
+enum { ROWS = 11, MORE = 20 };
+
+/* A GPU sums `size` products in fp32, or halves in log2(size) steps; `all`: the sum of their sizes,
+ * largest: of x and of the matrix. */
+static double error_of(const struct ctw_rotation *r, double all, double largest)
+{
+    double sums = r->matrix != NULL ? (double)r->size : 1 + log2((double)r->size);
+    return CTW_ON_GPU ? (sums + 4) * 0x1p-24 * sqrt((double)r->size) * largest : 0x1p-23 * all;
+}
+
+/* y [ROWS, ldy] against sums in double; of large matrices, some of the elements. */
+static void compare(const struct ctw_op_rotate *op, const void *y, const char *name)
+{
+    const int64_t size = op->how->size, some = 1 + ROWS * op->dim * size / 2000000;
+    double largest = 0;
+    for (int64_t e = 0; e < (op->rows != NULL ? MORE : ROWS) * op->ldx; e++)
+        largest = fmax(largest, fabs((double)ctw_load_float(op->x, op->dtype, e)));
+    largest *= op->how->matrix != NULL ? 5 : 1;
+    for (int64_t e = 0; e < ROWS * op->dim; e += some) {
+        int64_t row = e / op->dim, at = e % op->dim / size * size, o = e % op->dim % size;
+        int64_t from = (op->rows != NULL ? op->rows[row] : row) * op->ldx + at;
+        double sum = 0, all = 0;
+        for (int64_t k = 0; k < size; k++) {
+            double term =
+                (double)ctw_load_float(op->x, op->dtype, from + k) * element_of(op->how, k, o);
+            sum += term;
+            all += fabs(term);
+        }
+        near((double)ctw_load_float(y, op->dtype, row * op->ldy + e % op->dim), sum,
+             half_step(op->dtype, sum) + error_of(op->how, all, largest), name, e);
+    }
+}
+
+/* op: on the host. Row 3 alone has the same bits; elements between the rows stay. */
+static void check(struct ctw_backend *be, const struct ctw_op_rotate *op, const struct buf *x,
+                  const struct buf *values, const char *name)
+{
+    const size_t es = ctw_dtype_bytes(op->dtype);
+    struct buf before = buf_random(op->dtype, ROWS * op->ldy, 1, 0), y = buf_copy(&before, 0);
+    struct dev xd = dev_open(be, x->p, x->bytes, es * (size_t)rng_below(9));
+    struct dev yd = dev_open(be, before.p, before.bytes, es * (size_t)rng_below(9));
+    struct dev signs = dev_of(be, values), rows = {0};
+    struct ctw_rotation how = *op->how;
+    struct ctw_op_rotate on = *op;
+    if (op->rows != NULL)
+        rows = dev_open(be, op->rows, ROWS * sizeof(*op->rows), 0);
+    how.matrix = how.matrix != NULL ? (const void *)signs.p : NULL;
+    how.signs = how.signs != NULL ? (const void *)signs.p : NULL;
+    on.how = &how;
+    on.x = xd.p;
+    on.rows = (const void *)rows.p;
+    on.y = yd.p;
+    ctw_backend_trim(be);
+    OK(ctw_rotate(be, &on, &last_err));
+    dev_read(&yd, y.p);
+    compare(op, y.p, name);
+    for (int64_t t = 0; t < ROWS; t++)
+        assert_memory_equal(element(y.p, op->dtype, t * op->ldy + op->dim),
+                            element(before.p, op->dtype, t * op->ldy + op->dim),
+                            (size_t)(op->ldy - op->dim) * es);
+    on.n_tok = 1;
+    on.rows = on.rows != NULL ? on.rows + 3 : NULL;
+    on.x = element(on.x, op->dtype, on.rows != NULL ? 0 : 3 * op->ldx);
+    OK(ctw_rotate(be, &on, &last_err));
+    dev_read(&yd, before.p);
+    assert_memory_equal(before.p, element(y.p, op->dtype, 3 * op->ldy), (size_t)op->dim * es);
+    if (!CTW_ON_GPU) {
+        const struct ctw_reserve r = {.dtype = op->dtype, .rotation = how.size};
+        assert_true(((struct ctw_cpu *)be)->scratch_bytes <= ctw_backend_scratch_bytes(be, &r));
+    }
+    buf_close(&before);
+    buf_close(&y);
+    struct dev *all[] = {&xd, &yd, &signs, &rows};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        dev_close(all[i]);
+}
+
 static void rows_are_multiplied(void **state)
 {
     (void)state;
-    enum { ROWS = 11, MORE = 20 };
     static const int64_t shapes[][2] = {
-        /* dim, size */ {1, 1}, {6, 2},   {64, 64}, {96, 32}, {384, 128},
-        {1024, 1024},           {60, 12}, {35, 7}};
-    const char *v;
+        /* dim, size */ {1, 1},
+        {6, 2},
+        {64, 64},
+        {96, 32},
+        {384, 128},
+        {1024, 1024},
+        {60, 12},
+        {35, 7},
+#if CTW_ON_GPU
+        {4096, 64},
+        {1024, 256},
+        {3072, 1024},
+        {960, 96},
+        {160, 160},
+        {1200, 300},
+        {8192, 4096},
+        {16384, 16384}
+#endif
+    };
+    struct ctw_backend *be[MAX_PLACES];
+    const int n = open_places(be);
     for (size_t s = 0; s < 3 * N_KINDS * CTW_COUNT(shapes); s++) {
-        enum ctw_dtype dtype = dtypes[s % 3];
-        enum kind kind = (enum kind)(s / 3 % N_KINDS);
-        int64_t dim = shapes[s / 3 / N_KINDS][0], size = shapes[s / 3 / N_KINDS][1];
-        if (kind != MATRIX && (size & (size - 1)) != 0)
+        const enum ctw_dtype dtype = dtypes[s % 3];
+        const enum kind kind = (enum kind)(s / 3 % N_KINDS);
+        const int64_t dim = shapes[s / 3 / N_KINDS][0], size = shapes[s / 3 / N_KINDS][1];
+        if (kind == MATRIX ? size > 1024 : (size & (size - 1)) != 0)
             continue;
         struct turn t;
         int32_t rows[ROWS];
@@ -64,44 +156,17 @@ static void rows_are_multiplied(void **state)
                                    .dtype = dtype,
                                    .n_tok = ROWS,
                                    .dim = dim,
-                                   .ldx = dim + rng_below(3),
+                                   .ldx = dim + 4 * rng_below(3),
                                    .rows = rng_below(2) == 0 ? rows : NULL,
                                    .ldy = dim + rng_below(3)};
-        struct buf x = buf_random(dtype, MORE * op.ldx, 1, 2 * (size_t)rng_below(9));
+        struct buf x = buf_random(dtype, MORE * op.ldx, 1, 0);
         op.x = x.p;
-        double *want = malloc((size_t)(ROWS * dim) * 2 * sizeof(double)),
-               *bound = want + ROWS * dim;
-        assert_non_null(want);
-        for (int64_t e = 0; e < ROWS * dim; e++) {
-            int64_t row = e / dim, at = e % dim / size * size, o = e % size;
-            double sum = 0, all = 0;
-            for (int64_t k = 0; k < size; k++) {
-                int64_t from = (op.rows != NULL ? rows[row] : row) * op.ldx + at + k;
-                double term = (double)ctw_load_float(x.p, dtype, from) * element_of(&t.r, k, o);
-                sum += term;
-                all += fabs(term);
-            }
-            want[e] = sum;
-            bound[e] = half_step(dtype, sum) + 0x1p-23 * all;
-        }
-        for (int i = 0; (v = any_variant(i)) != NULL; i++) {
-            struct ctw_backend *be = backend(v, 1 + (int)rng_below(3));
-            struct buf y = buf_random(dtype, ROWS * op.ldy, 1, 2 * (size_t)rng_below(9));
-            op.y = y.p;
-            OK(ctw_rotate(be, &op, &last_err));
-            buf_check(&y);
-            const struct ctw_reserve r = {.dtype = dtype, .rotation = size};
-            assert_true(((struct ctw_cpu *)be)->scratch_bytes <= ctw_backend_scratch_bytes(be, &r));
-            for (int64_t e = 0; e < ROWS * dim; e++)
-                near((double)ctw_load_float(y.p, dtype, e / dim * op.ldy + e % dim), want[e],
-                     bound[e], v, e);
-            buf_close(&y);
-            ctw_backend_close(be);
-        }
-        free(want);
+        for (int i = 0; i < n; i++)
+            check(be[i], &op, &x, &t.values, place_name(i));
         buf_close(&x);
         buf_close(&t.values);
     }
+    close_places(be, n);
 }
 
 /* x rotated, or the shard's columns of y */
@@ -132,7 +197,7 @@ static void in_pieces(struct ctw_backend *be, const struct ctw_op_linear *op, vo
     OK(ctw_linear(be, &again, &last_err));
 }
 
-/* ---- products whose shards rotate --------------------------------------------------------- */
+/* ---- products whose shards rotate, on a CPU ----------------------------------------------- */
 
 enum { TOKENS = 600, K = 64, N = 48, LDY = 2 * N };
 
@@ -275,7 +340,7 @@ static void products_are_their_steps(void **state)
 static void rows_of_experts_come_in_pieces(void **state)
 {
     (void)state;
-    enum { MORE = 900 };
+    enum { ALL = 900 };
     static const struct ctw_quantise int8 = {
         .codes = CTW_CODES_INT, .bits = 8, .scale_kind = CTW_SCALE_DYNAMIC};
     int32_t rows[TOKENS];
@@ -289,7 +354,7 @@ static void rows_of_experts_come_in_pieces(void **state)
         struct turn t;
         turn_open(&t, ROW_SIGNS, 32);
         for (int i = 0; i < TOKENS; i++) {
-            rows[i] = (int32_t)((i * 7 + round) % MORE); /* no row twice */
+            rows[i] = (int32_t)((i * 7 + round) % ALL); /* no row twice */
             weights[i] = rng_normal();
         }
         for (int i = 0; i < 2; i++) {
@@ -298,8 +363,8 @@ static void rows_of_experts_come_in_pieces(void **state)
             shards[i].rotate_in = round % 4 < 2 ? &t.r : NULL;
             shards[i].input = &int8;
         }
-        struct buf x = buf_random(dtype, MORE * K, 0.3f, 0);
-        struct buf want = buf_random(scatters ? CTW_F32 : dtype, MORE * N, 1, 0);
+        struct buf x = buf_random(dtype, ALL * K, 0.3f, 0);
+        struct buf want = buf_random(scatters ? CTW_F32 : dtype, ALL * N, 1, 0);
         struct buf got = buf_copy(&want, 0);
         struct ctw_op_linear op = {.shards = shards,
                                    .n_shards = scatters ? 1 : 2,
