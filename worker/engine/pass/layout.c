@@ -358,7 +358,7 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
     if (ok) {
         fill_sequences(&l, seqs, path, plan->longest);
         fill_left(&l);
-        ok = make_chunks(&l, plan) && ctw_layout_stretches(&l, plan->states);
+        ok = make_chunks(&l, plan) && ctw_layout_rounds(&l, plan->states);
     }
     if (!ok) {
         ctw_layout_free(&l);
@@ -372,7 +372,7 @@ void ctw_layout_free(struct ctw_layout *l)
 {
     void *arrays[] = {l->start,  l->span_start, l->spans,     l->target_rows,
                       l->chunks, l->tokens,     l->positions, l->rope_rows,
-                      l->rows,   l->targets,    l->stretches, l->left};
+                      l->rows,   l->targets,    l->parts,  l->rounds, l->left};
     for (size_t i = 0; i < CTW_COUNT(arrays); i++)
         ctw_free(arrays[i]);
     for (int i = 0; i < CTW_N_LIVES; i++) {

@@ -13,8 +13,8 @@
  * chunk but the last is full, and a span's rows are one run or a few.
  *
  * A state is kept after a token if the sequence goes on in the next chunk, or if a later sequence
- * begins with the tokens up to this one. Between such tokens, rows go through a recurrence
- * together: a stretch.
+ * begins with the tokens up to this one. Such tokens cut the rows of a chunk into parts. Parts that
+ * do not wait for one another's states go through a recurrence in one operation: a round.
  *
  * The trunk (trie.h) lies behind the pass's own rows and states: it is copied there before a
  * layer's first chunk. What the pass leaves as the next trunk is copied away chunk by chunk.
@@ -22,6 +22,7 @@
 #ifndef CTW_WORKER_LAYOUT_H
 #define CTW_WORKER_LAYOUT_H
 
+#include "kernels/recurrent.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/pass/plan.h"
 #include "worker/engine/pass/trie.h"
@@ -32,15 +33,12 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
     return seq->n_tok - 1;
 }
 
-/* Rows row0 .. row0 + n_tok - 1 of a chunk, which go through a recurrence in one operation. */
-struct ctw_stretch {
-    int64_t row0, n_tok;
-    /* Indices of states: the plan's, then the state of the trunk that the pass reads, then the
-     * state that it leaves for the next trunk. */
-    int64_t before; /* the state that its first sequence reads; -1: the sequence begins here */
-    int64_t after;  /* the state that its last sequence leaves; never `before` */
-    const struct ctw_attn_seq *seqs; /* without runs; q_row counts from row0 */
-    int64_t n_seqs;
+/* Parts of a chunk that go through a recurrence in one operation; q_row counts from the chunk's
+ * first token. States are the plan's, then the state of the trunk that the pass reads, then the
+ * state that the pass leaves for the next trunk. */
+struct ctw_round {
+    const struct ctw_seq_part *parts;
+    int64_t n_parts;
 };
 
 /* Tokens tok0 .. tok0+n_tok-1 of the pass. */
@@ -50,8 +48,8 @@ struct ctw_chunk {
     int64_t n_seqs;                               /* sequences that add tokens in this chunk: */
     const struct ctw_attn_seq *seqs[CTW_N_LIVES]; /* by the life of the rows that their runs name;
                                                      q_row counts from tok0 */
-    const struct ctw_stretch *stretches;
-    int64_t n_stretches;
+    const struct ctw_round *rounds;
+    int64_t n_rounds;
     int64_t of_trunk; /* tokens of the trunk that are copied before this chunk */
     /* The next trunk's path, of which the chunk's part is copied away after the chunk; the state,
      * too, if the path ends in the chunk. */
@@ -107,7 +105,8 @@ struct ctw_layout {
     /* what the chunks point to */
     struct ctw_attn_seq *seqs[CTW_N_LIVES];
     struct ctw_kv_run *runs[CTW_N_LIVES];
-    struct ctw_stretch *stretches;
+    struct ctw_seq_part *parts;
+    struct ctw_round *rounds;
     struct ctw_path_span *left; /* the next trunk's path, behind what the trunk has of it */
     int n_left_spans;
 };
@@ -137,9 +136,9 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_layout_free(struct ctw_layout *l); /* {0} is fine */
 
-/* ---- between layout.c and stretches.c ---- */
+/* ---- between layout.c and rounds.c ---- */
 
-/* Fills in the chunks' stretches; `states` as in the plan. False: out of memory. */
-bool ctw_layout_stretches(struct ctw_layout *l, int64_t states);
+/* Fills in the chunks' rounds; `states` as in the plan. False: out of memory. */
+bool ctw_layout_rounds(struct ctw_layout *l, int64_t states);
 
 #endif
