@@ -186,8 +186,14 @@ void fake_check_head(struct gpu *gpu, const struct ctw_op_head *op)
     int64_t k = op->weight->weight->k;
     fake_read_shard(gpu, op->weight, "head: the weight");
     gpu_check(gpu, op->x, area(op->n_rows, k, k, op->dtype), "head: x");
-    gpu_check(gpu, op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
-    gpu_check(gpu, op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
+    size_t first = 0, end = (size_t)op->n_rows;
+    if (op->first_target != NULL) {
+        gpu_check(gpu, op->first_target, (end + 1) * sizeof(*op->first_target), "head: first target");
+        first = (size_t)op->first_target[0];
+        end = (size_t)op->first_target[op->n_rows];
+    }
+    gpu_check(gpu, op->targets + first, (end - first) * sizeof(*op->targets), "head: targets");
+    gpu_check(gpu, op->out + first, (end - first) * sizeof(*op->out), "head: out");
     gpu_check_any(gpu, op->logits, (size_t)(op->n_rows * op->ld_logits) * sizeof(float),
                   "head: logits");
     gpu_check_any(gpu, op->norms, (size_t)op->n_rows * sizeof(*op->norms), "head: norms");

@@ -115,15 +115,32 @@ static void check_tokens(const struct ctw_layout *l, const struct sequences *s,
                 assert_int_equal(l->rope_rows[at], t + long_shift);
             if (t + 1 < seq->first)
                 continue;
-            int64_t row = l->target_rows[target++];
+            int64_t index = l->target_index[target++], row = ctw_layout_row(l, index);
+            assert_in_range(index, 0, l->n_targets - 1);
             assert_in_range(row, 0, l->n_rows - 1);
             assert_int_equal(l->rows[row], at);
-            assert_int_equal(l->targets[row], seq->tokens[t + 1]);
+            assert_int_equal(l->targets[index], seq->tokens[t + 1]);
         }
     }
     assert_int_equal(l->start[0], 0);
     assert_int_equal(l->start[s->n], l->n_tok);
     assert_int_equal(l->n_asked, s->n_tok);
+}
+
+/* A position that several sequences score is one row, and each row has its targets. */
+static void check_rows(const struct ctw_layout *l)
+{
+    bool scored[MAX_LEN * MAX_SEQS] = {false};
+    for (int64_t i = 0; i < l->n_rows; i++) {
+        assert_false(scored[l->rows[i]]);
+        scored[l->rows[i]] = true;
+        if (l->first_target != NULL)
+            assert_in_range(l->first_target[i + 1], l->first_target[i] + 1, l->n_targets);
+    }
+    if (l->first_target == NULL)
+        assert_int_equal(l->n_rows, l->n_targets);
+    else
+        assert_int_equal(l->first_target[l->n_rows], l->n_targets);
 }
 
 /* keys[row] is the token, by its index in the pass, whose key lies there. */
@@ -339,6 +356,8 @@ static void check_pass(const struct sequences *all, int64_t first, int64_t end,
     check_rounds(&l, &s, plan);
     if (!shares || sharing.own_rows)
         assert_int_equal(l.n_rows, n_targets);
+    if (!sharing.own_rows)
+        check_rows(&l);
     if (!shares)
         assert_int_equal(l.n_tok + l.n_left + l.n_of_trunk, s.n_tok);
     else if (plan->states == 0 && plan->carry_rows == plan->pass_tokens && l.n_of_trunk == 0)

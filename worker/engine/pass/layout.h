@@ -85,12 +85,12 @@ struct ctw_sharing {
 };
 
 struct ctw_layout {
-    int64_t n_seqs, n_tok, n_rows, n_chunks;
+    int64_t n_seqs, n_tok, n_targets, n_rows, n_chunks;
     int64_t n_asked;             /* inputs of all sequences; n_tok of them are computed */
     int64_t *start;              /* [n_seqs + 1]: the first token that each sequence adds */
     struct ctw_path_span *spans; /* of all sequences: */
     int64_t *span_start;         /* [n_seqs + 1]: where each sequence's begin */
-    int64_t *target_rows;        /* of all sequences' targets: indices of `rows` */
+    int64_t *target_index;       /* of all sequences' targets: indices of `targets` */
     int64_t n_of_trunk;          /* tokens that the pass reads of the trunk */
     int64_t n_left, left_seq;    /* the next trunk: the first n_left tokens of sequence left_seq;
                                     0: the trunk stays */
@@ -99,9 +99,10 @@ struct ctw_layout {
     int32_t *tokens;
     int32_t *positions; /* within the sequence */
     int32_t *rope_rows; /* the rows of the RoPE tables, or NULL: equal to positions */
-    /* [n_rows]: the scored positions, sequence by sequence */
-    int64_t *rows; /* index in the pass */
-    int32_t *targets;
+    int64_t *rows;    /* [n_rows]: the scored positions, indices in the pass */
+    int32_t *targets; /* [n_targets] */
+    /* [n_rows + 1]: where each row's targets begin; NULL: row i has target i alone */
+    int32_t *first_target;
     /* what the chunks point to */
     struct ctw_attn_seq *seqs[CTW_N_LIVES];
     struct ctw_kv_run *runs[CTW_N_LIVES];
@@ -110,6 +111,22 @@ struct ctw_layout {
     struct ctw_path_span *left; /* the next trunk's path, behind what the trunk has of it */
     int n_left_spans;
 };
+
+/* The row of a target. */
+static inline int64_t ctw_layout_row(const struct ctw_layout *l, int64_t target)
+{
+    int64_t low = 0, high = l->n_rows;
+    if (l->first_target == NULL)
+        return target;
+    while (high - low > 1) {
+        int64_t mid = (low + high) / 2;
+        if (l->first_target[mid] <= target)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
 
 /* Rows of whole chunks, enough for a sequence of `longest` tokens wherever it begins. */
 static inline int64_t ctw_layout_ring(int64_t longest, int64_t chunk_tokens)
