@@ -2,15 +2,18 @@
 """What shared beginnings save: sets of questions, scored with and without --no-share, interleaved.
 
     bench_sharing.py --model DIR [--set questions mmlu hellaswag arc zero-shot nothing] [--fraction F] [--seed N]
-                     [--questions FILE] [--limit N] [--shots 5] [--reps 3] [--whole-reps N] [options of `ctworker score`]
+                     [--questions FILE] [--limit N] [--shots 5] [--reps 3] [--whole-reps N] [--whole-every N]
+                     [options of `ctworker score`]
 
 The set `questions` is FILE's: one JSON object a line, with subject, split (dev: the examples, or test), question, choices,
 answer. Prompts are those of lm-eval's MMLU. Tokens come from DIR's tokenizer.json; without one, a word or a sign is a
 token, so that a checkpoint of random weights meets prompts of real lengths. --limit takes so many questions of a subject.
-The other sets are generated (question_sets.py), with a fraction F of the published number of questions. --whole-reps:
-runs with --no-share, if not --reps. The time to start and to open the model, measured on a sequence of two tokens, is
-subtracted. Prints medians and how much of the ratio of tokens becomes speed: of the command, which also reads and writes
-the items, of its scoring, and of processor time (for a busy machine without a GPU). Exits 1 if a bit differs.
+The other sets are generated (question_sets.py), with a fraction F of the published number of questions. --whole-reps: as
+many runs with --no-share, if not --reps; --whole-every N: they score every Nth item, and rates are compared. The time to
+start and to open the model, measured on a sequence of two tokens, is subtracted; weights are read while the first pass
+computes, so a run should take seconds. Prints medians and how much of the ratio of tokens becomes speed: of the command,
+which also reads and writes the items, of its scoring, and of processor time (for a busy machine without a GPU). Exits 1 if
+a bit differs.
 """
 
 import argparse
@@ -69,6 +72,11 @@ def asked_of(item):
     return len(item["tokens"]) - 1 if "tokens" in item else len(item["context"]) + len(item["continuation"]) - 1
 
 
+def scores_of(run):
+    """The results of each item, as they are written."""
+    return [line[line.index(b'"logprobs"'):] for line in run.out.splitlines()]
+
+
 class Run:
     """One `ctworker score`: seconds of the command, of its scoring and of processors, computed tokens, results."""
 
@@ -90,24 +98,28 @@ class Run:
 
 def measure(args, name, items, options):
     """Prints a set's figures; True if all runs have the same bits."""
-    text = "".join(json.dumps(item) + "\n" for item in items)
-    asked, opened = sum(map(asked_of, items)), Run(args, OPEN, options)
+    def lines(some):
+        return "".join(json.dumps(item) + "\n" for item in some)
+
+    some = items[::args.whole_every]
+    asked, asked_whole, opened = sum(map(asked_of, items)), sum(map(asked_of, some)), Run(args, OPEN, options)
     shared, whole = [], []
     for i in range(args.reps):
-        shared.append(Run(args, text, options))
+        shared.append(Run(args, lines(items), options))
         if i < (args.whole_reps or args.reps):
-            whole.append(Run(args, text, [*options, "--no-share"]))
+            whole.append(Run(args, lines(some), [*options, "--no-share"]))
     computed = statistics.median(r.computed for r in shared)
-    same = len({r.out for r in [*shared, *whole]}) == 1
+    same = len({tuple(scores_of(r)[::args.whole_every]) for r in shared} | {tuple(scores_of(r)) for r in whole}) == 1
     print(f"{name}: {args.model.name} on {platform.node()}, {len(items)} items, {len(shared)} and {len(whole)} runs; "
           f"{'the same bits' if same else 'BITS DIFFER'}")
     print(f"  tokens: {asked} asked, {computed} computed, {asked / computed:.2f} times fewer")
     for what in ("command", "scoring", "processors"):
         times = [[getattr(r, what) - getattr(opened, what) for r in runs] for runs in (shared, whole)]
         fast, slow = map(statistics.median, times)
+        speed = asked / fast / (asked_whole / slow)
         print(f"  {what}: shared {fast:.3f} s ({min(times[0]):.3f} .. {max(times[0]):.3f}), {asked / fast:.0f} tokens/s; "
-              f"whole {slow:.2f} s ({min(times[1]):.2f} .. {max(times[1]):.2f}), {asked / slow:.0f} tokens/s; "
-              f"{slow / fast:.2f} times, {slow / fast * computed / asked:.3f} of the ratio of tokens", flush=True)
+              f"whole {slow:.2f} s ({min(times[1]):.2f} .. {max(times[1]):.2f}), {asked_whole / slow:.0f} tokens/s; "
+              f"{speed:.2f} times, {speed * computed / asked:.3f} of the ratio of tokens", flush=True)
     return same
 
 
@@ -122,6 +134,7 @@ def main():
     parser.add_argument("--shots", type=int, default=5)
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--whole-reps", type=int, default=0)
+    parser.add_argument("--whole-every", type=int, default=1)
     parser.add_argument("--worker", default=worker_cli.default_worker())
     args, options = parser.parse_known_args()
     Run(args, OPEN, options)  # its files are in the page cache now
