@@ -4,6 +4,7 @@
 #define CTW_KERNELS_BACKEND_INTERNAL_H
 
 #include "kernels/backend.h"
+#include "kernels/recurrent.h"
 
 /* ---- backend.c: checks ---- */
 
@@ -19,17 +20,20 @@ static inline bool ctw_is_float(enum ctw_dtype dtype)
     return dtype == CTW_F32 || dtype == CTW_BF16 || dtype == CTW_F16;
 }
 
-/* Do the sequences follow one another from row 0 on, and only the first go on, if it can? */
-static inline bool ctw_are_in_order(const struct ctw_attn_seq *seqs, int64_t n_seqs, int64_t n_tok,
-                                    bool can_go_on)
+/* Are the parts in the order of their rows, with a state before each that has begun before? */
+static inline bool ctw_are_in_order(const struct ctw_seq_part *parts, int64_t n_parts, int64_t n_tok,
+                                    const struct ctw_states *states)
 {
     int64_t row = 0;
-    bool ok = n_seqs >= 1 && (seqs[0].pos0 == 0 || can_go_on);
-    for (int64_t i = 0; ok && i < n_seqs; i++) {
-        ok = seqs[i].q_row == row && seqs[i].n_q >= 1 && (i == 0 || seqs[i].pos0 == 0);
-        row += seqs[i].n_q;
+    bool ok = n_parts >= 1;
+    for (int64_t i = 0; ok && i < n_parts; i++) {
+        const struct ctw_seq_part *p = &parts[i];
+        ok = p->q_row >= row && p->n_q >= 1 && (p->pos0 > 0) == (p->before >= 0) &&
+             (p->before < 0 || p->before != p->after) &&
+             (states->data != NULL || states->bytes == 0 || (p->before < 0 && p->after < 0));
+        row = p->q_row + p->n_q;
     }
-    return ok && row == n_tok;
+    return ok && row <= n_tok;
 }
 
 bool ctw_shard_ok(const struct ctw_shard *s);

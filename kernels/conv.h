@@ -2,7 +2,7 @@
 #ifndef CTW_KERNELS_CONV_H
 #define CTW_KERNELS_CONV_H
 
-#include "kernels/operations.h"
+#include "kernels/recurrent.h"
 
 enum { CTW_MAX_TAPS = 8 };
 
@@ -15,9 +15,8 @@ enum ctw_conv_form {
  * For column i of the token at position p of its sequence:
  *     conv[i] = bias[i] + sum over j of weight[i, j] * (input[i] of position p - taps + 1 + j)
  * where positions before the sequence count as 0. In fp32, in the order of j; y is rounded once.
- * The operation's sequences follow one another, from row 0 on; the first may have begun before:
- * `before` has its last taps - 1 inputs. `after` receives those of the last sequence. So results
- * do not depend on how a sequence is cut into calls.
+ * A state has the last taps - 1 inputs, fp32 [taps - 1, dim]. So results do not depend on how a
+ * sequence is cut into parts and calls.
  */
 struct ctw_op_conv {
     enum ctw_conv_form form;
@@ -31,10 +30,9 @@ struct ctw_op_conv {
     const void *weight; /* device [dim, taps] */
     const void *bias;   /* device [dim], or NULL: zeros */
     enum ctw_dtype weight_dtype, bias_dtype;
-    const struct ctw_attn_seq *seqs; /* q_row, n_q and pos0 */
-    int64_t n_seqs;
-    const float *before; /* device [taps - 1, dim]; NULL: the first sequence begins here */
-    float *after;        /* device [taps - 1, dim], must not overlap `before` */
+    const struct ctw_seq_part *parts;
+    int64_t n_parts;
+    struct ctw_states states;
     void *y;             /* device [n_tok, ldy], must not overlap x */
     int64_t ldy;
 };

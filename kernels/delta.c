@@ -20,7 +20,7 @@ enum ctw_status ctw_delta(struct ctw_backend *be, const struct ctw_op_delta *op,
     bool ok = ctw_is_float(op->dtype) && ctw_is_float(op->a_log_dtype) &&
               ctw_is_float(op->dt_bias_dtype) && has_shape(op);
     if (!ok ||
-        (op->n_tok > 0 && !ctw_are_in_order(op->seqs, op->n_seqs, op->n_tok, op->before != NULL)))
+        (op->n_tok > 0 && !ctw_are_in_order(op->parts, op->n_parts, op->n_tok, &op->states)))
         return ctw_fail(err, CTW_EINTERNAL, "delta: an argument is out of range");
     return op->n_tok == 0 ? CTW_OK : be->ops->delta(be, op, err);
 }

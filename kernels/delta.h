@@ -2,7 +2,7 @@
 #ifndef CTW_KERNELS_DELTA_H
 #define CTW_KERNELS_DELTA_H
 
-#include "kernels/operations.h"
+#include "kernels/recurrent.h"
 
 enum {
     CTW_MAX_DELTA_HEAD = 256,     /* elements of a key or value head */
@@ -20,12 +20,10 @@ enum {
  * dt_bias[j, i]. With least_log < 0: decay = exp(least_log sigmoid(exp(a_log[j]) (a + dt_bias))).
  * S is fp32, y is rounded once.
  *
- * The operation's sequences follow one another, from row 0 on. The first may have begun before:
- * `before` is what its tokens left. `after` receives what the last sequence's tokens leave. A
- * backend goes token by token, and leaves S; or by chunks of CTW_DELTA_CHUNK tokens, whose borders
- * are counted from the sequence's start, and leaves S at the last border with the rows of x, b and
- * a since then, from which the unfinished chunk is computed again. Nothing is rounded because a
- * call ends, so results do not depend on how a sequence is cut into calls.
+ * A backend goes token by token, and leaves S; or by chunks of CTW_DELTA_CHUNK tokens, whose
+ * borders are counted from the sequence's start, and leaves S at the last border with the rows of
+ * x, b and a since then, from which the unfinished chunk is computed again. Nothing is rounded
+ * because a part ends, so results do not depend on how a sequence is cut into parts and calls.
  */
 struct ctw_op_delta {
     enum ctw_dtype dtype;
@@ -46,11 +44,10 @@ struct ctw_op_delta {
     const void *a_log, *dt_bias; /* device [n_value] */
     bool as_rates;               /* a_log has -exp(a_log), as GGUF files store it */
     enum ctw_dtype a_log_dtype, dt_bias_dtype;
-    const struct ctw_attn_seq *seqs; /* q_row, n_q and pos0 */
-    int64_t n_seqs;
-    const void *before; /* device, ctw_delta_bytes(); NULL: the first sequence begins here */
-    void *after;        /* likewise, must not overlap `before` */
-    void *y;            /* device [n_tok, ldy], n_value * value columns */
+    const struct ctw_seq_part *parts;
+    int64_t n_parts;
+    struct ctw_states states; /* of ctw_delta_bytes() */
+    void *y;                  /* device [n_tok, ldy], n_value * value columns */
     int64_t ldy;
 };
 
@@ -67,7 +64,7 @@ CTW_HD int64_t ctw_delta_row(int64_t n_key, int64_t n_value, int64_t key, int64_
     return (2 * n_key * key + n_value * (value + 2) + 7) / 8 * 8;
 }
 
-/* What a sequence's tokens leave, at most: ctw_delta_floats(), and behind them the rows of an
+/* A state, at most: ctw_delta_floats(), and behind them the rows of an
  * unfinished chunk. */
 static inline size_t ctw_delta_bytes(int64_t n_key, int64_t n_value, int64_t key, int64_t value,
                                      enum ctw_dtype dtype)

@@ -365,7 +365,7 @@ static inline int64_t ctw_attn_first(const struct ctw_op_attention *op, int64_t 
 
 /* ---- LM head ------------------------------------------------------------------------------ */
 
-struct ctw_head_result { /* of one row */
+struct ctw_head_result { /* of one target */
     float logprob;       /* log softmax(logits)[target], natural log */
     int32_t greedy;      /* the lowest id with the largest logit */
 };
@@ -378,7 +378,7 @@ struct ctw_head_norm {
 /*
  * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32; only stored if
  * `logits` says where, which does not change `out`. If a logit of a row is NaN or +infinity, or no
- * logit is finite, the row's logprob is NaN and its ln_sum not finite; its greedy is within
+ * logit is finite, its targets' logprob is NaN and its ln_sum not finite; its greedy is within
  * 0..n_vocab-1 but meaningless. With unit_rows, a row of w, already rounded to dtype, is divided by
  * its length, and rounded again: in fp32, by ctw_unit_length() of the sum of its squares in double.
  * The weight's shard is a whole matrix: w, or rows of it from id0 on. Such parts come in order,
@@ -393,13 +393,14 @@ struct ctw_op_head {
     int64_t n_vocab; /* rows of w that are tokens */
     int64_t n_rows;
     const void *x;               /* device [n_rows, k] */
-    const int32_t *targets;      /* device [n_rows], 0..n_vocab-1 */
-    struct ctw_head_result *out; /* device [n_rows] */
+    const int32_t *targets;      /* device, 0..n_vocab-1 */
+    struct ctw_head_result *out; /* device, of each target; holds logits between parts of a head */
     float *logits;               /* device [n_rows, ld_logits], aligned to 64 bytes, or NULL */
     int64_t ld_logits; /* a multiple of CTW_LOGITS_ALIGN; columns behind n_vocab are undefined */
     struct ctw_head_norm *norms; /* device [n_rows]; with logits */
     bool unit_rows;              /* of w (Baichuan 2) */
     int64_t id0;                 /* the token of the shard's first row */
+    const int32_t *first_target; /* device [n_rows + 1], or NULL: see head_targets.h */
 };
 
 enum { CTW_LOGITS_ALIGN = 16 };
@@ -487,8 +488,7 @@ static inline int64_t ctw_difference_blocks(int64_t dim)
 
 /* ---- decoding ----------------------------------------------------------------------------- */
 
-/* dst = rows row0 .. row0+n_rows-1 of a shard, as compressed-tensors' decompress() returns them,
- * in `dtype` (rounded once more if narrower). For inspection; products decode by themselves. */
+/* dst = rows row0 .. row0+n_rows-1 of a shard in `dtype`, as decompress() returns them. */
 struct ctw_op_decode {
     const struct ctw_shard *shard;
     int64_t row0, n_rows;

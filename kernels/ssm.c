@@ -18,7 +18,7 @@ enum ctw_status ctw_ssm(struct ctw_backend *be, const struct ctw_op_ssm *op, str
               is_vector(&op->a_log, true) && is_vector(&op->dt_bias, false) &&
               is_vector(&op->d, false) && (op->y != op->x || op->ldy == op->ldx);
     if (!ok ||
-        (op->n_tok > 0 && !ctw_are_in_order(op->seqs, op->n_seqs, op->n_tok, op->before != NULL)))
+        (op->n_tok > 0 && !ctw_are_in_order(op->parts, op->n_parts, op->n_tok, &op->states)))
         return ctw_fail(err, CTW_EINTERNAL, "ssm: an argument is out of range");
     return op->n_tok == 0 ? CTW_OK : be->ops->ssm(be, op, err);
 }

@@ -5,7 +5,7 @@
 #ifndef CTW_KERNELS_SSM_H
 #define CTW_KERNELS_SSM_H
 
-#include "kernels/operations.h"
+#include "kernels/recurrent.h"
 
 enum {
     CTW_MAX_STATE = 256,
@@ -28,14 +28,10 @@ struct ctw_ssm_vector {
  * In fp32, the sum in the order of n, y rounded once. With own_decays, a_log is [n_head, n_state],
  * and S[i, n] has the decay of a_log[h, n]: Mamba 1's channels are such heads of one element.
  *
- * The operation's sequences follow one another, from row 0 on; the first may have begun before, and
- * `before` has its carry. `after` receives the carry of the last sequence. So results do not depend
- * on how a sequence is cut into calls.
- *
- * A backend goes token by token, and the carry is the state; or, if ctw_ssm_has_chunks(), by chunks
- * of CTW_SSM_CHUNK tokens, whose borders are counted from the sequence's start, and the carry is
- * the state at the last border with the rows of x, b and dt since then, from which the unfinished
- * chunk is computed again.
+ * A backend goes token by token, and leaves S; or, if ctw_ssm_has_chunks(), by chunks of
+ * CTW_SSM_CHUNK tokens, whose borders are counted from the sequence's start, and leaves S at the
+ * last border with the rows of x, b and dt since then, from which the unfinished chunk is computed
+ * again. So results do not depend on how a sequence is cut into parts and calls.
  */
 struct ctw_op_ssm {
     enum ctw_dtype dtype; /* of x, b, c, dt, z and y */
@@ -54,11 +50,10 @@ struct ctw_op_ssm {
     struct ctw_ssm_vector a_log, dt_bias, d; /* dt_bias, d: [n_head] */
     bool as_rates;                           /* a_log has -exp(a_log), as GGUF files store it */
     float dt_min, dt_max;                    /* dt_max may be infinity */
-    const struct ctw_attn_seq *seqs;         /* q_row, n_q and pos0 */
-    int64_t n_seqs;
-    const void *before; /* device, ctw_ssm_bytes(); NULL: the first sequence begins here */
-    void *after;        /* likewise; must not overlap `before` */
-    void *y;            /* device [n_tok, n_head * head], ldy apart; may be x if ldy is ldx */
+    const struct ctw_seq_part *parts;
+    int64_t n_parts;
+    struct ctw_states states; /* of ctw_ssm_bytes() */
+    void *y; /* device [n_tok, n_head * head], ldy apart; may be x if ldy is ldx */
     int64_t ldy;
 };
 
@@ -68,7 +63,7 @@ static inline bool ctw_ssm_has_chunks(const struct ctw_op_ssm *op)
     return op->dtype == CTW_BF16 && !op->own_decays && op->n_state <= CTW_SSM_CHUNK_STATE;
 }
 
-/* Where the parts of a carry are. */
+/* Where the elements of a state, as an operation leaves it, are. */
 struct ctw_ssm_carry {
     float *state; /* [n_head, head, n_state] */
     char *x;      /* [CTW_SSM_CHUNK - 1, n_head * head] of the operation's dtype */
@@ -92,7 +87,7 @@ static inline struct ctw_ssm_carry ctw_ssm_carry(const struct ctw_op_ssm *shape,
     return c;
 }
 
-/* The bytes of a carry, at most; of `shape`, n_head, head, n_groups, n_state, dtype and own_decays
+/* The bytes of a state, at most; of `shape`, n_head, head, n_groups, n_state, dtype and own_decays
  * are read. */
 static inline size_t ctw_ssm_bytes(const struct ctw_op_ssm *shape)
 {

@@ -3,43 +3,46 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/math.h"
 
-/* The input of the sequence's token at row `row` of the call, which may lie before its first row.
- */
-static float input_at(const struct ctw_op_conv *op, const struct ctw_attn_seq *s, int64_t row,
+/* The input of the part's token at row `row`, which may lie before its first row. */
+static float input_at(const struct ctw_op_conv *op, const struct ctw_seq_part *p, int64_t row,
                       int64_t col)
 {
-    int64_t behind = row - s->q_row; /* below 0: so many rows before the call's */
+    const float *before = ctw_state_at(&op->states, p->before);
+    int64_t behind = row - p->q_row; /* below 0: so many rows before the part's */
     if (behind < 0)
-        return s->pos0 + behind < 0 ? 0 : op->before[(op->taps - 1 + behind) * op->dim + col];
+        return p->pos0 + behind < 0 ? 0 : before[(op->taps - 1 + behind) * op->dim + col];
     float v = ctw_load_float(op->x, op->dtype, row * op->ldx + ctw_conv_column(op, col));
     if (op->form == CTW_CONV_GATED)
         v *= ctw_load_float(op->x, op->dtype, row * op->ldx + 2 * op->dim + col);
     return v;
 }
 
-static const struct ctw_attn_seq *sequence_of(const struct ctw_op_conv *op, int64_t row)
+/* The part that has the row, or the last part before it. */
+static const struct ctw_seq_part *part_of(const struct ctw_op_conv *op, int64_t row)
 {
-    int64_t low = 0, high = op->n_seqs;
+    int64_t low = 0, high = op->n_parts;
     while (high - low > 1) {
         int64_t mid = (low + high) / 2;
-        if (op->seqs[mid].q_row <= row)
+        if (op->parts[mid].q_row <= row)
             low = mid;
         else
             high = mid;
     }
-    return &op->seqs[low];
+    return &op->parts[low];
 }
 
 static void one_row(void *arg, int64_t row, int thread)
 {
     (void)thread;
     const struct ctw_op_conv *op = arg;
-    const struct ctw_attn_seq *s = sequence_of(op, row);
+    const struct ctw_seq_part *p = part_of(op, row);
+    if (row < p->q_row || row >= p->q_row + p->n_q)
+        return;
     for (int64_t col = 0; col < op->dim; col++) {
         float sum = op->bias == NULL ? 0 : ctw_load_float(op->bias, op->bias_dtype, col);
         for (int j = 0; j < op->taps; j++)
             sum += ctw_load_float(op->weight, op->weight_dtype, col * op->taps + j) *
-                   input_at(op, s, row - op->taps + 1 + j, col);
+                   input_at(op, p, row - op->taps + 1 + j, col);
         if (op->form == CTW_CONV_GATED)
             sum *= ctw_load_float(op->x, op->dtype, row * op->ldx + op->dim + col);
         else
@@ -50,11 +53,13 @@ static void one_row(void *arg, int64_t row, int thread)
 
 void ctw_conv_leave(const struct ctw_op_conv *op)
 {
-    const struct ctw_attn_seq *last = &op->seqs[op->n_seqs - 1];
-    for (int64_t j = 0; j < op->taps - 1; j++)
-        for (int64_t col = 0; col < op->dim; col++)
-            op->after[j * op->dim + col] =
-                input_at(op, last, last->q_row + last->n_q - op->taps + 1 + j, col);
+    for (const struct ctw_seq_part *p = op->parts; p < op->parts + op->n_parts; p++) {
+        float *after = ctw_state_at(&op->states, p->after);
+        for (int64_t j = 0; after != NULL && j < op->taps - 1; j++)
+            for (int64_t col = 0; col < op->dim; col++)
+                after[j * op->dim + col] =
+                    input_at(op, p, p->q_row + p->n_q - op->taps + 1 + j, col);
+    }
 }
 
 enum ctw_status ctw_cpu_conv_c(struct ctw_cpu *cpu, const struct ctw_op_conv *op,

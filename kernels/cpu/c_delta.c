@@ -95,21 +95,23 @@ static double own_column_step(const struct ctw_op_delta *op, const struct head_s
     return out;
 }
 
-/* One value head of one sequence. */
+/* One value head of one part. */
 static void one_head(void *arg, int64_t i, int thread)
 {
     const struct delta_job *job = arg;
     const struct ctw_op_delta *op = job->op;
-    const int64_t seq = i / op->n_value, size = (int64_t)op->key * op->value;
+    const int64_t size = (int64_t)op->key * op->value;
     const int head = (int)(i % op->n_value);
-    const struct ctw_attn_seq *s = &op->seqs[seq];
+    const struct ctw_seq_part *p = &op->parts[i / op->n_value];
+    const float *before = ctw_state_at(&op->states, p->before);
+    float *after = ctw_state_at(&op->states, p->after);
     float *S = job->states + thread * size;
     struct head_step step;
-    if (s->pos0 > 0)
-        memcpy(S, (const float *)op->before + head * size, (size_t)size * sizeof(float));
+    if (before != NULL)
+        memcpy(S, before + head * size, (size_t)size * sizeof(float));
     else
         memset(S, 0, (size_t)size * sizeof(float));
-    for (int64_t row = s->q_row; row < s->q_row + s->n_q; row++) {
+    for (int64_t row = p->q_row; row < p->q_row + p->n_q; row++) {
         int64_t v = row * op->ldx + 2 * (int64_t)op->n_key * op->key + (int64_t)head * op->value;
         take_row(op, head, row, &step);
         for (int c = 0; c < op->value; c++) {
@@ -120,8 +122,8 @@ static void one_head(void *arg, int64_t i, int thread)
                             (float)y);
         }
     }
-    if (seq == op->n_seqs - 1)
-        memcpy((float *)op->after + head * size, S, (size_t)size * sizeof(float));
+    if (after != NULL)
+        memcpy(after + head * size, S, (size_t)size * sizeof(float));
 }
 
 enum ctw_status ctw_cpu_delta_c(struct ctw_cpu *cpu, const struct ctw_op_delta *op,
@@ -133,6 +135,6 @@ enum ctw_status ctw_cpu_delta_c(struct ctw_cpu *cpu, const struct ctw_op_delta *
     if (st != CTW_OK)
         return st;
     struct delta_job job = {.op = op, .states = states};
-    ctw_threads_for(cpu->threads, op->n_seqs * op->n_value, one_head, &job);
+    ctw_threads_for(cpu->threads, op->n_parts * op->n_value, one_head, &job);
     return CTW_OK;
 }

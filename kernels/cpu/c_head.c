@@ -1,7 +1,8 @@
-/* Reference: log softmax of a row's logits at its target, and the first of the largest logits. */
+/* Reference: log softmax of a row's logits at its targets, and the first of the largest logits. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/head_targets.h"
 #include "kernels/math.h"
 
 enum { ROWS = 32 }; /* rows that share one sweep over the vocabulary */
@@ -9,7 +10,7 @@ enum { ROWS = 32 }; /* rows that share one sweep over the vocabulary */
 /* The sum of exp(logit - max) so far, and the other results of one row. */
 struct state {
     double max, sum;
-    float target, largest;
+    float largest;
     int32_t greedy;
 };
 
@@ -30,10 +31,8 @@ static float logit(const struct ctw_op_head *op, int64_t t, const float *w, int6
     return (float)(op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum);
 }
 
-static void add_logit(struct state *s, float x, int32_t id, int32_t target)
+static void add_logit(struct state *s, float x, int32_t id)
 {
-    if (id == target)
-        s->target = x;
     if (id == 0 || x > s->largest) {
         s->largest = x;
         s->greedy = id;
@@ -54,6 +53,26 @@ static void to_unit_length(float *w, int64_t k, enum ctw_dtype dtype)
     float length = ctw_unit_length(squares);
     for (int64_t i = 0; i < k; i++)
         w[i] = ctw_round_float(w[i] / length, dtype);
+}
+
+/* The logit waits where a target's result will be. */
+static void keep_target(const struct ctw_op_head *op, int64_t row, float x, int32_t id)
+{
+    const int32_t end = ctw_head_target(op->first_target, row + 1);
+    for (int32_t t = ctw_head_target(op->first_target, row); t < end; t++)
+        if (op->targets[t] == id)
+            op->out[t].logprob = x;
+}
+
+static void finish_row(const struct ctw_op_head *op, int64_t row, const struct state *s)
+{
+    const int32_t end = ctw_head_target(op->first_target, row + 1);
+    const double ln_sum = ctw_ln(s->sum);
+    for (int32_t t = ctw_head_target(op->first_target, row); t < end; t++)
+        op->out[t] = (struct ctw_head_result){
+            .logprob = (float)(op->out[t].logprob - s->max - ln_sum), .greedy = s->greedy};
+    if (op->norms != NULL)
+        op->norms[row] = (struct ctw_head_norm){s->max, ln_sum};
 }
 
 static void some_rows(void *arg, int64_t item, int thread)
@@ -79,20 +98,16 @@ static void some_rows(void *arg, int64_t item, int thread)
                           : ctw_load_float(op->weight->bias, op->weight->bias_dtype, row);
         for (int64_t i = 0; i < n; i++) {
             float x = logit(op, t0 + i, w, weight->k, bias);
-            add_logit(&state[i], x, (int32_t)id, op->targets[t0 + i]);
+            add_logit(&state[i], x, (int32_t)id);
+            keep_target(op, t0 + i, x, (int32_t)id);
             if (op->logits != NULL)
                 op->logits[(t0 + i) * op->ld_logits + id] = x;
         }
     }
     if (end < op->n_vocab)
         return;
-    for (int64_t i = 0; i < n; i++) {
-        double ln_sum = ctw_ln(state[i].sum);
-        op->out[t0 + i] = (struct ctw_head_result){
-            .logprob = (float)(state[i].target - state[i].max - ln_sum), .greedy = state[i].greedy};
-        if (op->norms != NULL)
-            op->norms[t0 + i] = (struct ctw_head_norm){state[i].max, ln_sum};
-    }
+    for (int64_t i = 0; i < n; i++)
+        finish_row(op, t0 + i, &state[i]);
 }
 
 enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op,

@@ -26,10 +26,11 @@ INLINE void store_words(void *p, enum ctw_dtype dtype, int64_t i, vf v)
         vf_store_f16((uint16_t *)p + i, v);
 }
 
-/* Channels col .. of rows row0 .. end - 1 of sequence s. */
-static void conv_columns(const struct ctw_op_conv *op, const struct ctw_attn_seq *s, int64_t row0,
+/* Channels col .. of rows row0 .. end - 1 of a part. */
+static void conv_columns(const struct ctw_op_conv *op, const struct ctw_seq_part *p, int64_t row0,
                          int64_t end, int64_t col)
 {
+    const float *before = ctw_state_at(&op->states, p->before);
     const int64_t x_col = ctw_conv_column(op, col);
     float numbers[CTW_MAX_TAPS + 1][VL];
     vf weight[CTW_MAX_TAPS], last[CTW_MAX_TAPS], bias;
@@ -41,12 +42,12 @@ static void conv_columns(const struct ctw_op_conv *op, const struct ctw_attn_seq
     }
     bias = vf_load(numbers[CTW_MAX_TAPS]);
     for (int j = 0; j < op->taps; j++) {
-        const int64_t row = row0 - op->taps + j, behind = row - s->q_row;
+        const int64_t row = row0 - op->taps + j, behind = row - p->q_row;
         weight[j] = vf_load(numbers[j]);
-        if (j == 0 || s->pos0 + behind < 0)
+        if (j == 0 || p->pos0 + behind < 0)
             last[j] = vf_zero();
         else
-            last[j] = behind < 0 ? vf_load(op->before + (op->taps - 1 + behind) * op->dim + col)
+            last[j] = behind < 0 ? vf_load(before + (op->taps - 1 + behind) * op->dim + col)
                                  : conv_input(op, row, x_col);
     }
     for (int64_t row = row0; row < end; row++) {
@@ -69,20 +70,20 @@ static void conv_rows(void *arg, int64_t item, int thread)
 {
     const struct ctw_op_conv *op = arg;
     const int64_t first = item * CONV_ROWS, stop = min64(first + CONV_ROWS, op->n_tok);
-    int64_t low = 0, high = op->n_seqs;
+    int64_t low = 0, high = op->n_parts;
     (void)thread;
     while (high - low > 1) {
         int64_t mid = (low + high) / 2;
-        if (op->seqs[mid].q_row <= first)
+        if (op->parts[mid].q_row <= first)
             low = mid;
         else
             high = mid;
     }
-    for (int64_t i = low; i < op->n_seqs && op->seqs[i].q_row < stop; i++) {
-        const struct ctw_attn_seq *s = &op->seqs[i];
-        const int64_t row0 = max64(first, s->q_row), end = min64(stop, s->q_row + s->n_q);
-        for (int64_t col = 0; col < op->dim; col += VL)
-            conv_columns(op, s, row0, end, col);
+    for (int64_t i = low; i < op->n_parts && op->parts[i].q_row < stop; i++) {
+        const struct ctw_seq_part *p = &op->parts[i];
+        const int64_t row0 = max64(first, p->q_row), end = min64(stop, p->q_row + p->n_q);
+        for (int64_t col = 0; row0 < end && col < op->dim; col += VL)
+            conv_columns(op, p, row0, end, col);
     }
 }
 

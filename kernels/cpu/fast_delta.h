@@ -217,25 +217,26 @@ static void delta_move(const struct ctw_op_delta *op, float *T, int64_t key, flo
     }
 }
 
-/* One value head of one sequence. */
+/* One value head of one part. */
 static void delta_head(void *arg, int64_t item, int thread)
 {
     const struct delta_task *task = arg;
     const struct ctw_op_delta *op = task->op;
     const int64_t size = (int64_t)op->key * op->value, key = round_up(op->key, 2);
     const int head = (int)(item % op->n_value);
-    const struct ctw_attn_seq *s = &op->seqs[item / op->n_value];
+    const struct ctw_seq_part *p = &op->parts[item / op->n_value];
+    float *before = ctw_state_at(&op->states, p->before);
+    float *after = ctw_state_at(&op->states, p->after);
     const size_t es = ctw_dtype_bytes(op->dtype);
     struct delta_block *b = (void *)(task->scratch + (size_t)thread * task->bytes);
     float *T = (float *)(b + 1), factor = 1;
     memset(T, 0, (size_t)(key * delta_pad(op->value)) * sizeof(float));
-    if (s->pos0 > 0) {
-        float *before = (float *)(uintptr_t)op->before;
+    if (before != NULL) {
         delta_move(op, T, key, before + head * size, false);
         factor = before[op->n_value * size + head];
     }
-    for (int64_t row = s->q_row; row < s->q_row + s->n_q; row += b->n) {
-        b->n = (int)min64(DELTA_TOKENS, s->q_row + s->n_q - row);
+    for (int64_t row = p->q_row; row < p->q_row + p->n_q; row += b->n) {
+        b->n = (int)min64(DELTA_TOKENS, p->q_row + p->n_q - row);
         for (int t = 0; t < b->n; t++)
             delta_take(op, head, row + t, t, &factor, b);
         for (int64_t col = 0; col < op->value; col += DELTA_COLUMNS)
@@ -247,8 +248,7 @@ static void delta_head(void *arg, int64_t item, int thread)
             narrow((char *)op->y + (size_t)((row + t) * op->ldy + (int64_t)head * op->value) * es,
                    op->dtype, b->y[t], op->value);
     }
-    if (s == &op->seqs[op->n_seqs - 1]) {
-        float *after = op->after;
+    if (after != NULL) {
         delta_move(op, T, key, after + head * size, true);
         after[op->n_value * size + head] = factor;
     }
@@ -271,7 +271,7 @@ static enum ctw_status fast_delta(struct ctw_cpu *cpu, const struct ctw_op_delta
     if (st != CTW_OK)
         return st;
     task.scratch = scratch;
-    ctw_threads_for(cpu->threads, op->n_seqs * op->n_value, delta_head, &task);
+    ctw_threads_for(cpu->threads, op->n_parts * op->n_value, delta_head, &task);
     return CTW_OK;
 }
 

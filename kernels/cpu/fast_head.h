@@ -8,6 +8,7 @@
 #ifndef CTW_KERNELS_CPU_FAST_HEAD_H
 #define CTW_KERNELS_CPU_FAST_HEAD_H
 
+#include "kernels/head_targets.h"
 #include "kernels/math.h"
 
 enum { HEAD_BLOCKS = 64, HEAD_BLOCK_MIN = 1024 };
@@ -25,7 +26,6 @@ struct head_job {
     int64_t first, end;        /* the ids of this part */
     int64_t block;             /* ids per block, a multiple of MAX_COLUMNS */
     struct rows a;             /* packed x */
-    float *target;             /* [n_rows]: the target's logit */
     struct head_state *states; /* [blocks][n_rows] */
     float *local;
     int64_t local_floats;
@@ -162,10 +162,11 @@ static void head_columns(const struct head_job *job, const struct linear_local *
         block_product(job->mode, &job->a, t, rows, l->panels, n_panels, l->c);
         for (int64_t i = 0; i < rows; i++) {
             float *x = l->c + i * n_panels * NR;
-            int64_t target = op->targets[t + i] - id0;
+            const int32_t end = ctw_head_target(op->first_target, t + i + 1);
             finish_logits(op, x, l->row, (int)n);
-            if (target >= 0 && target < n)
-                job->target[t + i] = x[target];
+            for (int32_t j = ctw_head_target(op->first_target, t + i); j < end; j++)
+                if (op->targets[j] >= id0 && op->targets[j] < id0 + n)
+                    op->out[j].logprob = x[op->targets[j] - id0];
             if (op->logits != NULL)
                 memcpy(op->logits + (t + i) * op->ld_logits + id0, x, (size_t)n * sizeof(*x));
             add_logits(&states[t + i], x, (int)n, (int32_t)id0);
@@ -203,8 +204,12 @@ static void merge_row(const struct head_job *job, int64_t t)
         const struct head_state *s = &job->states[b * op->n_rows + t];
         sum += s->sum * ctw_exp((double)s->max - best->max);
     }
-    double ln_sum = ctw_ln(sum), logprob = (double)job->target[t] - best->max - ln_sum;
-    op->out[t] = (struct ctw_head_result){(float)logprob, best->greedy};
+    const int32_t end = ctw_head_target(op->first_target, t + 1);
+    const double ln_sum = ctw_ln(sum);
+    for (int32_t j = ctw_head_target(op->first_target, t); j < end; j++) {
+        double logprob = (double)op->out[j].logprob - best->max - ln_sum;
+        op->out[j] = (struct ctw_head_result){(float)logprob, best->greedy};
+    }
     if (op->norms != NULL)
         op->norms[t] = (struct ctw_head_norm){best->max, ln_sum};
 }
@@ -231,16 +236,15 @@ static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *
     job.local_floats = linear_local_floats(job.kw);
     int64_t n_blocks = ceil_div(op->n_vocab, job.block),
             n_threads = ctw_threads_count(cpu->threads);
-    int64_t a_floats = packed_floats(op->n_rows, job.kw), targets = round_up(op->n_rows, 16);
-    size_t bytes = (size_t)(a_floats + targets + n_threads * job.local_floats) * sizeof(float);
+    int64_t a_floats = packed_floats(op->n_rows, job.kw);
+    size_t bytes = (size_t)(a_floats + n_threads * job.local_floats) * sizeof(float);
     void *scratch;
     enum ctw_status st = ctw_cpu_scratch(
         cpu, bytes + (size_t)(n_blocks * op->n_rows) * sizeof(*job.states), &scratch, err);
     if (st != CTW_OK)
         return st;
     job.a = rows_open(scratch, op->n_rows, job.kw);
-    job.target = job.a.words + a_floats;
-    job.local = job.target + targets;
+    job.local = job.a.words + a_floats;
     job.states = (struct head_state *)((char *)scratch + bytes);
     pack_x(cpu, job.mode, &job.a, op->x, op->dtype, job.k, op->n_rows, job.k);
     ctw_threads_for(cpu->threads, ceil_div(job.end, job.block) - job.first / job.block, head_item,

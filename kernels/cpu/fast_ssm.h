@@ -1,7 +1,7 @@
 /*
  * ctw_ssm() of a fast variant: token by token, as the definition, with a vector's lanes over rows
  * of states (heads' elements, or Mamba 1's channels), so that a sum over n is in the order of n. A
- * task has some rows of one sequence, with their states in its cache.
+ * task has some rows of one part, with their states in its cache.
  *
  * Error: against the definition, exponentials are within 1.01 ulp and steps within 4, products and
  * sums of a token round once less. What that changes decays with the states.
@@ -67,21 +67,19 @@ static void ssm_begin(struct ssm_rows *r)
     }
 }
 
-static void ssm_load_states(struct ssm_rows *r, const struct ctw_attn_seq *seq)
+static void ssm_load_states(struct ssm_rows *r, const float *before)
 {
     int64_t n_state = r->op->n_state;
-    const float *before = r->op->before;
     memset(r->state, 0, (size_t)n_state * sizeof(r->state[0]));
-    for (int i = 0; seq->pos0 > 0 && i < r->n; i++)
+    for (int i = 0; before != NULL && i < r->n; i++)
         for (int64_t n = 0; n < n_state; n++)
             r->state[n][i] = before[(r->row0 + i) * n_state + n];
 }
 
-static void ssm_leave_states(const struct ssm_rows *r)
+static void ssm_leave_states(const struct ssm_rows *r, float *after)
 {
     int64_t n_state = r->op->n_state;
-    float *after = r->op->after;
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; after != NULL && i < r->n; i++)
         for (int64_t n = 0; n < n_state; n++)
             after[(r->row0 + i) * n_state + n] = r->state[n][i];
 }
@@ -156,7 +154,7 @@ static void ssm_task(void *arg, int64_t item, int thread)
     const struct ssm_job *job = arg;
     const struct ctw_op_ssm *op = job->op;
     int64_t tasks = op->n_groups * job->group_tasks, first = item % job->group_tasks * SSM_ROWS;
-    const struct ctw_attn_seq *seq = &op->seqs[item / tasks];
+    const struct ctw_seq_part *p = &op->parts[item / tasks];
     struct ssm_rows r;
     (void)thread;
     r.op = op;
@@ -164,11 +162,10 @@ static void ssm_task(void *arg, int64_t item, int thread)
     r.row0 = r.group * job->group_rows + first;
     r.n = (int)min64(SSM_ROWS, job->group_rows - first);
     ssm_begin(&r);
-    ssm_load_states(&r, seq);
-    for (int64_t t = seq->q_row; t < seq->q_row + seq->n_q; t++)
+    ssm_load_states(&r, ctw_state_at(&op->states, p->before));
+    for (int64_t t = p->q_row; t < p->q_row + p->n_q; t++)
         ssm_token(&r, t);
-    if (item / tasks == op->n_seqs - 1)
-        ssm_leave_states(&r);
+    ssm_leave_states(&r, ctw_state_at(&op->states, p->after));
 }
 
 static enum ctw_status fast_ssm(struct ctw_cpu *cpu, const struct ctw_op_ssm *op,
@@ -177,7 +174,7 @@ static enum ctw_status fast_ssm(struct ctw_cpu *cpu, const struct ctw_op_ssm *op
     struct ssm_job job = {.op = op, .group_rows = op->n_head / op->n_groups * op->head};
     (void)err;
     job.group_tasks = ceil_div(job.group_rows, SSM_ROWS);
-    ctw_threads_for(cpu->threads, op->n_seqs * op->n_groups * job.group_tasks, ssm_task, &job);
+    ctw_threads_for(cpu->threads, op->n_parts * op->n_groups * job.group_tasks, ssm_task, &job);
     return CTW_OK;
 }
 

@@ -288,10 +288,10 @@ enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
 
 /* The state of a row's logits in one tile of CTW_CUDA_HEAD_TILE tokens: the largest (ignoring
  * NaN) and the first token that has it; the sum of exp(logit - max), or of exp(logit) if max is
- * -infinity; and the target's logit, if it is in the tile. */
+ * -infinity. */
 struct ctw_cuda_head_state {
-    float max, sum, target;
-    int32_t greedy;
+    float max, sum;
+    int32_t greedy, unused; /* 16 bytes are one store */
 };
 enum { CTW_CUDA_HEAD_TILE = CTW_GPU_REDUCED_TILE };
 
@@ -300,18 +300,16 @@ enum { CTW_CUDA_HEAD_TILE = CTW_GPU_REDUCED_TILE };
  * several times: tokens id0 .. id0+n-1, whose weights are g->w [n, k]; n may be any number in the
  * last call, and is a multiple of CTW_CUDA_HEAD_TILE in the others. There is no bias. g->y NULL: no
  * logits in memory; else they are stored there, fp32 [m, ldy], up to 3 columns more than n. states
- * is [n_tiles of n_vocab][m]. Then join computes the results and the norms (NULL: none) from the
- * states.
+ * is [n_tiles of n_vocab][m]; targets' logits go to op->out. Then join computes op's results and
+ * norms from both.
  */
 enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
-                                          const int32_t *targets, int32_t id0, float scale,
+                                          const struct ctw_op_head *op, int32_t id0,
                                           struct ctw_cuda_head_state *states, bool *done,
                                           struct ctw_err *err);
 enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
-                                          const struct ctw_cuda_head_state *states, int64_t n_vocab,
-                                          int64_t m, const int32_t *targets,
-                                          struct ctw_head_result *out, struct ctw_head_norm *norms,
-                                          struct ctw_err *err);
+                                          const struct ctw_cuda_head_state *states,
+                                          const struct ctw_op_head *op, struct ctw_err *err);
 
 /* ---- products/ ---------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /*
- * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. On
+ * The LM head: log softmax of a row's logits at its targets, and the first of the largest logits. On
  * Hopper the product reduces its own tiles, unless there is a softcap or a bias. Else logits are
  * computed in fp32 tiles, small enough to stay near the L2 cache, and immediately reduced to one
  * state per row; if the caller wants the logits, tiles are computed where they are to stay. The
@@ -8,6 +8,7 @@
  * states wait in scratch memory for the next.
  */
 #include "kernels/cuda/elements.h"
+#include "kernels/head_targets.h"
 
 enum {
     COLS = CTW_GPU_HEAD_COLS,
@@ -17,10 +18,10 @@ enum {
 };
 enum { THREADS = 256, VECTORS = COLS / (4 * THREADS), WARPS = THREADS / 32 };
 
-/* Of the logits so far: the largest, the sum of exp(logit - max), and the row's other results. */
+/* Of the logits so far: the largest, its first token, and the sum of exp(logit - max). */
 struct state {
     double sum;
-    float max, target;
+    float max;
     int32_t greedy;
 };
 
@@ -31,7 +32,8 @@ struct tile {
     int32_t id0; /* the first column's token */
     bool first, last;
     float scale, softcap;
-    const int32_t *targets;
+    const int32_t *first_target, *targets; /* see struct ctw_op_head */
+    int64_t row0;                          /* the tile's first row; state and norms begin there */
     struct state *state;
     struct ctw_head_result *out;
     struct ctw_head_norm *norms; /* or NULL */
@@ -141,26 +143,29 @@ __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ s
     double total = 0;
     for (int w = 0; w < WARPS; w++)
         total += (double)warp_sum[w];
-    struct state st = {0, -INFINITY, 0, 0};
+    struct state st = {0, -INFINITY, 0};
     if (!a.first)
         st = a.state[row];
     state_add(&st, best, total, id);
-    int32_t target = a.targets[row] - a.id0;
-    if (target >= 0 && target < a.n)
-        st.target = logit(a, x[target]);
-    if (a.last) {
-        struct ctw_head_result out = {
-            (float)((double)st.target - (double)st.max - log(st.sum)),
-            st.greedy,
-        };
-        a.out[row] = out;
-        if (a.norms != NULL) {
-            struct ctw_head_norm norm = {(double)st.max, log(st.sum)};
-            a.norms[row] = norm;
+    const int32_t end = ctw_head_target(a.first_target, a.row0 + row + 1);
+    for (int32_t t = ctw_head_target(a.first_target, a.row0 + row); t < end; t++) {
+        int32_t target = a.targets[t] - a.id0;
+        if (target >= 0 && target < a.n)
+            a.out[t].logprob = logit(a, x[target]);
+        if (a.last) {
+            struct ctw_head_result out = {
+                (float)((double)a.out[t].logprob - (double)st.max - log(st.sum)),
+                st.greedy,
+            };
+            a.out[t] = out;
         }
-    } else {
-        a.state[row] = st;
     }
+    if (a.last && a.norms != NULL) {
+        struct ctw_head_norm norm = {(double)st.max, log(st.sum)};
+        a.norms[row] = norm;
+    }
+    if (!a.last)
+        a.state[row] = st;
 }
 
 /* x = the logits of sums that the product left there. A block is a row. */
@@ -269,13 +274,11 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
             st = decode_rows(cu, op, id - op->id0, g.n, (char *)b->p + parts.weight, err);
         }
         if (st == CTW_OK)
-            st = ctw_cuda_head_tile_hopper(cu, &g, op->targets, (int32_t)id, op->scale, states,
-                                           done, err);
+            st = ctw_cuda_head_tile_hopper(cu, &g, op, (int32_t)id, states, done, err);
     }
     if (st != CTW_OK || !*done || end < op->n_vocab)
         return st;
-    return ctw_cuda_head_join_hopper(cu, states, op->n_vocab, op->n_rows, op->targets, op->out,
-                                     op->norms, err);
+    return ctw_cuda_head_join_hopper(cu, states, op, err);
 }
 
 /* One tile of columns for all rows; w is the tile's first row of the weight, bias its first element
@@ -305,9 +308,8 @@ static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *
         if (st != CTW_OK)
             break;
         a->logits = y;
-        a->targets = op->targets + t;
+        a->row0 = t;
         a->state = state + t;
-        a->out = op->out + t;
         a->norms = op->norms == NULL ? NULL : op->norms + t;
         reduce_tile<<<(unsigned)n, THREADS, 0, cu->stream>>>(*a);
         if (op->logits != NULL && (op->scale != 1.0f || op->softcap > 0))
@@ -355,6 +357,9 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         a.last = id + cols >= op->n_vocab;
         a.scale = op->scale;
         a.softcap = op->softcap;
+        a.first_target = op->first_target;
+        a.targets = op->targets;
+        a.out = op->out;
         if (decoded) {
             w = (char *)b->p + parts.weight;
             st = decode_rows(cu, op, id - op->id0, a.n, (char *)b->p + parts.weight, err);

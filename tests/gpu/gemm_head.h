@@ -14,19 +14,24 @@ static void run_head(const struct head *h)
     struct ctw_err err;
     bool done = false;
     int64_t n = h->g.n;
+    struct ctw_op_head op = {};
+    op.scale = h->scale;
+    op.n_vocab = n;
+    op.n_rows = h->g.m;
+    op.targets = h->targets;
+    op.out = h->out;
     for (int64_t id = 0, part; id < n; id += part) {
         struct ctw_cuda_gemm g = h->g;
         part = id == 0 && h->cut > 0 && h->cut < n ? h->cut : n - id;
         g.n = part;
         g.w = (const char *)h->g.w + id * g.ldw * 2;
-        if (ctw_cuda_head_tile_hopper(&cu, &g, h->targets, (int32_t)id, h->scale, h->states, &done,
-                                      &err) != CTW_OK || !done) {
+        if (ctw_cuda_head_tile_hopper(&cu, &g, &op, (int32_t)id, h->states, &done, &err) != CTW_OK ||
+            !done) {
             printf("FAILED head: %s\n", done ? err.msg : "declined");
             exit(1);
         }
     }
-    if (ctw_cuda_head_join_hopper(&cu, h->states, n, h->g.m, h->targets, h->out, NULL, &err) !=
-        CTW_OK) {
+    if (ctw_cuda_head_join_hopper(&cu, h->states, &op, &err) != CTW_OK) {
         printf("FAILED head: %s\n", err.msg);
         exit(1);
     }

@@ -6,6 +6,7 @@
 #ifndef CTW_TESTS_PLACES_H
 #define CTW_TESTS_PLACES_H
 
+#include "kernels/recurrent.h"
 #include "ops.h"
 
 #ifndef CTW_ON_GPU
@@ -57,26 +58,61 @@ UNUSED_OK static void close_places(struct ctw_backend *const be[], int n)
         ctw_backend_close(be[i]);
 }
 
-/* Sequences that calls of some rows each compute piece by piece. */
+enum { CUT_STATES = 8, CUT_IN_TWO = 0 };
+
+/* Sequences, as whole parts that follow one another, which calls compute piece by piece: of at most
+ * `most` rows each, with two states in turn; or CUT_IN_TWO: the beginnings of all sequences, then
+ * the other rows of the first CUT_STATES, each with a state of its own. */
 struct cut {
-    const struct ctw_attn_seq *seqs;
-    int64_t n_all, seq, into; /* into: rows of sequence `seq` that are done */
+    const struct ctw_seq_part *seqs;
+    int64_t n_seqs, most;
+    int64_t row, seq, into, call; /* into: rows of sequence `seq` that are done */
 };
 
-/* The next call's pieces, of at most `most` rows together; returns the number of rows. */
-UNUSED_OK static int64_t cut_next(struct cut *c, int64_t most, struct ctw_attn_seq *part,
-                                  int64_t *n_seqs)
+/* A call: its parts, and its rows row0 .. row0 + n_tok - 1 of all. */
+struct cut_call {
+    struct ctw_seq_part *parts;
+    int64_t n_parts, row0, n_tok;
+};
+
+UNUSED_OK static void cut_in_two(const struct cut *c, struct cut_call *call)
 {
-    int64_t n = 0;
-    *n_seqs = 0;
-    while (n < most && c->seq < c->n_all) {
-        int64_t left = c->seqs[c->seq].n_q - c->into, take = left < most - n ? left : most - n;
-        part[(*n_seqs)++] = (struct ctw_attn_seq){.q_row = n, .n_q = take, .pos0 = c->into};
-        n += take;
+    for (int64_t i = 0; i < c->n_seqs; i++) {
+        struct ctw_seq_part p = c->seqs[i];
+        const int64_t first = i < CUT_STATES ? 1 + (5 * i + 2) % p.n_q : p.n_q;
+        call->n_tok = p.q_row + p.n_q;
+        if (c->call == 1 && first == p.n_q)
+            continue;
+        if (c->call == 1)
+            p = (struct ctw_seq_part){p.q_row + first, p.n_q - first, first, i, -1};
+        else if (first < p.n_q)
+            p = (struct ctw_seq_part){p.q_row, first, 0, -1, i};
+        call->parts[call->n_parts++] = p;
+    }
+}
+
+/* The next call, into room for the parts of all sequences; false: there is none. */
+UNUSED_OK static bool cut_next(struct cut *c, struct cut_call *call)
+{
+    *call = (struct cut_call){.parts = call->parts, .row0 = c->row};
+    if (c->most == CUT_IN_TWO && c->call < 2)
+        cut_in_two(c, call);
+    while (c->most != CUT_IN_TWO && call->n_tok < c->most && c->seq < c->n_seqs) {
+        const int64_t left = c->seqs[c->seq].n_q - c->into, room = c->most - call->n_tok;
+        const int64_t take = left < room ? left : room;
+        call->parts[call->n_parts++] =
+            (struct ctw_seq_part){.q_row = call->n_tok,
+                                  .n_q = take,
+                                  .pos0 = c->into,
+                                  .before = c->into > 0 ? (c->call + 1) % 2 : -1,
+                                  .after = take < left ? c->call % 2 : -1};
+        call->n_tok += take;
+        c->row += take;
         c->into = take < left ? c->into + take : 0;
         c->seq += take == left;
     }
-    return n;
+    c->call++;
+    return call->n_parts > 0;
 }
 
 /* Memory of a backend with a copy of these bytes (NULL: with none), without guards. */

@@ -7,9 +7,9 @@ enum { CONV_MAX_SEQS = 300 };
 struct conv_problem {
     struct ctw_backend *be;
     struct ctw_op_conv op; /* of all rows */
-    struct ctw_attn_seq seqs[CONV_MAX_SEQS];
+    struct ctw_seq_part seqs[CONV_MAX_SEQS];
     struct buf x, weight, bias;
-    void *device[6];
+    void *device[5];
 };
 
 /* Sequences of 1 to `longest` tokens. packed: rows without gaps; with SiLU, two runs of columns. */
@@ -20,7 +20,8 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
     struct conv_problem p = {.be = be};
     int64_t n_tok = 0;
     for (int64_t i = 0; i < n_seqs; i++) {
-        p.seqs[i] = (struct ctw_attn_seq){.q_row = n_tok, .n_q = 1 + rng_below(longest)};
+        p.seqs[i] = (struct ctw_seq_part){
+            .q_row = n_tok, .n_q = 1 + rng_below(longest), .before = -1, .after = -1};
         n_tok += p.seqs[i].n_q;
     }
     const enum ctw_dtype weight_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
@@ -37,8 +38,7 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
     p.device[1] = upload(be, p.weight.p, (size_t)(dim * taps) * ctw_dtype_bytes(weight_dtype));
     p.device[2] = upload(be, p.bias.p, (size_t)dim * sizeof(float));
     p.device[3] = upload(be, NULL, (size_t)(n_tok * ldy) * es);
-    p.device[4] = upload(be, NULL, state);
-    p.device[5] = upload(be, NULL, state);
+    p.device[4] = upload(be, NULL, CUT_STATES * state);
     p.op = (struct ctw_op_conv){.form = form,
                                 .dtype = dtype,
                                 .n_tok = n_tok,
@@ -52,8 +52,8 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
                                 .bias = bias ? p.device[2] : NULL,
                                 .weight_dtype = weight_dtype,
                                 .bias_dtype = CTW_F32,
-                                .n_seqs = n_seqs,
-                                .after = p.device[4],
+                                .n_parts = n_seqs,
+                                .states = {p.device[4], state},
                                 .y = p.device[3],
                                 .ldy = ldy};
     return p;
@@ -68,31 +68,27 @@ static void conv_close(struct conv_problem *p)
         ctw_device_free(p->be, p->device[i]);
 }
 
-/* y, after one call for all rows, or after calls of at most `most` rows each. */
+/* y, after the calls of a cut. */
 static struct buf conv_run(struct conv_problem *p, int64_t most)
 {
     size_t es = ctw_dtype_bytes(p->op.dtype), bytes = (size_t)(p->op.n_tok * p->op.ldy) * es;
     struct buf y = buf_open(bytes, 0);
-    struct ctw_attn_seq part[CONV_MAX_SEQS];
-    struct cut cut = {p->seqs, p->op.n_seqs, 0, 0};
-    int64_t call = 0;
-    for (int64_t row = 0; row < p->op.n_tok; call++) {
+    struct ctw_seq_part parts[CONV_MAX_SEQS];
+    struct cut cut = {.seqs = p->seqs, .n_seqs = p->op.n_parts, .most = most};
+    for (struct cut_call call = {.parts = parts}; cut_next(&cut, &call);) {
         struct ctw_op_conv op = p->op;
-        op.before = cut.into > 0 ? p->device[4 + call % 2] : NULL;
-        op.after = p->device[5 - call % 2];
-        const int64_t n = cut_next(&cut, most, part, &op.n_seqs);
-        op.n_tok = n;
-        op.seqs = part;
-        op.x = (const char *)p->op.x + (size_t)(row * op.ldx) * es;
-        op.y = (char *)p->op.y + (size_t)(row * op.ldy) * es;
+        op.n_tok = call.n_tok;
+        op.parts = parts;
+        op.n_parts = call.n_parts;
+        op.x = (const char *)p->op.x + (size_t)(call.row0 * op.ldx) * es;
+        op.y = (char *)p->op.y + (size_t)(call.row0 * op.ldy) * es;
         OK(ctw_conv(p->be, &op, &last_err));
-        row += n;
     }
     OK(ctw_device_download(p->be, y.p, p->op.y, bytes, &last_err));
     return y;
 }
 
-static double conv_at(const struct conv_problem *p, const struct ctw_attn_seq *s, int64_t row,
+static double conv_at(const struct conv_problem *p, const struct ctw_seq_part *s, int64_t row,
                       int64_t col)
 {
     const struct ctw_op_conv *op = &p->op;
@@ -117,7 +113,7 @@ static void conv_check(const struct conv_problem *p, const struct buf *y)
     const double rounding = p->op.dtype == CTW_F32   ? 0x1p-24
                             : p->op.dtype == CTW_F16 ? 0x1p-11
                                                      : 0x1p-8;
-    for (int64_t i = 0; i < p->op.n_seqs; i++)
+    for (int64_t i = 0; i < p->op.n_parts; i++)
         for (int64_t row = p->seqs[i].q_row; row < p->seqs[i].q_row + p->seqs[i].n_q; row++)
             for (int64_t col = 0; col < p->op.dim; col++) {
                 double want = conv_at(p, &p->seqs[i], row, col);
@@ -157,7 +153,7 @@ static void conv_agrees(struct ctw_backend *be)
                       shapes[at].packed);
         struct buf whole = conv_run(&p, p.op.n_tok);
         conv_check(&p, &whole);
-        for (int64_t most = 1; most < 40; most = 2 * most + 1) {
+        for (int64_t most = CUT_IN_TWO; most < 40; most = 2 * most + 1) {
             struct buf cut = conv_run(&p, most);
             conv_same(&p, &whole, &cut);
             buf_close(&cut);
@@ -177,20 +173,23 @@ static void results_agree_however_sequences_are_cut(void **state)
     }
 }
 
-static void sequences_out_of_order_are_refused(void **state)
+static void parts_out_of_order_are_refused(void **state)
 {
     (void)state;
     struct ctw_backend *be = open_place(0, 1);
     struct conv_problem p = conv_open(be, CTW_CONV_GATED, CTW_F32, 4, 3, false, 3, 4, false);
     struct ctw_op_conv op = p.op;
-    op.seqs = p.seqs;
+    op.parts = p.seqs;
+    p.seqs[1].q_row--; /* overlaps */
+    assert_int_equal(ctw_conv(be, &op, &last_err), CTW_EINTERNAL);
     p.seqs[1].q_row++;
+    p.seqs[1].pos0 = 1; /* without what it left */
     assert_int_equal(ctw_conv(be, &op, &last_err), CTW_EINTERNAL);
-    p.seqs[1].q_row--;
-    p.seqs[1].pos0 = 1; /* only the first may have begun before */
+    p.seqs[1].before = p.seqs[1].after = 0; /* that is where it leaves the next */
     assert_int_equal(ctw_conv(be, &op, &last_err), CTW_EINTERNAL);
-    p.seqs[1].pos0 = 0;
-    p.seqs[0].pos0 = 1; /* without what it left */
+    p.seqs[1].after = 1;
+    OK(ctw_conv(be, &op, &last_err));
+    op.states.data = NULL;
     assert_int_equal(ctw_conv(be, &op, &last_err), CTW_EINTERNAL);
     conv_close(&p);
     ctw_backend_close(be);
@@ -200,7 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_agree_however_sequences_are_cut),
-        cmocka_unit_test(sequences_out_of_order_are_refused),
+        cmocka_unit_test(parts_out_of_order_are_refused),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);
 }

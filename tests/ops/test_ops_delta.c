@@ -2,7 +2,7 @@
 #include "kernels/delta.h"
 #include "places.h"
 
-enum { DELTA_MAX_SEQS = 150, DELTA_ARRAYS = 8, DELTA_CHUNK_KEY = 128 };
+enum { DELTA_MAX_SEQS = 150, DELTA_ARRAYS = 6, DELTA_CHUNK_KEY = 128 };
 
 /* Of a chunk on tensor cores, whose operands are sums of two bf16: 16 times the error of one. */
 #define DELTA_CHUNK_ERROR 0x1p-14
@@ -20,10 +20,10 @@ struct delta_shape {
 struct delta_problem {
     struct ctw_backend *be;
     struct ctw_op_delta op; /* of all rows */
-    struct ctw_attn_seq seqs[DELTA_MAX_SEQS];
+    struct ctw_seq_part seqs[DELTA_MAX_SEQS];
     struct buf x, ba, a_log, dt_bias;
     bool by_chunks; /* on tensor cores, see kernels/cuda/recurrent/delta_chunks.cu */
-    void *device[DELTA_ARRAYS]; /* x, ba, a_log, dt_bias, y, two states */
+    void *device[DELTA_ARRAYS]; /* x, ba, a_log, dt_bias, y, states */
     int64_t b_at, a_at;
 };
 
@@ -32,7 +32,7 @@ static int64_t delta_sequences(struct delta_problem *p, const struct delta_shape
     int64_t n_tok = 0;
     for (int64_t i = 0; i < s->n_seqs; i++) {
         int64_t n = i == 0 ? s->longest : 1 + rng_below(s->longest);
-        p->seqs[i] = (struct ctw_attn_seq){.q_row = n_tok, .n_q = n};
+        p->seqs[i] = (struct ctw_seq_part){.q_row = n_tok, .n_q = n, .before = -1, .after = -1};
         n_tok += n;
     }
     return n_tok;
@@ -63,8 +63,7 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
     for (int i = 0; i < 4; i++)
         p.device[i] = upload(be, from[i]->p, bytes[i]);
     p.device[4] = upload(be, NULL, (size_t)(n_tok * ldy) * es);
-    p.device[5] = upload(be, NULL, state);
-    p.device[6] = upload(be, NULL, state);
+    p.device[5] = upload(be, NULL, CUT_STATES * state);
     p.a_at = s->by_head ? r : s->n_value;
     p.op = (struct ctw_op_delta){.dtype = dtype,
                                  .n_tok = n_tok,
@@ -87,7 +86,8 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
                                  .dt_bias = p.device[3],
                                  .a_log_dtype = CTW_F32,
                                  .dt_bias_dtype = dtype,
-                                 .n_seqs = s->n_seqs,
+                                 .n_parts = s->n_seqs,
+                                 .states = {p.device[5], state},
                                  .y = p.device[4],
                                  .ldy = ldy};
     return p;
@@ -102,28 +102,24 @@ static void delta_close(struct delta_problem *p)
         ctw_device_free(p->be, p->device[i]);
 }
 
-/* y, after one call for all rows, or after calls of at most `most` rows each. */
+/* y, after the calls of a cut. */
 static struct buf delta_run(struct delta_problem *p, int64_t most)
 {
     const size_t es = ctw_dtype_bytes(p->op.dtype);
     const size_t bytes = (size_t)(p->op.n_tok * p->op.ldy) * es;
     struct buf y = buf_open(bytes, 0);
-    struct ctw_attn_seq part[DELTA_MAX_SEQS];
-    struct cut cut = {p->seqs, p->op.n_seqs, 0, 0};
-    int64_t call = 0;
-    for (int64_t row = 0; row < p->op.n_tok; call++) {
+    struct ctw_seq_part parts[DELTA_MAX_SEQS];
+    struct cut cut = {.seqs = p->seqs, .n_seqs = p->op.n_parts, .most = most};
+    for (struct cut_call call = {.parts = parts}; cut_next(&cut, &call);) {
         struct ctw_op_delta op = p->op;
-        op.before = cut.into > 0 ? p->device[5 + call % 2] : NULL;
-        op.after = p->device[6 - call % 2];
-        const int64_t n = cut_next(&cut, most, part, &op.n_seqs);
-        op.n_tok = n;
-        op.seqs = part;
-        op.x = (const char *)p->op.x + (size_t)(row * op.ldx) * es;
-        op.b = (const char *)p->op.b + (size_t)(row * op.ldba) * es;
-        op.a = (const char *)p->op.a + (size_t)(row * op.ldba) * es;
-        op.y = (char *)p->op.y + (size_t)(row * op.ldy) * es;
+        op.n_tok = call.n_tok;
+        op.parts = parts;
+        op.n_parts = call.n_parts;
+        op.x = (const char *)p->op.x + (size_t)(call.row0 * op.ldx) * es;
+        op.b = (const char *)p->op.b + (size_t)(call.row0 * op.ldba) * es;
+        op.a = (const char *)p->op.a + (size_t)(call.row0 * op.ldba) * es;
+        op.y = (char *)p->op.y + (size_t)(call.row0 * op.ldy) * es;
         OK(ctw_delta(p->be, &op, &last_err));
-        row += n;
     }
     OK(ctw_device_download(p->be, y.p, p->op.y, bytes, &last_err));
     return y;
@@ -204,7 +200,7 @@ static void delta_check(const struct delta_problem *p, const struct buf *y)
 {
     struct delta_head *h = malloc(sizeof(*h));
     assert_non_null(h);
-    for (int64_t i = 0; i < p->op.n_seqs; i++)
+    for (int64_t i = 0; i < p->op.n_parts; i++)
         for (int head = 0; head < p->op.n_value; head++) {
             memset(h, 0, sizeof(*h));
             for (int64_t t = 0; t < p->seqs[i].n_q; t++)
@@ -249,7 +245,7 @@ static const struct delta_shape delta_shapes[] = {
  */
 static void delta_agrees(struct ctw_backend *be, size_t place, bool chunks)
 {
-    static const int64_t cuts[] = {1, 7, 31, 63, 64, 65};
+    static const int64_t cuts[] = {CUT_IN_TWO, 1, 7, 31, 63, 64, 65};
     static const enum ctw_dtype kinds[] = {CTW_F32, CTW_BF16, CTW_F16};
     for (size_t i = 0; i < CTW_COUNT(delta_shapes) * CTW_COUNT(kinds); i++) {
         if (SPARSE > 1 && (i / CTW_COUNT(kinds) + i + place) % CTW_COUNT(kinds) != 0)
@@ -288,8 +284,7 @@ static void shapes_out_of_range_are_refused(void **state)
     struct ctw_backend *be = open_place(0, 1);
     struct delta_problem p = delta_open(be, CTW_F32, &delta_shapes[1]);
     struct ctw_op_delta op = p.op;
-    op.seqs = p.seqs;
-    op.after = p.device[5];
+    op.parts = p.seqs;
     op.n_value = 3; /* no multiple of the key heads */
     assert_int_equal(ctw_delta(be, &op, &last_err), CTW_EINTERNAL);
     op.n_value = p.op.n_value;

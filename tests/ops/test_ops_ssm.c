@@ -15,11 +15,11 @@ struct ssm_shape {
 struct ssm_problem {
     struct ctw_backend *be;
     struct ctw_op_ssm op; /* of all rows */
-    struct ctw_attn_seq seqs[SSM_MAX_SEQS];
+    struct ctw_seq_part seqs[SSM_MAX_SEQS];
     struct buf in, a_log, dt_bias, d;
     int64_t ld, ldy;
     int64_t at[5]; /* columns of x, b, c, dt and z */
-    void *device[7];
+    void *device[6];
 };
 
 static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
@@ -31,7 +31,8 @@ static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
     const size_t es = ctw_dtype_bytes(dtype);
     int64_t n_tok = 0;
     for (int64_t i = 0; i < s->n_seqs; i++) {
-        p.seqs[i] = (struct ctw_attn_seq){.q_row = n_tok, .n_q = 1 + rng_below(s->longest)};
+        p.seqs[i] = (struct ctw_seq_part){
+            .q_row = n_tok, .n_q = 1 + rng_below(s->longest), .before = -1, .after = -1};
         n_tok += p.seqs[i].n_q;
     }
     const int64_t widths[] = {inner, selection, selection, s->n_head, inner};
@@ -70,12 +71,12 @@ static struct ssm_problem ssm_open(struct ctw_backend *be, enum ctw_dtype dtype,
                                .d = {p.device[3], dtype},
                                .dt_min = s->dt_min,
                                .dt_max = s->dt_max,
-                               .n_seqs = s->n_seqs,
+                               .n_parts = s->n_seqs,
                                .y = p.device[4],
                                .ldy = p.ldy};
-    for (int i = 5; i < 7; i++) /* carries */
-        p.device[i] = upload(be, NULL, ctw_ssm_bytes(&p.op));
-    p.op.after = p.device[5];
+    const size_t state = ctw_ssm_bytes(&p.op);
+    p.device[5] = upload(be, NULL, CUT_STATES * state);
+    p.op.states = (struct ctw_states){p.device[5], state};
     return p;
 }
 
@@ -102,24 +103,20 @@ static void ssm_place(const struct ssm_problem *p, struct ctw_op_ssm *op, int64_
     op->y = (char *)p->op.y + (size_t)(row * p->ldy) * es;
 }
 
-/* y, after one call for all rows, or after calls of at most `most` rows each. */
+/* y, after the calls of a cut. */
 static struct buf ssm_run(struct ssm_problem *p, int64_t most)
 {
     size_t bytes = (size_t)(p->op.n_tok * p->ldy) * ctw_dtype_bytes(p->op.dtype);
     struct buf y = buf_open(bytes, 0);
-    struct ctw_attn_seq part[SSM_MAX_SEQS];
-    struct cut cut = {p->seqs, p->op.n_seqs, 0, 0};
-    int64_t call = 0;
-    for (int64_t row = 0; row < p->op.n_tok; call++) {
+    struct ctw_seq_part parts[SSM_MAX_SEQS];
+    struct cut cut = {.seqs = p->seqs, .n_seqs = p->op.n_parts, .most = most};
+    for (struct cut_call call = {.parts = parts}; cut_next(&cut, &call);) {
         struct ctw_op_ssm op = p->op;
-        op.before = cut.into > 0 ? p->device[5 + call % 2] : NULL;
-        op.after = p->device[6 - call % 2];
-        const int64_t n = cut_next(&cut, most, part, &op.n_seqs);
-        op.n_tok = n;
-        op.seqs = part;
-        ssm_place(p, &op, row);
+        op.n_tok = call.n_tok;
+        op.parts = parts;
+        op.n_parts = call.n_parts;
+        ssm_place(p, &op, call.row0);
         OK(ctw_ssm(p->be, &op, &last_err));
-        row += n;
     }
     OK(ctw_device_download(p->be, y.p, p->op.y, bytes, &last_err));
     return y;
@@ -132,7 +129,7 @@ static double ssm_in(const struct ssm_problem *p, int64_t row, int part, int64_t
 
 /* One row of a head's states through one sequence; fails if a y is off by more than its bound. */
 static void ssm_check_row(const struct ssm_problem *p, const struct buf *y,
-                          const struct ctw_attn_seq *s, int64_t channel)
+                          const struct ctw_seq_part *s, int64_t channel)
 {
     const struct ctw_op_ssm *op = &p->op;
     const double rounding = op->dtype == CTW_F32   ? 0x1p-24
@@ -201,11 +198,11 @@ static void ssm_agrees(struct ctw_backend *be, size_t place)
         struct ssm_problem p =
             ssm_open(be, dtypes[i % CTW_COUNT(dtypes)], &shapes[i / CTW_COUNT(dtypes)]);
         struct buf whole = ssm_run(&p, p.op.n_tok);
-        for (int64_t k = 0; k < p.op.n_seqs; k++)
+        for (int64_t k = 0; k < p.op.n_parts; k++)
             for (int64_t channel = 0; channel < p.op.n_head * p.op.head; channel += SPARSE)
                 ssm_check_row(&p, &whole, &p.seqs[k], channel);
-        static const int64_t cuts[] = {1, 4, 13, 40, 63, 64, 65, 129};
-        for (size_t c = 0; c < CTW_COUNT(cuts) && (c < 3 || cuts[c] < p.op.n_tok); c++) {
+        static const int64_t cuts[] = {CUT_IN_TWO, 1, 4, 13, 40, 63, 64, 65, 129};
+        for (size_t c = 0; c < CTW_COUNT(cuts) && (c < 4 || cuts[c] < p.op.n_tok); c++) {
             if (SPARSE > 1 && (c + i) % 4 != 0)
                 continue;
             struct buf cut = ssm_run(&p, cuts[c]);
@@ -254,7 +251,7 @@ static void ssm_y_may_take_the_place_of_x(struct ctw_backend *be)
     const size_t es = ctw_dtype_bytes(CTW_BF16), width = (size_t)(p.op.n_head * p.op.head) * es;
     struct buf apart = ssm_run(&p, p.op.n_tok);
     struct ctw_op_ssm op = p.op;
-    op.seqs = p.seqs;
+    op.parts = p.seqs;
     ssm_place(&p, &op, 0);
     op.y = (void *)(uintptr_t)op.x;
     op.ldy = op.ldx;

@@ -7,7 +7,5 @@ void fake_check_conv(struct gpu *gpu, const struct ctw_op_conv *op)
     int64_t columns = ctw_conv_column(op, op->dim - 1) + 1 + ctw_conv_columns(op) - op->dim;
     gpu_check(gpu, op->x, area(op->n_tok, op->ldx, columns, op->dtype), "conv: x");
     gpu_check(gpu, op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "conv: y");
-    gpu_check(gpu, op->after, state, "conv: after");
-    if (op->before != NULL)
-        gpu_check(gpu, op->before, state, "conv: before");
+    fake_check_states(gpu, &op->states, op->parts, op->n_parts, state);
 }

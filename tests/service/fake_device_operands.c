@@ -1,6 +1,8 @@
 /* The operands of the operations, but those that have files of their own. */
 #include "fake_device_operands.h"
 
+#include <string.h>
+
 void fake_read_bias(struct gpu *gpu, const struct ctw_shard *s, const char *what)
 {
     if (s->bias != NULL)
@@ -184,8 +186,14 @@ void fake_check_head(struct gpu *gpu, const struct ctw_op_head *op)
     int64_t k = op->weight->weight->k;
     fake_read_shard(gpu, op->weight, "head: the weight");
     gpu_check(gpu, op->x, area(op->n_rows, k, k, op->dtype), "head: x");
-    gpu_check(gpu, op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
-    gpu_check(gpu, op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
+    size_t first = 0, end = (size_t)op->n_rows;
+    if (op->first_target != NULL) {
+        gpu_check(gpu, op->first_target, (end + 1) * sizeof(*op->first_target), "head: first target");
+        first = (size_t)op->first_target[0];
+        end = (size_t)op->first_target[op->n_rows];
+    }
+    gpu_check(gpu, op->targets + first, (end - first) * sizeof(*op->targets), "head: targets");
+    gpu_check(gpu, op->out + first, (end - first) * sizeof(*op->out), "head: out");
     gpu_check_any(gpu, op->logits, (size_t)(op->n_rows * op->ld_logits) * sizeof(float),
                   "head: logits");
     gpu_check_any(gpu, op->norms, (size_t)op->n_rows * sizeof(*op->norms), "head: norms");
@@ -246,4 +254,21 @@ void fake_check_group(struct gpu *gpu, const struct ctw_op_group *op)
     gpu_check(gpu, op->rows, n * sizeof(*op->rows), "group: rows");
     gpu_check(gpu, op->row_weights, n * sizeof(*op->row_weights), "group: row weights");
     gpu_check(gpu, op->start, ((size_t)op->n_experts + 1) * sizeof(*op->start), "group: start");
+}
+
+void fake_check_states(struct gpu *gpu, const struct ctw_states *states,
+                       const struct ctw_seq_part *parts, int64_t n_parts, size_t bytes)
+{
+    for (int64_t i = 0; i < n_parts; i++) {
+        if (parts[i].before >= 0)
+            gpu_check(gpu, ctw_state_at(states, parts[i].before), bytes, "a state before");
+        for (int64_t j = 0; parts[i].after >= 0 && j < n_parts; j++)
+            if (parts[j].before == parts[i].after || (j != i && parts[j].after == parts[i].after))
+                gpu_die("a part has a state that another part leaves");
+    }
+    for (int64_t i = 0; i < n_parts; i++)
+        if (parts[i].after >= 0 && bytes > 0) {
+            gpu_check(gpu, ctw_state_at(states, parts[i].after), bytes, "a state after");
+            memset(ctw_state_at(states, parts[i].after), 0xff, bytes);
+        }
 }

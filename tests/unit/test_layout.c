@@ -115,15 +115,32 @@ static void check_tokens(const struct ctw_layout *l, const struct sequences *s,
                 assert_int_equal(l->rope_rows[at], t + long_shift);
             if (t + 1 < seq->first)
                 continue;
-            int64_t row = l->target_rows[target++];
+            int64_t index = l->target_index[target++], row = ctw_layout_row(l, index);
+            assert_in_range(index, 0, l->n_targets - 1);
             assert_in_range(row, 0, l->n_rows - 1);
             assert_int_equal(l->rows[row], at);
-            assert_int_equal(l->targets[row], seq->tokens[t + 1]);
+            assert_int_equal(l->targets[index], seq->tokens[t + 1]);
         }
     }
     assert_int_equal(l->start[0], 0);
     assert_int_equal(l->start[s->n], l->n_tok);
     assert_int_equal(l->n_asked, s->n_tok);
+}
+
+/* A position that several sequences score is one row, and each row has its targets. */
+static void check_rows(const struct ctw_layout *l)
+{
+    bool scored[MAX_LEN * MAX_SEQS] = {false};
+    for (int64_t i = 0; i < l->n_rows; i++) {
+        assert_false(scored[l->rows[i]]);
+        scored[l->rows[i]] = true;
+        if (l->first_target != NULL)
+            assert_in_range(l->first_target[i + 1], l->first_target[i] + 1, l->n_targets);
+    }
+    if (l->first_target == NULL)
+        assert_int_equal(l->n_rows, l->n_targets);
+    else
+        assert_int_equal(l->first_target[l->n_rows], l->n_targets);
 }
 
 /* keys[row] is the token, by its index in the pass, whose key lies there. */
@@ -219,53 +236,78 @@ static void check_chunks(const struct ctw_layout *l, const struct sequences *s,
     ctw_free(rows[1]);
 }
 
-/* A stretch's sequences follow one another, and each begins with the state after its token before:
- * states[i] is the token after which state i was left. */
-static void check_stretch(const struct ctw_layout *l, const struct sequences *s,
-                          const struct ctw_stretch *t, int64_t tok, const int64_t *states)
+/* A part begins with the state after its token before, and has the next tokens, from `tok` on. */
+static void check_seq_part(const struct ctw_layout *l, const struct sequences *s,
+                           const struct ctw_plan *plan, const struct ctw_seq_part *p, int64_t tok,
+                           const int64_t *states)
 {
-    int64_t path[MAX_LEN], row = 0;
-    for (int64_t i = 0; i < t->n_seqs; i++) {
-        int64_t seq = seq_of(l, tok + row), pos = t->seqs[i].pos0;
-        path_of(l, seq, s->seq[seq].n_tok - 1, path);
-        assert_int_equal(t->seqs[i].q_row, row);
-        assert_true(t->seqs[i].n_q >= 1);
-        assert_true(i == 0 || pos == 0);
-        assert_true((pos > 0) == (i == 0 && t->before != NONE));
-        if (pos > 0)
-            assert_int_equal(states[t->before], path[pos - 1]);
-        for (int64_t k = 0; k < t->seqs[i].n_q; k++)
-            assert_int_equal(path[pos + k], tok + row + k);
-        row += t->seqs[i].n_q;
-    }
-    assert_int_equal(row, t->n_tok);
+    int64_t path[MAX_LEN], seq = seq_of(l, tok);
+    path_of(l, seq, s->seq[seq].n_tok - 1, path);
+    assert_true(p->n_q >= 1);
+    assert_true((p->pos0 > 0) == (p->before != NONE));
+    assert_in_range(p->before - NONE, 0, plan->states + 1 - NONE);
+    if (p->pos0 > 0)
+        assert_int_equal(states[p->before], path[p->pos0 - 1]);
+    for (int64_t k = 0; k < p->n_q; k++)
+        assert_int_equal(path[p->pos0 + k], tok + k);
 }
 
-static void check_stretches(const struct ctw_layout *l, const struct sequences *s,
-                            const struct ctw_plan *plan)
+/* The parts of a chunk's rounds are its rows, each once, in order within a round, and each part
+ * begins with the state after its token before, which no part of its round leaves: states[i] is the
+ * token after which state i was left. */
+static int64_t check_rounds_of(const struct ctw_layout *l, const struct sequences *s,
+                               const struct ctw_chunk *chunk, const struct ctw_plan *plan,
+                               int64_t *states)
 {
-    int64_t states[64], tok = 0, path[MAX_LEN];
+    int64_t n_tok = 0;
+    bool seen[MAX_LEN * MAX_SEQS] = {false};
+    for (int64_t i = 0; i < chunk->n_rounds; i++) {
+        const struct ctw_round *r = &chunk->rounds[i];
+        int64_t row = 0, left[64];
+        memcpy(left, states, sizeof(left));
+        for (int64_t k = 0; k < r->n_parts; k++) {
+            const struct ctw_seq_part *p = &r->parts[k];
+            assert_true(p->q_row >= row);
+            assert_true(p->q_row + p->n_q <= chunk->n_tok);
+            check_seq_part(l, s, plan, p, chunk->tok0 + p->q_row, states);
+            for (int64_t t = 0; t < p->n_q; t++) {
+                assert_false(seen[p->q_row + t]);
+                seen[p->q_row + t] = true;
+            }
+            row = p->q_row + p->n_q;
+            n_tok += p->n_q;
+            if (p->after == NONE)
+                continue;
+            assert_in_range(p->after, 0, plan->states + 1);
+            assert_int_not_equal(p->after, plan->states);
+            for (int64_t other = 0; other < r->n_parts; other++) {
+                assert_int_not_equal(r->parts[other].before, p->after);
+                if (other != k)
+                    assert_int_not_equal(r->parts[other].after, p->after);
+            }
+            left[p->after] = chunk->tok0 + row - 1;
+        }
+        memcpy(states, left, sizeof(left));
+    }
+    return n_tok;
+}
+
+static void check_rounds(const struct ctw_layout *l, const struct sequences *s,
+                         const struct ctw_plan *plan)
+{
+    int64_t states[64], path[MAX_LEN];
     states[plan->states] = trunk_at(l->n_of_trunk - 1);
     states[plan->states + 1] = NONE;
     for (int64_t c = 0; c < l->n_chunks; c++) {
-        assert_true((l->chunks[c].n_stretches > 0) == (plan->states > 0));
-        for (int64_t i = 0; i < l->chunks[c].n_stretches; i++) {
-            const struct ctw_stretch *t = &l->chunks[c].stretches[i];
-            assert_int_equal(l->chunks[c].tok0 + t->row0, tok);
-            assert_true(t->before == NONE || t->before < plan->states + 2);
-            check_stretch(l, s, t, tok, states);
-            tok += t->n_tok;
-            assert_in_range(t->after, 0, plan->states + 1);
-            assert_int_not_equal(t->after, plan->states);
-            assert_int_not_equal(t->after, t->before);
-            states[t->after] = tok - 1;
-        }
-        if (plan->states > 0 && l->n_left > 0 && ctw_chunk_ends_trunk(&l->chunks[c])) {
+        const struct ctw_chunk *chunk = &l->chunks[c];
+        assert_true((chunk->n_rounds > 0) == (plan->states > 0));
+        if (plan->states > 0)
+            assert_int_equal(check_rounds_of(l, s, chunk, plan, states), chunk->n_tok);
+        if (plan->states > 0 && l->n_left > 0 && ctw_chunk_ends_trunk(chunk)) {
             path_of(l, l->left_seq, s->seq[l->left_seq].n_tok - 1, path);
             assert_int_equal(states[plan->states + 1], path[l->n_left - 1]);
         }
     }
-    assert_int_equal(tok, plan->states > 0 ? l->n_tok : 0);
 }
 
 /* Where nothing limits it, a sequence shares what it has in common with the one before, but for a
@@ -311,9 +353,11 @@ static void check_pass(const struct sequences *all, int64_t first, int64_t end,
     assert_int_equal(ctw_layout_make(&l, s.seq, s.n, plan, long_from, &sharing, &err), CTW_OK);
     check_tokens(&l, &s, plan, long_from, trunk);
     check_chunks(&l, &s, plan);
-    check_stretches(&l, &s, plan);
+    check_rounds(&l, &s, plan);
     if (!shares || sharing.own_rows)
         assert_int_equal(l.n_rows, n_targets);
+    if (!sharing.own_rows)
+        check_rows(&l);
     if (!shares)
         assert_int_equal(l.n_tok + l.n_left + l.n_of_trunk, s.n_tok);
     else if (plan->states == 0 && plan->carry_rows == plan->pass_tokens && l.n_of_trunk == 0)
@@ -361,8 +405,9 @@ static void every_query_sees_its_own_keys(void **state)
 enum { MOST = 6 };
 
 /* The tokens that sequences compute, each of which begins with the first n_same[i] tokens of the
- * one before. */
-static int64_t computed(const int64_t *n_same, const int64_t *n_tok, int n, int64_t states)
+ * one before, and the rounds of a recurrence. */
+static int64_t computed(const int64_t *n_same, const int64_t *n_tok, int n, int64_t states,
+                        int64_t *n_rounds)
 {
     int32_t tokens[MOST][MAX_LEN + 1];
     struct ctw_seq seq[MOST];
@@ -381,6 +426,7 @@ static int64_t computed(const int64_t *n_same, const int64_t *n_tok, int n, int6
     const struct ctw_sharing sharing = {.shares = true};
     assert_int_equal(ctw_layout_make(&l, seq, n, &plan, 0, &sharing, &err), CTW_OK);
     int64_t n_computed = l.n_tok;
+    *n_rounds = l.chunks[0].n_rounds;
     ctw_layout_free(&l);
     return n_computed;
 }
@@ -418,9 +464,36 @@ static void a_branch_is_worth_its_cost(void **state)
         int n = 0;
         while (n < MOST && cases[i].n_tok[n] > 0)
             n++;
-        int64_t got = computed(cases[i].n_same, cases[i].n_tok, n, cases[i].states);
+        int64_t n_rounds, got = computed(cases[i].n_same, cases[i].n_tok, n, cases[i].states,
+                                         &n_rounds);
         if (got != cases[i].computed)
             fail_msg("%s: %d tokens", cases[i].what, (int)got);
+    }
+}
+
+/* Parts that do not wait for one another are in one round. */
+static void rounds_are_few(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t n_same[MOST], n_tok[MOST], states, n_rounds;
+        const char *what;
+    } cases[] = {
+        {{0, 40, 40, 40, 40, 40}, {61, 61, 61, 61, 61, 61}, 3, 2, "branches of one trunk"},
+        {{0, 0, 0, 0, 0, 0}, {61, 61, 61, 61, 61, 61}, 2, 1, "nothing is shared"},
+        {{0, 40, 0, 40, 0, 40}, {61, 61, 61, 61, 61, 61}, 5, 2, "three trunks, three states"},
+        {{0, 40, 0, 40, 0, 40}, {61, 61, 61, 61, 61, 61}, 3, 2, "three states are enough"},
+        {{0, 40, 60, 80}, {101, 101, 101, 101}, 6, 4, "a branch of a branch waits"},
+        {{0, 80, 60, 0, 80, 60}, {101, 101, 101, 101, 101, 101}, 4, 3, "two trunks, side by side"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(cases); i++) {
+        int64_t n_rounds;
+        int n = 0;
+        while (n < MOST && cases[i].n_tok[n] > 0)
+            n++;
+        computed(cases[i].n_same, cases[i].n_tok, n, cases[i].states, &n_rounds);
+        if (n_rounds != cases[i].n_rounds)
+            fail_msg("%s: %d rounds", cases[i].what, (int)n_rounds);
     }
 }
 
@@ -480,6 +553,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_query_sees_its_own_keys),
         cmocka_unit_test(a_branch_is_worth_its_cost),
+        cmocka_unit_test(rounds_are_few),
         cmocka_unit_test(a_path_has_so_many_spans),
         cmocka_unit_test(lack_of_memory_leaves_nothing),
     };

@@ -113,8 +113,9 @@ enum { JOIN_ROWS = 32, JOIN_PARTS = 8 };
  * double, so only the tiles' own sums contribute to the error.
  */
 static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
-    join_kernel(const struct ctw_cuda_head_state *states, int n_tiles, int64_t m, const int32_t *targets,
-                struct ctw_head_result *out, struct ctw_head_norm *norms)
+    join_kernel(const struct ctw_cuda_head_state *states, int n_tiles, int64_t m,
+                const int32_t *first_target, struct ctw_head_result *out,
+                struct ctw_head_norm *norms)
 {
     __shared__ float max[JOIN_PARTS][JOIN_ROWS];
     __shared__ int32_t greedy[JOIN_PARTS][JOIN_ROWS];
@@ -152,9 +153,12 @@ static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
         return;
     for (int i = 1; i < JOIN_PARTS; i++)
         total += sum[i][lane];
-    double target = states[targets[row] / CTW_CUDA_HEAD_TILE * m + row].target;
-    struct ctw_head_result r = {(float)(target - (double)best - log(total)), first};
-    out[row] = r;
+    const int32_t end = ctw_head_target(first_target, row + 1);
+    for (int32_t t = ctw_head_target(first_target, row); t < end; t++) {
+        const double target = out[t].logprob;
+        struct ctw_head_result r = {(float)(target - (double)best - log(total)), first};
+        out[t] = r;
+    }
     if (norms != NULL) {
         struct ctw_head_norm n = {(double)best, log(total)};
         norms[row] = n;
@@ -162,7 +166,7 @@ static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
 }
 
 enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
-                                          const int32_t *targets, int32_t id0, float scale,
+                                          const struct ctw_op_head *op, int32_t id0,
                                           struct ctw_cuda_head_state *states, bool *done,
                                           struct ctw_err *err)
 {
@@ -171,21 +175,23 @@ enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_
         return CTW_OK;
     struct product p = product_of(g);
     p.y = states + id0 / CTW_CUDA_HEAD_TILE * g->m;
-    p.targets = targets;
+    p.first_target = op->first_target;
+    p.targets = op->targets;
+    p.results = op->out;
     p.id0 = id0;
-    p.scale = scale;
+    p.scale = op->scale;
     p.logits = (float *)g->y;
     p.ld_logits = g->ldy;
     return launch(cu, g, &p, g->y == NULL ? EPI_HEAD : EPI_HEAD_STORE, err);
 }
 
-enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu, const struct ctw_cuda_head_state *states,
-                                          int64_t n_vocab, int64_t m, const int32_t *targets,
-                                          struct ctw_head_result *out, struct ctw_head_norm *norms,
-                                          struct ctw_err *err)
+enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
+                                          const struct ctw_cuda_head_state *states,
+                                          const struct ctw_op_head *op, struct ctw_err *err)
 {
-    int n_tiles = (int)((n_vocab + CTW_CUDA_HEAD_TILE - 1) / CTW_CUDA_HEAD_TILE);
-    join_kernel<<<(unsigned)((m + JOIN_ROWS - 1) / JOIN_ROWS), dim3(JOIN_ROWS, JOIN_PARTS), 0,
-                  cu->stream>>>(states, n_tiles, m, targets, out, norms);
+    int n_tiles = (int)((op->n_vocab + CTW_CUDA_HEAD_TILE - 1) / CTW_CUDA_HEAD_TILE);
+    join_kernel<<<(unsigned)((op->n_rows + JOIN_ROWS - 1) / JOIN_ROWS),
+                  dim3(JOIN_ROWS, JOIN_PARTS), 0, cu->stream>>>(
+        states, n_tiles, op->n_rows, op->first_target, op->out, op->norms);
     return ctw_cuda_launched("head", err);
 }

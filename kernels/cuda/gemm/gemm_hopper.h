@@ -4,6 +4,7 @@
 #define CTW_KERNELS_CUDA_GEMM_HOPPER_H
 
 #include "kernels/cuda/ptx_hopper.h"
+#include "kernels/head_targets.h"
 
 enum {
     TILE_M = 128, /* rows of x per block */
@@ -68,7 +69,8 @@ struct product {
     void *y;
     const float *bias; /* [n] or NULL */
     /* EPI_HEAD*: y is states [cols, m]; column 0 is token id0 */
-    const int32_t *targets; /* [m] */
+    const int32_t *first_target, *targets; /* see struct ctw_op_head */
+    struct ctw_head_result *results;       /* where targets' logits go */
     int32_t id0;
     float scale;
     float *logits; /* EPI_HEAD_STORE: [m, ld_logits], from column id0 on */
@@ -355,6 +357,24 @@ CTW_DEV void store_logits(const struct product &p, const float (&d)[128], int ro
     }
 }
 
+/* The logits of row r's targets that are in the tile, to the results; h: which of the lane's rows. */
+CTW_DEV void keep_targets(const struct product &p, const float (&d)[128], int r, int h, int col0,
+                          int lane)
+{
+    const int end = r < p.m ? ctw_head_target(p.first_target, r + 1) : 0;
+    for (int t = r < p.m ? ctw_head_target(p.first_target, r) : 0; t < end; t++) {
+        const int target = p.targets[t] - p.id0 - col0;
+        if ((unsigned)target < TILE_N && (lane & 3) == (target >> 1 & 3)) {
+            float wanted = 0;
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                if (target == 8 * (i / 2) + 2 * (lane & 3) + i % 2)
+                    wanted = d[4 * (i / 2) + 2 * h + i % 2];
+            p.results[t].logprob = wanted;
+        }
+    }
+}
+
 /*
  * Reduces the tile's columns of each row to one state, and stores them before if STORE. Sums of
  * exp(logit - max) are four chains of 16 in each of four lanes, added by halves, in fp32; exp is
@@ -376,8 +396,8 @@ CTW_DEV void reduce_logits(const struct product &p, float (&d)[128], int row, in
                 d[i] = -INFINITY;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int r = row + 8 * h, first = 0, target = r < p.m ? p.targets[r] - p.id0 - col0 : -1;
-        float best = -INFINITY, s[4] = {0, 0, 0, 0}, wanted = 0;
+        int r = row + 8 * h, first = 0;
+        float best = -INFINITY, s[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int i = 0; i < 64; i++) {
             float v = d[4 * (i / 2) + 2 * h + i % 2];
@@ -408,13 +428,8 @@ CTW_DEV void reduce_logits(const struct product &p, float (&d)[128], int row, in
         float sum = (s[0] + s[1]) + (s[2] + s[3]);
         sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
         sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
-        if ((unsigned)target < TILE_N)
-#pragma unroll
-            for (int i = 0; i < 64; i++)
-                if (target == 8 * (i / 2) + 2 * (lane & 3) + i % 2)
-                    wanted = d[4 * (i / 2) + 2 * h + i % 2];
-        wanted = __shfl_sync(0xFFFFFFFF, opaque(wanted), (lane & ~3) | (target >> 1 & 3));
-        struct ctw_cuda_head_state state = {best, sum, wanted, p.id0 + col0 + first};
+        keep_targets(p, d, r, h, col0, lane);
+        struct ctw_cuda_head_state state = {best, sum, p.id0 + col0 + first, 0};
         if ((lane & 3) == 0 && r < p.m)
             ((struct ctw_cuda_head_state *)p.y)[(int64_t)(col0 / TILE_N) * p.m + r] = state;
     }

@@ -1,6 +1,6 @@
 /*
  * The gated delta rule, token by token, for what delta_chunks.cu does not have. A block has some
- * columns of one value head's S for a whole sequence: 4 lanes share a column and have a quarter of
+ * columns of one value head's S for a whole part: 4 lanes share a column and have a quarter of
  * its rows each, in registers. S = factor * T: T is what the registers hold, so that a token takes
  * three multiply-adds an element, of which decay is none. (With a decay of each row's own, a fourth
  * takes place, and factor is 1.) Tokens come in tiles; while a tile is computed, the next one's
@@ -269,7 +269,7 @@ static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op
         }
 }
 
-/* Columns blockIdx.x * COLUMNS * C .. of value head blockIdx.y, of the sequence blockIdx.z. */
+/* Columns blockIdx.x * COLUMNS * C .. of value head blockIdx.y, of the part blockIdx.z. */
 template <typename T, int KEY, int C, int DECAYS>
 __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 ? 3 : 4)
     delta_heads(const __grid_constant__ struct ctw_cuda_delta a)
@@ -277,8 +277,8 @@ __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 
     __shared__ __align__(16) struct tile<KEY, C, DECAYS> s;
     const struct ctw_op_delta &op = a.op;
     const int head = blockIdx.y, col0 = blockIdx.x * COLUMNS * C, lane = threadIdx.x % LANES;
-    const int64_t first = a.row[blockIdx.z], end = a.row[blockIdx.z + 1];
-    const bool goes_on = blockIdx.z == 0 && a.pos0 > 0;
+    const struct ctw_cuda_part &part = a.parts.part[blockIdx.z];
+    const int64_t first = part.row, end = first + part.n_tok;
     const float rate = delta_rate(op, head);
     float dt_bias[(DECAYS + 31) / 32];
 #pragma unroll
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 
     }
     struct share<KEY, C> h;
     struct loaded<T, KEY, C, DECAYS> next;
-    take_state(op, goes_on ? op.before : NULL, head, col0, h);
+    take_state(op, ctw_state_at(&op.states, part.before), head, col0, h);
     load_tile<T, KEY, C, DECAYS>(op, head, col0, first, end, next);
     for (int64_t row0 = first; row0 < end; row0 += TILE) {
         __syncthreads(); /* the tile before is done with */
@@ -308,15 +308,15 @@ __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 
                     ctw_cuda_narrow(y[c], to + column_of<C>(col0, c));
         }
     }
-    if (a.leaves && blockIdx.z == a.n_seqs - 1)
-        leave_state(op, op.after, head, col0, h);
+    if (part.after >= 0)
+        leave_state(op, ctw_state_at(&op.states, part.after), head, col0, h);
 }
 
 template <typename T, int KEY, int C, int DECAYS = 1>
 static void launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 {
     dim3 grid((unsigned)((a->op.value + COLUMNS * C - 1) / (COLUMNS * C)), (unsigned)a->op.n_value,
-              (unsigned)a->n_seqs);
+              (unsigned)a->parts.n);
     delta_heads<T, KEY, C, DECAYS><<<grid, THREADS, 0, cu->stream>>>(*a);
 }
 
@@ -324,7 +324,7 @@ static void launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 template <typename T> static void launch_any(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 {
     enum { ENOUGH = 2 * 132 }; /* blocks */
-    const int64_t heads = (int64_t)a->op.n_value * a->n_seqs;
+    const int64_t heads = (int64_t)a->op.n_value * a->parts.n;
     if (a->op.by_channel && a->op.key <= 32)
         launch<T, 32, 1, 32>(cu, a);
     else if (a->op.by_channel && a->op.value > 32 && heads * ((a->op.value + 63) / 64) >= ENOUGH)
@@ -347,16 +347,10 @@ enum ctw_status ctw_cuda_delta(struct ctw_cuda *cu, const struct ctw_op_delta *o
                                struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    for (int64_t i = 0; i < op->n_seqs && st == CTW_OK; i += CTW_CUDA_DELTA_SEQS) {
-        struct ctw_cuda_delta a = {};
-        a.op = *op;
-        a.pos0 = op->seqs[i].pos0;
-        for (; a.n_seqs < CTW_CUDA_DELTA_SEQS && i + a.n_seqs < op->n_seqs; a.n_seqs++) {
-            const struct ctw_attn_seq *s = &op->seqs[i + a.n_seqs];
-            a.row[a.n_seqs] = s->q_row;
-            a.row[a.n_seqs + 1] = s->q_row + s->n_q;
-        }
-        a.leaves = i + a.n_seqs == op->n_seqs;
+    struct ctw_cuda_delta a = {};
+    a.op = *op;
+    for (int64_t i = 0; i < op->n_parts && st == CTW_OK; i += a.parts.n) {
+        ctw_cuda_take_parts(&a.parts, op->parts + i, op->n_parts - i);
 #define LAUNCH(T) launch_any<T>(cu, &a)
         if (ctw_cuda_delta_has_chunks(cu, op))
             st = ctw_cuda_delta_chunks(cu, &a, err);

@@ -1,7 +1,7 @@
 /*
  * The gated delta rule by chunks of 64 tokens, on Hopper's tensor cores, for 16-bit activations,
  * keys of up to 128 elements and one decay a head. A block has 128 columns of one value head's S
- * for a whole sequence. Eight warps have 16 columns each, as the rows of S^T in registers, so that
+ * for a whole part. Eight warps have 16 columns each, as the rows of S^T in registers, so that
  * S^T is an operand as it is; four warps prepare what does not depend on S (delta_prepare.cuh). For
  * a chunk, with S before it:
  *     X[i] = beta[i] (v[i] - exp(g[i]) S^T k[i])        D = T X
@@ -33,8 +33,8 @@ CTW_DEV void take_state(const struct ctw_op_delta &op, const struct work &w, int
     for (int n = 0; n < KEY / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int64_t at = w.goes_on ? state_at(op, w, col, n, e) : -1;
-            S[n][e] = at >= 0 ? ((const float *)op.before)[at] : 0.0f;
+            const int64_t at = w.before != NULL ? state_at(op, w, col, n, e) : -1;
+            S[n][e] = at >= 0 ? ((const float *)w.before)[at] : 0.0f;
         }
 }
 
@@ -47,7 +47,7 @@ CTW_DEV void leave_state(const struct ctw_op_delta &op, const struct work &w, in
         for (int e = 0; e < 4; e++) {
             const int64_t at = state_at(op, w, col, n, e);
             if (at >= 0)
-                ((float *)op.after)[at] = S[n][e];
+                ((float *)w.after)[at] = S[n][e];
         }
 }
 
@@ -206,8 +206,9 @@ CTW_DEV void store_outputs(const struct ctw_op_delta &op, const struct work &w, 
 
 template <typename T>
 CTW_DEV void compute_chunks(const struct ctw_cuda_delta &a, const struct work &w,
-                            struct shared<T> &s, bool leaves)
+                            struct shared<T> &s)
 {
+    const bool leaves = w.after != NULL;
     const struct ctw_op_delta &op = a.op;
     const int column = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     float S[KEY / 8][4];
@@ -251,7 +252,7 @@ CTW_DEV void compute_chunks(const struct ctw_cuda_delta &a, const struct work &w
 
 #endif
 
-/* Columns blockIdx.x * VALUE .. of value head blockIdx.y, of the sequence blockIdx.z. */
+/* Columns blockIdx.x * VALUE .. of value head blockIdx.y, of the part blockIdx.z. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 1)
     delta_chunks(const __grid_constant__ struct ctw_cuda_delta a, bool aligned)
@@ -262,10 +263,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     struct work w;
     w.head = blockIdx.y;
     w.col0 = blockIdx.x * VALUE;
-    w.goes_on = blockIdx.z == 0 && a.pos0 > 0;
-    w.first = a.row[blockIdx.z];
-    w.begun = w.goes_on ? a.pos0 % CHUNK : 0;
-    w.n_tok = w.begun + a.row[blockIdx.z + 1] - w.first;
+    const struct ctw_cuda_part &part = a.parts.part[blockIdx.z];
+    w.before = ctw_state_at(&a.op.states, part.before);
+    w.after = ctw_state_at(&a.op.states, part.after);
+    w.first = part.row;
+    w.begun = part.pos0 % CHUNK;
+    w.n_tok = w.begun + part.n_tok;
     if (threadIdx.x == 0) {
         for (int i = 0; i < LOADED; i++) {
             barrier_init(shared_address(&s.loaded[i]), PRODUCERS);
@@ -283,24 +286,29 @@ __global__ void __launch_bounds__(THREADS, 1)
         prepare_chunks<T>(a, w, s, aligned);
     } else {
         registers_more<CONSUMER_REGISTERS>();
-        compute_chunks<T>(a, w, s, a.leaves && blockIdx.z == gridDim.z - 1);
+        compute_chunks<T>(a, w, s);
     }
 #endif
 }
 
-/* The rows of the launch's last sequence after its last border. */
+/* The rows of the part blockIdx.y after its last border. */
 template <typename T>
-__global__ void delta_rows(const __grid_constant__ struct ctw_cuda_delta a, int64_t begun,
-                           int64_t from)
+__global__ void delta_rows(const __grid_constant__ struct ctw_cuda_delta a)
 {
     const struct ctw_op_delta &op = a.op;
-    const int64_t t = from + blockIdx.x; /* from the border before the sequence's first token */
+    const struct ctw_cuda_part &part = a.parts.part[blockIdx.y];
+    const int64_t begun = part.pos0 % CHUNK, n_tok = begun + part.n_tok;
+    /* from the border before the part's first token */
+    const int64_t t = n_tok - n_tok % CHUNK + blockIdx.x;
+    if (part.after < 0 || t >= n_tok)
+        return;
     const int64_t length = ctw_delta_row(op.n_key, op.n_value, op.key, op.value);
     const int64_t x = 2 * (int64_t)op.n_key * op.key + (int64_t)op.n_value * op.value;
-    const int64_t row = a.row[a.n_seqs - 1] + t - begun;
+    const int64_t row = part.row + t - begun;
     const int64_t rows = ctw_delta_floats(op.n_value, op.key, op.value);
-    const T *before = (const T *)((const float *)op.before + rows) + t * length;
-    T *after = (T *)((float *)op.after + rows) + blockIdx.x * length;
+    const float *old = (const float *)ctw_state_at(&op.states, part.before);
+    const T *before = old == NULL ? NULL : (const T *)(old + rows) + t * length;
+    T *after = (T *)((float *)ctw_state_at(&op.states, part.after) + rows) + blockIdx.x * length;
     for (int64_t i = threadIdx.x; i < x + 2 * op.n_value; i += blockDim.x) {
         const int head = (int)((i - x) % op.n_value);
         if (t < begun)
@@ -320,9 +328,10 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *
     const struct ctw_op_delta *op = &a->op;
     const size_t bytes = sizeof(struct shared<T>);
     const bool aligned = op->key % 8 == 0 && op->value % 8 == 0 && op->ldx % 8 == 0 &&
-                         ctw_cuda_aligned16(op->x) && ctw_cuda_aligned16(op->before);
+                         ctw_cuda_aligned16(op->x) &&
+                         ctw_cuda_aligned16(op->states.data) && op->states.bytes % 16 == 0;
     const dim3 grid((unsigned)((op->value + VALUE - 1) / VALUE), (unsigned)op->n_value,
-                    (unsigned)a->n_seqs);
+                    (unsigned)a->parts.n);
     enum ctw_status st = ctw_cuda_check(
         cudaFuncSetAttribute(delta_chunks<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes),
@@ -330,11 +339,8 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *
     if (st != CTW_OK)
         return st;
     delta_chunks<T><<<grid, THREADS, bytes, cu->stream>>>(*a, aligned);
-    const int64_t begun = a->n_seqs == 1 ? a->pos0 % CHUNK : 0;
-    const int64_t n_tok = begun + a->row[a->n_seqs] - a->row[a->n_seqs - 1];
-    if (a->leaves && n_tok % CHUNK > 0)
-        delta_rows<T><<<(unsigned)(n_tok % CHUNK), 256, 0, cu->stream>>>(*a, begun,
-                                                                         n_tok - n_tok % CHUNK);
+    if (a->parts.leave)
+        delta_rows<T><<<dim3(CHUNK - 1, (unsigned)a->parts.n), 256, 0, cu->stream>>>(*a);
     return CTW_OK;
 }
 

@@ -4,16 +4,12 @@
 #define CTW_KERNELS_CUDA_DELTA_LAUNCH_H
 
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/recurrent/seq_parts.h"
 #include "kernels/delta.h"
-
-enum { CTW_CUDA_DELTA_SEQS = 128 }; /* of a launch, which has them as arguments */
 
 struct ctw_cuda_delta {
     struct ctw_op_delta op;
-    int n_seqs;
-    int64_t row[CTW_CUDA_DELTA_SEQS + 1]; /* of each sequence's first token; the end */
-    int64_t pos0;                         /* of the first sequence of the launch */
-    bool leaves;                          /* the launch's last sequence is the operation's */
+    struct ctw_cuda_parts parts;
 };
 
 /* Is the operation computed by chunks? That depends on its shape alone. */

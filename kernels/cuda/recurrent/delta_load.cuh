@@ -7,10 +7,11 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* The q, k and v of token t of those in `before`. */
-template <typename T> CTW_DEV const T *row_before(const struct ctw_op_delta &op, int64_t t)
+/* The q, k and v of token t of those in the state before. */
+template <typename T>
+CTW_DEV const T *row_before(const struct ctw_op_delta &op, const struct work &w, int64_t t)
 {
-    const T *rows = (const T *)((const float *)op.before +
+    const T *rows = (const T *)((const float *)w.before +
                                 ctw_delta_floats(op.n_value, op.key, op.value));
     return rows + t * ctw_delta_row(op.n_key, op.n_value, op.key, op.value);
 }
@@ -42,7 +43,7 @@ CTW_DEV void load_chunk(const struct ctw_cuda_delta &a, const struct work &w, in
     for (int i = 0; i < CHUNK; i += 8, x += 8 * op.ldx) {
         const bool in = first + i < left;
         const T *row = !in ? (const T *)op.x
-                       : first + i < begun ? row_before<T>(op, first + i) : x;
+                       : first + i < begun ? row_before<T>(op, w, first + i) : x;
         const uint32_t at = tile_at<KEY>(first + i, eighth) / sizeof(T);
         if (aligned) {
             const bool key = in && n_key > 0, value = in && n_value > 0;
@@ -78,7 +79,7 @@ CTW_DEV void load_gates(const struct ctw_op_delta &op, const struct work &w, int
         g.in[i] = t < w.n_tok;
         g.b[i] = g.a[i] = 0.0f;
         if (g.in[i] && t < w.begun) {
-            const T *row = row_before<T>(op, t) + 2 * keys + values + w.head;
+            const T *row = row_before<T>(op, w, t) + 2 * keys + values + w.head;
             g.b[i] = ctw_cuda_widen(row[0]);
             g.a[i] = ctw_cuda_widen(row[op.n_value]);
         } else if (g.in[i]) {

@@ -46,7 +46,8 @@ struct work {
     int64_t first;  /* the row of x of the first token that is not in `before` */
     int64_t begun;  /* tokens of the first chunk that are in `before` */
     int64_t n_tok;  /* from the first chunk's border on */
-    bool goes_on;
+    const void *before; /* states; NULL: none */
+    void *after;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -10,19 +10,15 @@
 enum {
     THREADS = 128,
     TOKENS = 8,
-    ROWS = 4,        /* of a thread */
-    STATES = 8,      /* of each of its rows */
-    SEQUENCES = 128, /* of a launch, which has them as arguments */
+    ROWS = 4,   /* of a thread */
+    STATES = 8, /* of each of its rows */
 };
 
 struct ssm {
     struct ctw_op_ssm op;
     int lanes, rows; /* rows: of a block */
     int64_t group_rows, group_blocks;
-    int n_seqs;
-    bool last;                  /* the launch's last sequence is the operation's */
-    int64_t row[SEQUENCES + 1]; /* of each sequence's first token; the end */
-    int64_t pos0;               /* of the first sequence of the launch */
+    struct ctw_cuda_parts parts;
 };
 
 /* Shared memory: b and c [TOKENS, lanes * STATES]; steps times x, decays (own_decays: steps) and
@@ -98,7 +94,7 @@ static __device__ __forceinline__ void store_sums(const float s[ROWS], int lanes
         out[2 * high + higher] = v;
 }
 
-/* The block's rows of one group, blockIdx.x, through the sequence blockIdx.y. */
+/* The block's rows of one group, blockIdx.x, through the part blockIdx.y. */
 template <typename T, bool OWN>
 __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ struct ssm a)
 {
@@ -114,8 +110,10 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
     const int64_t group = blockIdx.x / a.group_blocks;
     const int64_t row0 = (int64_t)(blockIdx.x % a.group_blocks) * a.rows;
     const int lane = threadIdx.x % a.lanes, first = threadIdx.x / a.lanes * ROWS;
-    const int64_t begin = a.row[blockIdx.y], end = a.row[blockIdx.y + 1];
-    const bool goes_on = blockIdx.y == 0 && a.pos0 > 0;
+    const struct ctw_cuda_part &part = a.parts.part[blockIdx.y];
+    const int64_t begin = part.row, end = begin + part.n_tok;
+    const float *before = (const float *)ctw_state_at(&op.states, part.before);
+    float *after = (float *)ctw_state_at(&op.states, part.after);
     float state[ROWS][STATES], rate[OWN ? ROWS : 1][OWN ? STATES : 1];
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
@@ -125,7 +123,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
             bool here = n < op.n_state && in_group < a.group_rows;
             int64_t channel = group * a.group_rows + in_group;
             state[r][j] =
-                here && goes_on ? ((const float *)op.before)[channel * op.n_state + n] : 0.0f;
+                here && before != NULL ? before[channel * op.n_state + n] : 0.0f;
             if (OWN)
                 rate[r][j] = here ? ctw_ssm_rate(op, channel / op.head * op.n_state + n) : 0.0f;
         }
@@ -160,7 +158,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
         __syncthreads();
         store_tokens<T>(a, m, group, row0, t0, n_tok);
     }
-    if (!a.last || blockIdx.y != gridDim.y - 1)
+    if (after == NULL)
         return;
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
@@ -168,8 +166,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
         for (int j = 0; j < STATES; j++) {
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
             if (n < op.n_state && in_group < a.group_rows)
-                ((float *)op.after)[(group * a.group_rows + in_group) * op.n_state + n] =
-                    state[r][j];
+                after[(group * a.group_rows + in_group) * op.n_state + n] = state[r][j];
         }
 }
 
@@ -187,15 +184,9 @@ enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, s
     a.group_blocks = (a.group_rows + a.rows - 1) / a.rows;
     const size_t bytes =
         (size_t)TOKENS * (size_t)(2 * a.lanes * STATES + 3 * a.rows) * sizeof(float);
-    for (int64_t i = 0; i < op->n_seqs; i += SEQUENCES) {
-        a.pos0 = op->seqs[i].pos0;
-        for (a.n_seqs = 0; a.n_seqs < SEQUENCES && i + a.n_seqs < op->n_seqs; a.n_seqs++) {
-            const struct ctw_attn_seq *s = &op->seqs[i + a.n_seqs];
-            a.row[a.n_seqs] = s->q_row;
-            a.row[a.n_seqs + 1] = s->q_row + s->n_q;
-        }
-        a.last = i + a.n_seqs == op->n_seqs;
-        dim3 grid((unsigned)(op->n_groups * a.group_blocks), (unsigned)a.n_seqs);
+    for (int64_t i = 0; i < op->n_parts; i += a.parts.n) {
+        ctw_cuda_take_parts(&a.parts, op->parts + i, op->n_parts - i);
+        dim3 grid((unsigned)(op->n_groups * a.group_blocks), (unsigned)a.parts.n);
 #define OWN(T) ssm_rows<T, true><<<grid, THREADS, bytes, cu->stream>>>(a)
 #define SHARED(T) ssm_rows<T, false><<<grid, THREADS, bytes, cu->stream>>>(a)
         if (op->own_decays)

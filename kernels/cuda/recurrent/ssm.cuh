@@ -3,6 +3,7 @@
 #define CTW_KERNELS_CUDA_SSM_CUH
 
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/recurrent/seq_parts.h"
 #include "kernels/ssm.h"
 
 static __device__ __forceinline__ float ctw_ssm_number(const struct ctw_ssm_vector &v, int64_t i)

@@ -1,7 +1,7 @@
 /*
  * For ssm_chunks_hopper.cu, ctw_ssm() in chunks of CTW_SSM_CHUNK tokens: all but matrix products. A
  * unit is up to 64 rows of a head's state; 4 warps have it, 16 rows each, in fp32 registers. A
- * block goes through a sequence with UNITS units of one group. For each chunk, with L the sum of
+ * block goes through a part with UNITS units of one group. For each chunk, with L the sum of
  * the logarithms of decays since the chunk's border:
  *
  *     M[t, s] = (sum over n of c[t, n] b[s, n]) exp(L[t] - L[s]) step[s], for s <= t
@@ -24,18 +24,15 @@ enum {
     ROWS = 64, /* of a unit */
     UNIT_WARPS = 4,
     UNIT_THREADS = 32 * UNIT_WARPS,
-    SEQUENCES = 128,       /* of a launch, which has them as arguments */
     TILE = CHUNK * 64 * 2, /* CHUNK rows of 64 elements; wider matrices are several tiles */
 };
 
 struct ssm_chunks {
     struct ctw_op_ssm op;
-    struct ctw_ssm_carry before, after;
-    int slabs; /* units of a head */
+    struct ctw_ssm_carry carry; /* of state 0 */
+    int slabs;                  /* units of a head */
     int group_blocks;
-    bool last;                  /* the launch's last sequence is the operation's */
-    int64_t row[SEQUENCES + 1]; /* of each sequence's first token; the end */
-    int64_t pos0;               /* of the first sequence of the launch */
+    struct ctw_cuda_parts parts;
 };
 
 /* What a token has beside its rows, [CHUNK] each: L / ln 2, step, exp(L), step exp(L[end] - L). */
@@ -43,7 +40,7 @@ struct factors {
     float log2[CHUNK], step[CHUNK], decay[CHUNK], rest[CHUNK];
 };
 
-/* A sequence in the launch, and where it lies: position p is row p + shift; carried before `pos0`.
+/* A part of the launch, and where it lies: position p is row p + shift; carried before `pos0`.
  */
 struct place {
     int64_t pos0, end, shift;
@@ -315,7 +312,14 @@ template <typename T> struct part {
     int slab, width, in_group;
     struct place at;
     bool goes_on, scans;
+    int64_t before, after; /* bytes from state 0 to the part's states; after: -1: none */
 };
+
+/* Behind p, by so many bytes. */
+template <typename P> static __device__ __forceinline__ P *bytes_behind(P *p, int64_t bytes)
+{
+    return (P *)((char *)p + bytes);
+}
 
 template <typename T, int UNITS>
 static __device__ __forceinline__ struct part<T> part_of(const struct ssm_chunks &a) {
@@ -332,10 +336,13 @@ static __device__ __forceinline__ struct part<T> part_of(const struct ssm_chunks
     p.slab = (p.in_group + p.unit) % a.slabs;
     p.column = p.head * op.head + p.slab * ROWS;
     p.width = op.head - p.slab * ROWS < ROWS ? (int)(op.head - p.slab * ROWS) : (int)ROWS;
-    p.at.pos0 = blockIdx.y == 0 ? a.pos0 : 0;
-    p.at.shift = a.row[blockIdx.y] - p.at.pos0;
-    p.at.end = a.row[blockIdx.y + 1] - p.at.shift;
-    p.goes_on = p.at.pos0 > 0;
+    const struct ctw_cuda_part &q = a.parts.part[blockIdx.y];
+    p.at.pos0 = q.pos0;
+    p.at.shift = q.row - p.at.pos0;
+    p.at.end = p.at.pos0 + q.n_tok;
+    p.goes_on = q.before >= 0;
+    p.before = q.before * (int64_t)op.states.bytes;
+    p.after = q.after < 0 ? -1 : q.after * (int64_t)op.states.bytes;
     p.scans = p.warp % UNIT_WARPS == p.unit % UNIT_WARPS; /* of another scheduler for each unit */
     return p;
 }
@@ -347,8 +354,8 @@ load_stage(const struct ssm_chunks &a, const struct part<T> &p, uint32_t to, int
 {
     const struct ctw_op_ssm &op = a.op;
     const int64_t at = p.group * op.n_state;
-    const T *old_b = p.goes_on ? (const T *)a.before.b + at : NULL;
-    const T *old_x = p.goes_on ? (const T *)a.before.x + p.column : NULL;
+    const T *old_b = p.goes_on ? (const T *)bytes_behind(a.carry.b, p.before) + at : NULL;
+    const T *old_x = p.goes_on ? (const T *)bytes_behind(a.carry.x, p.before) + p.column : NULL;
     load_tile<STATE, UNITS * UNIT_THREADS, WHOLE>(to, (const T *)op.b + at, op.ldbc, old_b,
                                                   op.n_groups * op.n_state, (int)op.n_state, p.at,
                                                   from, threadIdx.x);
@@ -386,7 +393,8 @@ template <typename T>
 static __device__ __forceinline__ T dt_at(const struct ssm_chunks &a, const struct part<T> &p,
                                           int64_t pos)
 {
-    const T *from = pos < p.at.pos0 ? (const T *)a.before.dt + pos % CHUNK * a.op.n_head
+    const T *from = pos < p.at.pos0 ? (const T *)bytes_behind(a.carry.dt, p.before) +
+                                          pos % CHUNK * a.op.n_head
                                     : (const T *)a.op.dt + (pos + p.at.shift) * a.op.lddt;
     return from[p.head];
 }
@@ -425,16 +433,19 @@ static __device__ __forceinline__ void leave(const struct ssm_chunks &a, const s
 {
     const struct ctw_op_ssm &op = a.op;
     const int n = (int)(p.at.end % CHUNK);
-    move_state<STATE, true>(state, a.after.state + p.column * op.n_state, op.n_state, p.width,
-                            p.first * 8, p.lane);
-    keep_rows(tiles + (2 * STATE / ROWS + p.unit) * TILE, n, p.width, (T *)a.after.x + p.column,
-              op.n_head * op.head, p.thread, UNIT_THREADS);
+    move_state<STATE, true>(state, bytes_behind(a.carry.state, p.after) + p.column * op.n_state,
+                            op.n_state, p.width, p.first * 8, p.lane);
+    keep_rows(tiles + (2 * STATE / ROWS + p.unit) * TILE, n, p.width,
+              (T *)bytes_behind(a.carry.x, p.after) + p.column, op.n_head * op.head, p.thread,
+              UNIT_THREADS);
     if (p.in_group == 0)
-        keep_rows(tiles, n, (int)op.n_state, (T *)a.after.b + p.group * op.n_state,
+        keep_rows(tiles, n, (int)op.n_state,
+                  (T *)bytes_behind(a.carry.b, p.after) + p.group * op.n_state,
                   op.n_groups * op.n_state, threadIdx.x, UNITS * UNIT_THREADS);
     if (p.scans && p.slab == 0)
         for (int r = p.lane; r < n; r += 32)
-            ((T *)a.after.dt)[r * op.n_head + p.head] = dt_at(a, p, border + r);
+            ((T *)bytes_behind(a.carry.dt, p.after))[r * op.n_head + p.head] =
+                dt_at(a, p, border + r);
 }
 
 #endif

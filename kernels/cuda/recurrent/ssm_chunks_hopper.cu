@@ -152,8 +152,10 @@ static __device__ void chunks(const struct ssm_chunks &a, char *memory)
     char *const m_tile = memory + in::M + 2 * p.unit * TILE;
     const uint32_t m = base + in::M + 2 * p.unit * TILE;
     float state[STATE / 2];
-    move_state<STATE, false>(state, p.goes_on ? a.before.state + p.column * a.op.n_state : NULL,
-                             a.op.n_state, p.width, p.first * 8, lane);
+    move_state<STATE, false>(
+        state,
+        p.goes_on ? bytes_behind(a.carry.state, p.before) + p.column * a.op.n_state : NULL,
+        a.op.n_state, p.width, p.first * 8, lane);
     for (int i = p.thread; i < 2 * TILE / 16; i += UNIT_THREADS)
         ((uint4 *)m_tile)[i] = make_uint4(0, 0, 0, 0);
 
@@ -191,7 +193,7 @@ static __device__ void chunks(const struct ssm_chunks &a, char *memory)
         products_wait<0>();
         sums_ready(y);
         const int bad = begin_y<T>(y, x, m, f, p.first, lane);
-        const bool leaves = !more && a.last && blockIdx.y == gridDim.y - 1;
+        const bool leaves = !more && p.after >= 0;
         if (leaves && border + CHUNK > p.at.end) /* the chunk is unfinished */
             leave<UNITS, STATE>(a, p, state, memory + stage * in::STAGE, border);
         begin_state<T, STATE>(state, x, b, f, p.first, lane);
@@ -245,10 +247,10 @@ static void launch(const struct ssm_chunks *a, dim3 grid, cudaStream_t stream)
 }
 
 template <int UNITS, bool WHOLE>
-static void launch_units(struct ssm_chunks *a, int group_units, int n_seqs, cudaStream_t stream)
+static void launch_units(struct ssm_chunks *a, int group_units, cudaStream_t stream)
 {
     a->group_blocks = group_units / UNITS;
-    const dim3 grid((unsigned)(a->op.n_groups * a->group_blocks), (unsigned)n_seqs);
+    const dim3 grid((unsigned)(a->op.n_groups * a->group_blocks), (unsigned)a->parts.n);
     const bool wide = a->op.n_state > 64, gate = a->op.z != NULL;
     if (wide && gate)
         launch<UNITS, 128, true, WHOLE>(a, grid, stream);
@@ -270,30 +272,25 @@ enum ctw_status ctw_cuda_ssm_chunks(struct ctw_cuda *cu, const struct ctw_op_ssm
 {
     struct ssm_chunks a = {};
     a.op = *op;
-    a.before = ctw_ssm_carry(op, op->before);
-    a.after = ctw_ssm_carry(op, op->after);
+    a.carry = ctw_ssm_carry(op, op->states.data);
     a.slabs = (int)((op->head + ROWS - 1) / ROWS);
     const bool whole =
         op->head % ROWS == 0 && op->n_state % 64 == 0 && is_aligned(op->x, op->ldx) &&
         is_aligned(op->b, op->ldbc) && is_aligned(op->c, op->ldbc) && is_aligned(op->y, op->ldy) &&
-        (op->z == NULL || is_aligned(op->z, op->ldz)) && ctw_cuda_aligned16(op->before);
+        (op->z == NULL || is_aligned(op->z, op->ldz)) && ctw_cuda_aligned16(op->states.data) &&
+        op->states.bytes % 16 == 0;
     const int group_units = (int)(op->n_head / op->n_groups) * a.slabs;
-    for (int64_t i = 0; i < op->n_seqs; i += SEQUENCES) {
-        int n = 0;
-        for (a.pos0 = op->seqs[i].pos0; n < SEQUENCES && i + n < op->n_seqs; n++) {
-            a.row[n] = op->seqs[i + n].q_row;
-            a.row[n + 1] = op->seqs[i + n].q_row + op->seqs[i + n].n_q;
-        }
-        a.last = i + n == op->n_seqs;
+    for (int64_t i = 0; i < op->n_parts; i += a.parts.n) {
+        ctw_cuda_take_parts(&a.parts, op->parts + i, op->n_parts - i);
         /* The larger blocks if they leave few multiprocessors idle; the bits are the same. */
-        const int64_t units = op->n_groups * group_units * n;
+        const int64_t units = op->n_groups * group_units * a.parts.n;
         const bool two = 2 * units >= 3 * cu->n_sm && group_units % 2 == 0;
         if (!whole)
-            launch_units<1, false>(&a, group_units, n, cu->stream);
+            launch_units<1, false>(&a, group_units, cu->stream);
         else if (two)
-            launch_units<2, true>(&a, group_units, n, cu->stream);
+            launch_units<2, true>(&a, group_units, cu->stream);
         else
-            launch_units<1, true>(&a, group_units, n, cu->stream);
+            launch_units<1, true>(&a, group_units, cu->stream);
     }
     return ctw_cuda_launched("state space in chunks", err);
 }

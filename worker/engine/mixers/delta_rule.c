@@ -40,70 +40,66 @@ static const void *element(const struct ctw_step *s, const void *p, int64_t i)
 /* The convolution of channels first .. first + dim - 1 of q | k | v, in runs of `run` columns of
  * the product, from column `at` on. */
 static enum ctw_status conv(const struct ctw_step *s, const struct places *p,
-                            const struct ctw_stretch *t, int64_t first, int64_t dim, int64_t at,
+                            const struct ctw_round *r, int64_t first, int64_t dim, int64_t at,
                             int64_t run, struct ctw_err *err)
 {
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_DELTA_CONV);
-    const struct ctw_state state = ctw_step_state(s, CARRY_CONV, t);
-    const int64_t before = first * (d->taps - 1), ldy = ctw_delta_qkv(d);
+    struct ctw_states states = ctw_step_states(s, CARRY_CONV);
+    states.data = (float *)states.data + first * (d->taps - 1);
     const struct ctw_op_conv op = {
         .form = CTW_CONV_SILU,
         .dtype = s->f->dtype,
-        .n_tok = t->n_tok,
+        .n_tok = s->chunk->n_tok,
         .dim = dim,
         .taps = d->taps,
-        .x = element(s, ctw_step_rows(s, t, p->in, p->in_columns), at),
+        .x = element(s, p->in, at),
         .ldx = p->in_columns,
         .run = run,
         .step = p->in_columns / d->n_key,
         .weight = (const char *)ctw_step_vector_data(s, CTW_V_DELTA_CONV) +
                   (size_t)(first * d->taps) * ctw_dtype_bytes(weight->dtype),
         .weight_dtype = weight->dtype,
-        .seqs = t->seqs,
-        .n_seqs = t->n_seqs,
-        .before = state.before != NULL ? (const float *)state.before + before : NULL,
-        .after = (float *)state.after + before,
-        .y =
-            (char *)ctw_step_rows(s, t, p->qkv, ldy) + (size_t)first * ctw_dtype_bytes(s->f->dtype),
-        .ldy = ldy};
+        .parts = r->parts,
+        .n_parts = r->n_parts,
+        .states = states,
+        .y = (char *)p->qkv + (size_t)first * ctw_dtype_bytes(s->f->dtype),
+        .ldy = ctw_delta_qkv(d)};
     return ctw_conv(s->f->be, &op, err);
 }
 
 static enum ctw_status convolve(const struct ctw_step *s, const struct places *p,
-                                const struct ctw_stretch *t, struct ctw_err *err)
+                                const struct ctw_round *r, struct ctw_err *err)
 {
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     int64_t keys = ctw_delta_keys(d), values = ctw_delta_values(d);
     if (!d->by_head)
-        return conv(s, p, t, 0, ctw_delta_qkv(d), 0, 0, err);
-    enum ctw_status st = conv(s, p, t, 0, keys, 0, d->key, err);
+        return conv(s, p, r, 0, ctw_delta_qkv(d), 0, 0, err);
+    enum ctw_status st = conv(s, p, r, 0, keys, 0, d->key, err);
     if (st == CTW_OK)
-        st = conv(s, p, t, keys, keys, d->key, d->key, err);
+        st = conv(s, p, r, keys, keys, d->key, d->key, err);
     return st == CTW_OK
-               ? conv(s, p, t, 2 * keys, values, 2 * (int64_t)d->key, values / d->n_key, err)
+               ? conv(s, p, r, 2 * keys, values, 2 * (int64_t)d->key, values / d->n_key, err)
                : st;
 }
 
 static enum ctw_status rule(const struct ctw_step *s, const struct places *p,
-                            const struct ctw_stretch *t, struct ctw_err *err)
+                            const struct ctw_round *r, struct ctw_err *err)
 {
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
-    const struct ctw_state state = ctw_step_state(s, CARRY_DELTA, t);
-    const int r = d->n_value / d->n_key;
-    void *ba = ctw_step_rows(s, t, p->ba, ctw_delta_ba(d));
+    const int ratio = d->n_value / d->n_key;
     const struct ctw_op_delta op = {.dtype = s->f->dtype,
-                                    .n_tok = t->n_tok,
+                                    .n_tok = s->chunk->n_tok,
                                     .n_key = d->n_key,
                                     .n_value = d->n_value,
                                     .key = d->key,
                                     .value = d->value,
-                                    .x = ctw_step_rows(s, t, p->qkv, ctw_delta_qkv(d)),
+                                    .x = p->qkv,
                                     .ldx = ctw_delta_qkv(d),
-                                    .b = ba,
-                                    .a = element(s, ba, d->ba_by_head ? r : d->n_value),
+                                    .b = p->ba,
+                                    .a = element(s, p->ba, d->ba_by_head ? ratio : d->n_value),
                                     .ldba = ctw_delta_ba(d),
-                                    .ba_step = d->ba_by_head ? 2 * r : r,
+                                    .ba_step = d->ba_by_head ? 2 * ratio : ratio,
                                     .by_channel = d->by_channel,
                                     .twice = d->twice,
                                     .least_log = d->least_log,
@@ -113,11 +109,10 @@ static enum ctw_status rule(const struct ctw_step *s, const struct places *p,
                                     .dt_bias = ctw_step_vector_data(s, CTW_V_DELTA_DT_BIAS),
                                     .a_log_dtype = ctw_step_vector(s, CTW_V_DELTA_A_LOG)->dtype,
                                     .dt_bias_dtype = ctw_step_vector(s, CTW_V_DELTA_DT_BIAS)->dtype,
-                                    .seqs = t->seqs,
-                                    .n_seqs = t->n_seqs,
-                                    .before = state.before,
-                                    .after = state.after,
-                                    .y = ctw_step_rows(s, t, p->out, ctw_delta_values(d)),
+                                    .parts = r->parts,
+                                    .n_parts = r->n_parts,
+                                    .states = ctw_step_states(s, CARRY_DELTA),
+                                    .y = p->out,
                                     .ldy = ctw_delta_values(d)};
     return ctw_delta(s->f->be, &op, err);
 }
@@ -181,10 +176,10 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct places p = places_of(s);
     enum ctw_status st = project_all(s, &p, err);
-    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_stretches; i++) {
-        st = convolve(s, &p, &s->chunk->stretches[i], err);
+    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_rounds; i++) {
+        st = convolve(s, &p, &s->chunk->rounds[i], err);
         if (st == CTW_OK)
-            st = rule(s, &p, &s->chunk->stretches[i], err);
+            st = rule(s, &p, &s->chunk->rounds[i], err);
     }
     if (st == CTW_OK)
         st = finish(s, &p, err);

@@ -69,29 +69,26 @@ static enum ctw_status scale(const struct ctw_step *s, const struct parts *p, st
 }
 
 static enum ctw_status convolve(const struct ctw_step *s, const struct parts *p,
-                                const struct ctw_stretch *t, struct ctw_err *err)
+                                const struct ctw_round *r, struct ctw_err *err)
 {
     const struct ctw_state_space *x = &s->branch->state_space;
     const struct ctw_tensor *bias = ctw_step_vector(s, CTW_V_SSM_CONV_BIAS);
-    const struct ctw_state state = ctw_step_state(s, CARRY_CONV, t);
-    char *in = ctw_step_rows(s, t, p->in, p->ld_in);
     return ctw_conv(s->f->be,
                     &(struct ctw_op_conv){.form = CTW_CONV_SILU,
                                           .dtype = s->f->dtype,
-                                          .n_tok = t->n_tok,
+                                          .n_tok = s->chunk->n_tok,
                                           .dim = p->ld_u,
                                           .taps = x->taps,
-                                          .x = at(s, in, x->selects ? 0 : ctw_ssm_inner(x)),
+                                          .x = at(s, p->in, x->selects ? 0 : ctw_ssm_inner(x)),
                                           .ldx = p->ld_in,
                                           .weight = ctw_step_vector_data(s, CTW_V_SSM_CONV),
                                           .weight_dtype = ctw_step_vector(s, CTW_V_SSM_CONV)->dtype,
                                           .bias = ctw_step_vector_data(s, CTW_V_SSM_CONV_BIAS),
                                           .bias_dtype = bias != NULL ? bias->dtype : CTW_F32,
-                                          .seqs = t->seqs,
-                                          .n_seqs = t->n_seqs,
-                                          .before = state.before,
-                                          .after = state.after,
-                                          .y = ctw_step_rows(s, t, p->u, p->ld_u),
+                                          .parts = r->parts,
+                                          .n_parts = r->n_parts,
+                                          .states = ctw_step_states(s, CARRY_CONV),
+                                          .y = p->u,
                                           .ldy = p->ld_u},
                     err);
 }
@@ -145,24 +142,21 @@ static struct ctw_op_ssm shape_of(const struct ctw_state_space *x, enum ctw_dtyp
 }
 
 static enum ctw_status recur(const struct ctw_step *s, const struct parts *p,
-                             const struct ctw_stretch *t, struct ctw_err *err)
+                             const struct ctw_round *r, struct ctw_err *err)
 {
     const struct ctw_state_space *x = &s->branch->state_space;
-    const struct ctw_state state = ctw_step_state(s, CARRY_STATE, t);
     const int64_t inner = ctw_ssm_inner(x), bc = x->n_groups * x->n_state;
-    char *in = ctw_step_rows(s, t, p->in, p->ld_in), *u = ctw_step_rows(s, t, p->u, p->ld_u);
-    char *b = x->selects ? at(s, ctw_step_rows(s, t, p->selected, p->ld_selected), x->dt_rank)
-                         : at(s, u, inner);
+    char *b = x->selects ? at(s, p->selected, x->dt_rank) : at(s, p->u, inner);
     struct ctw_op_ssm op = shape_of(x, s->f->dtype);
-    op.n_tok = t->n_tok;
-    op.x = u;
+    op.n_tok = s->chunk->n_tok;
+    op.x = p->u;
     op.ldx = p->ld_u;
     op.b = b;
     op.c = at(s, b, bc);
     op.ldbc = x->selects ? p->ld_selected : p->ld_u;
-    op.dt = at(s, in, x->selects ? 0 : inner + p->ld_u);
+    op.dt = at(s, p->in, x->selects ? 0 : inner + p->ld_u);
     op.lddt = p->ld_in;
-    op.z = x->norm_first ? NULL : at(s, in, x->selects ? inner : 0);
+    op.z = x->norm_first ? NULL : at(s, p->in, x->selects ? inner : 0);
     op.ldz = p->ld_in;
     op.a_log = vector(s, CTW_V_SSM_A_LOG);
     op.as_rates = ctw_step_vector(s, CTW_V_SSM_A_LOG)->as_rates;
@@ -170,11 +164,10 @@ static enum ctw_status recur(const struct ctw_step *s, const struct parts *p,
     op.d = vector(s, CTW_V_SSM_D);
     op.dt_min = x->dt_min;
     op.dt_max = x->dt_max;
-    op.seqs = t->seqs;
-    op.n_seqs = t->n_seqs;
-    op.before = state.before;
-    op.after = state.after;
-    op.y = u;
+    op.parts = r->parts;
+    op.n_parts = r->n_parts;
+    op.states = ctw_step_states(s, CARRY_STATE);
+    op.y = p->u;
     op.ldy = p->ld_u;
     return ctw_ssm(s->f->be, &op, err);
 }
@@ -205,12 +198,12 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
         ctw_step_product(s, CTW_P_SSM_IN, f->norm, f->model->hidden, p.in, p.ld_in, err);
     if (st == CTW_OK)
         st = scale(s, &p, err);
-    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_stretches; i++)
-        st = convolve(s, &p, &s->chunk->stretches[i], err);
+    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_rounds; i++)
+        st = convolve(s, &p, &s->chunk->rounds[i], err);
     if (st == CTW_OK && x->selects)
         st = select_parts(s, &p, err);
-    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_stretches; i++)
-        st = recur(s, &p, &s->chunk->stretches[i], err);
+    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_rounds; i++)
+        st = recur(s, &p, &s->chunk->rounds[i], err);
     if (st == CTW_OK)
         st = norm(s, CTW_AT_SSM, x->norm_groups, ctw_ssm_inner(x) / x->norm_groups, p.u, p.ld_u,
                   err);

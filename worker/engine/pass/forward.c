@@ -145,6 +145,7 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {(void **)&f->bad, pass * sizeof(*f->bad)},
         {(void **)&f->rows, pass * sizeof(*f->rows)},
         {(void **)&f->targets, pass * sizeof(*f->targets)},
+        {(void **)&f->first_target, (pass + 1) * sizeof(*f->first_target)},
         {(void **)&f->results, pass * sizeof(*f->results)},
     };
     const struct ctw_reserve reserve = ctw_plan_reserve(model, dtype, plan);
@@ -182,6 +183,7 @@ void ctw_forward_close(struct ctw_forward *f)
                        f->bad,
                        f->rows,
                        f->targets,
+                       f->first_target,
                        f->results,
                        f->positions,
                        f->q_factor,
@@ -417,7 +419,7 @@ enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_d
 }
 
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
-                                 int64_t row0, int64_t n_rows, int64_t n_vocab,
+                                 int64_t row0, int64_t n_rows, bool several, int64_t n_vocab,
                                  const struct ctw_kept_logits *keep, struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
@@ -445,8 +447,9 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
         .n_rows = n_rows,
         .id0 = data->row0,
         .x = f->norm,
-        .targets = f->targets + row0,
-        .out = f->results + row0,
+        .first_target = several ? f->first_target + row0 : NULL,
+        .targets = several ? f->targets : f->targets + row0,
+        .out = several ? f->results : f->results + row0,
     };
     if (keep != NULL) {
         op.logits = keep->logits;

@@ -44,7 +44,8 @@ struct ctw_forward {
     int16_t *bad;     /* [pass]: -1, or the layer after which the token's state is not finite */
     int64_t *rows;    /* [pass]: the rows of x to score */
     int32_t *targets; /* [pass]: the targets of these rows */
-    struct ctw_head_result *results; /* [pass] */
+    int32_t *first_target;           /* [pass + 1], see struct ctw_layout */
+    struct ctw_head_result *results; /* [pass]: of each target */
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
     float *q_factor;                 /* [longest], or NULL */
     float *alibi;                    /* [n_head], or NULL */
@@ -109,11 +110,12 @@ enum ctw_status ctw_forward_whole(struct ctw_forward *f, int layer,
 enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids. If the
+/* Computes the results of rows row0 .. from f->norm and their targets, over the first n_vocab ids.
+ * several: first_target states whose targets are whose; else each row has one. If the
  * head comes in parts, the results are complete after the last part, and no other call may come
  * between the parts. keep (or NULL) is the memory for the logits and norms of these rows. */
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
-                                 int64_t row0, int64_t n_rows, int64_t n_vocab,
+                                 int64_t row0, int64_t n_rows, bool several, int64_t n_vocab,
                                  const struct ctw_kept_logits *keep,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 

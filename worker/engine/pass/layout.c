@@ -54,7 +54,7 @@ static struct counts count(struct ctw_layout *l, const struct ctw_seq *seqs, str
         l->n_asked += ctw_seq_inputs(&seqs[i]);
     }
     l->n_tok = path.n_tok;
-    l->n_rows = path.n_rows;
+    l->n_targets = l->n_rows = path.n_rows;
     return n;
 }
 
@@ -64,7 +64,7 @@ static bool allocate(struct ctw_layout *l, const struct counts *n)
     l->start = ctw_calloc(n_seqs + 1, sizeof(*l->start));
     l->span_start = ctw_calloc(n_seqs + 1, sizeof(*l->span_start));
     l->spans = ctw_calloc((size_t)n->n_spans, sizeof(*l->spans));
-    l->target_rows = ctw_calloc((size_t)n->n_targets, sizeof(*l->target_rows));
+    l->target_index = ctw_calloc((size_t)n->n_targets, sizeof(*l->target_index));
     l->left = ctw_calloc(CTW_PATH_SPANS, sizeof(*l->left));
     l->chunks = ctw_calloc((size_t)l->n_chunks, sizeof(*l->chunks));
     l->tokens = ctw_calloc(n_tok, sizeof(*l->tokens));
@@ -74,7 +74,7 @@ static bool allocate(struct ctw_layout *l, const struct counts *n)
     if (n->has_long)
         l->rope_rows = ctw_calloc(n_tok, sizeof(*l->rope_rows));
     return l->start != NULL && l->span_start != NULL && l->spans != NULL &&
-           l->target_rows != NULL && l->left != NULL && l->chunks != NULL && l->tokens != NULL &&
+           l->target_index != NULL && l->left != NULL && l->chunks != NULL && l->tokens != NULL &&
            l->positions != NULL && l->rows != NULL && l->targets != NULL &&
            (l->rope_rows != NULL || !n->has_long);
 }
@@ -92,17 +92,18 @@ static void fill_tokens(struct ctw_layout *l, const struct ctw_seq *seq, int64_t
     }
 }
 
-/* The sequence's scored rows: those of the sequence before it, or new ones. target_rows: of its
- * first target; before: of the first target of the sequence before it. Returns the next new row. */
-static int64_t fill_rows(struct ctw_layout *l, const struct ctw_path *path,
-                         const struct ctw_seq *seq, const struct ctw_shared *shared,
-                         const int64_t *before, int64_t *target_rows, int64_t row)
+/* The sequence's targets: those of the sequence before it, or new ones, with a row each. index: of
+ * its first target; before: of the first target of the sequence before it. Returns the next new
+ * target. */
+static int64_t fill_targets(struct ctw_layout *l, const struct ctw_path *path,
+                            const struct ctw_seq *seq, const struct ctw_shared *shared,
+                            const int64_t *before, int64_t *index, int64_t row)
 {
     int span = 0;
     for (int64_t t = seq->first; t < seq->n_tok; t++) {
         int64_t known = t - shared->first_target;
         if (known >= 0 && known < shared->n_targets) {
-            *target_rows++ = before[known];
+            *index++ = before[known];
             continue;
         }
         /* position t-1 predicts token t */
@@ -110,7 +111,7 @@ static int64_t fill_rows(struct ctw_layout *l, const struct ctw_path *path,
             span++;
         l->rows[row] = path->spans[span].tok0 + t - 1 - path->spans[span].pos0;
         l->targets[row] = seq->tokens[t];
-        *target_rows++ = row++;
+        *index++ = row++;
     }
     return row;
 }
@@ -118,7 +119,7 @@ static int64_t fill_rows(struct ctw_layout *l, const struct ctw_path *path,
 static void fill_sequences(struct ctw_layout *l, const struct ctw_seq *seqs, struct ctw_path path,
                            int64_t longest)
 {
-    int64_t row = 0, *rows = l->target_rows, *before = NULL;
+    int64_t row = 0, *index = l->target_index, *before = NULL;
     for (int64_t i = 0; i < l->n_seqs; i++) {
         const struct ctw_seq *seq = &seqs[i];
         const struct ctw_shared shared = ctw_path_shared(&path, seq);
@@ -128,13 +129,50 @@ static void fill_sequences(struct ctw_layout *l, const struct ctw_seq *seqs, str
         l->start[i] = path.n_tok;
         fill_tokens(l, seq, shared.n_tok, path.n_tok, is_long ? longest : 0);
         ctw_path_add(&path, seq, &shared);
-        row = fill_rows(l, &path, seq, &shared, before, rows, row);
-        before = rows;
-        rows += seq->n_tok - seq->first;
+        row = fill_targets(l, &path, seq, &shared, before, index, row);
+        before = index;
+        index += seq->n_tok - seq->first;
         memcpy(l->spans + l->span_start[i], path.spans, (size_t)path.n_spans * sizeof(*path.spans));
         l->span_start[i + 1] = l->span_start[i] + path.n_spans;
     }
     l->start[l->n_seqs] = path.n_tok;
+}
+
+/* Several targets of one position, such as choices of one token, become one row's: rows and targets
+ * are put into the order of positions. False: out of memory. */
+static bool share_rows(struct ctw_layout *l, int64_t n_indices)
+{
+    const size_t n_targets = (size_t)l->n_targets;
+    int32_t *first = ctw_calloc((size_t)l->n_tok + 1, sizeof(*first)); /* of each position */
+    int32_t *targets = ctw_calloc(n_targets, sizeof(*targets));
+    int64_t *place = ctw_calloc(n_targets, sizeof(*place)), n_rows = 0;
+    bool ok = first != NULL && targets != NULL && place != NULL, several = false;
+    for (int64_t i = 0; ok && i < l->n_targets; i++)
+        several |= ++first[l->rows[i] + 1] > 1;
+    if (ok && several)
+        l->first_target = ctw_calloc(n_targets + 1, sizeof(*l->first_target));
+    for (int64_t t = 0; ok && several && t < l->n_tok; t++)
+        first[t + 1] += first[t];
+    for (int64_t i = 0; ok && l->first_target != NULL && i < l->n_targets; i++) {
+        place[i] = first[l->rows[i]]++; /* at the end, where the next position's begin */
+        targets[place[i]] = l->targets[i];
+    }
+    for (int64_t t = 0; ok && l->first_target != NULL && t < l->n_tok; t++)
+        if (first[t] > l->first_target[n_rows]) {
+            l->rows[n_rows++] = t;
+            l->first_target[n_rows] = first[t];
+        }
+    if (ok && l->first_target != NULL) {
+        for (int64_t i = 0; i < n_indices; i++)
+            l->target_index[i] = place[l->target_index[i]];
+        memcpy(l->targets, targets, n_targets * sizeof(*targets));
+        l->n_rows = n_rows;
+    }
+    ok = ok && several == (l->first_target != NULL);
+    ctw_free(first);
+    ctw_free(targets);
+    ctw_free(place);
+    return ok;
 }
 
 /* What the pass leaves: the path of a sequence, cut, without what the trunk has. */
@@ -358,7 +396,8 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
     if (ok) {
         fill_sequences(&l, seqs, path, plan->longest);
         fill_left(&l);
-        ok = make_chunks(&l, plan) && ctw_layout_stretches(&l, plan->states);
+        ok = (sharing->own_rows || share_rows(&l, n.n_targets)) && make_chunks(&l, plan) &&
+             ctw_layout_rounds(&l, plan->states);
     }
     if (!ok) {
         ctw_layout_free(&l);
@@ -370,9 +409,9 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
 
 void ctw_layout_free(struct ctw_layout *l)
 {
-    void *arrays[] = {l->start,  l->span_start, l->spans,     l->target_rows,
+    void *arrays[] = {l->start,  l->span_start, l->spans,  l->target_index, l->first_target,
                       l->chunks, l->tokens,     l->positions, l->rope_rows,
-                      l->rows,   l->targets,    l->stretches, l->left};
+                      l->rows,   l->targets,    l->parts,  l->rounds, l->left};
     for (size_t i = 0; i < CTW_COUNT(arrays); i++)
         ctw_free(arrays[i]);
     for (int i = 0; i < CTW_N_LIVES; i++) {

@@ -13,8 +13,8 @@
  * chunk but the last is full, and a span's rows are one run or a few.
  *
  * A state is kept after a token if the sequence goes on in the next chunk, or if a later sequence
- * begins with the tokens up to this one. Between such tokens, rows go through a recurrence
- * together: a stretch.
+ * begins with the tokens up to this one. Such tokens cut the rows of a chunk into parts. Parts that
+ * do not wait for one another's states go through a recurrence in one operation: a round.
  *
  * The trunk (trie.h) lies behind the pass's own rows and states: it is copied there before a
  * layer's first chunk. What the pass leaves as the next trunk is copied away chunk by chunk.
@@ -22,6 +22,7 @@
 #ifndef CTW_WORKER_LAYOUT_H
 #define CTW_WORKER_LAYOUT_H
 
+#include "kernels/recurrent.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/pass/plan.h"
 #include "worker/engine/pass/trie.h"
@@ -32,15 +33,12 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
     return seq->n_tok - 1;
 }
 
-/* Rows row0 .. row0 + n_tok - 1 of a chunk, which go through a recurrence in one operation. */
-struct ctw_stretch {
-    int64_t row0, n_tok;
-    /* Indices of states: the plan's, then the state of the trunk that the pass reads, then the
-     * state that it leaves for the next trunk. */
-    int64_t before; /* the state that its first sequence reads; -1: the sequence begins here */
-    int64_t after;  /* the state that its last sequence leaves; never `before` */
-    const struct ctw_attn_seq *seqs; /* without runs; q_row counts from row0 */
-    int64_t n_seqs;
+/* Parts of a chunk that go through a recurrence in one operation; q_row counts from the chunk's
+ * first token. States are the plan's, then the state of the trunk that the pass reads, then the
+ * state that the pass leaves for the next trunk. */
+struct ctw_round {
+    const struct ctw_seq_part *parts;
+    int64_t n_parts;
 };
 
 /* Tokens tok0 .. tok0+n_tok-1 of the pass. */
@@ -50,8 +48,8 @@ struct ctw_chunk {
     int64_t n_seqs;                               /* sequences that add tokens in this chunk: */
     const struct ctw_attn_seq *seqs[CTW_N_LIVES]; /* by the life of the rows that their runs name;
                                                      q_row counts from tok0 */
-    const struct ctw_stretch *stretches;
-    int64_t n_stretches;
+    const struct ctw_round *rounds;
+    int64_t n_rounds;
     int64_t of_trunk; /* tokens of the trunk that are copied before this chunk */
     /* The next trunk's path, of which the chunk's part is copied away after the chunk; the state,
      * too, if the path ends in the chunk. */
@@ -87,12 +85,12 @@ struct ctw_sharing {
 };
 
 struct ctw_layout {
-    int64_t n_seqs, n_tok, n_rows, n_chunks;
+    int64_t n_seqs, n_tok, n_targets, n_rows, n_chunks;
     int64_t n_asked;             /* inputs of all sequences; n_tok of them are computed */
     int64_t *start;              /* [n_seqs + 1]: the first token that each sequence adds */
     struct ctw_path_span *spans; /* of all sequences: */
     int64_t *span_start;         /* [n_seqs + 1]: where each sequence's begin */
-    int64_t *target_rows;        /* of all sequences' targets: indices of `rows` */
+    int64_t *target_index;       /* of all sequences' targets: indices of `targets` */
     int64_t n_of_trunk;          /* tokens that the pass reads of the trunk */
     int64_t n_left, left_seq;    /* the next trunk: the first n_left tokens of sequence left_seq;
                                     0: the trunk stays */
@@ -101,16 +99,34 @@ struct ctw_layout {
     int32_t *tokens;
     int32_t *positions; /* within the sequence */
     int32_t *rope_rows; /* the rows of the RoPE tables, or NULL: equal to positions */
-    /* [n_rows]: the scored positions, sequence by sequence */
-    int64_t *rows; /* index in the pass */
-    int32_t *targets;
+    int64_t *rows;    /* [n_rows]: the scored positions, indices in the pass */
+    int32_t *targets; /* [n_targets] */
+    /* [n_rows + 1]: where each row's targets begin; NULL: row i has target i alone */
+    int32_t *first_target;
     /* what the chunks point to */
     struct ctw_attn_seq *seqs[CTW_N_LIVES];
     struct ctw_kv_run *runs[CTW_N_LIVES];
-    struct ctw_stretch *stretches;
+    struct ctw_seq_part *parts;
+    struct ctw_round *rounds;
     struct ctw_path_span *left; /* the next trunk's path, behind what the trunk has of it */
     int n_left_spans;
 };
+
+/* The row of a target. */
+static inline int64_t ctw_layout_row(const struct ctw_layout *l, int64_t target)
+{
+    int64_t low = 0, high = l->n_rows;
+    if (l->first_target == NULL)
+        return target;
+    while (high - low > 1) {
+        int64_t mid = (low + high) / 2;
+        if (l->first_target[mid] <= target)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
 
 /* Rows of whole chunks, enough for a sequence of `longest` tokens wherever it begins. */
 static inline int64_t ctw_layout_ring(int64_t longest, int64_t chunk_tokens)
@@ -137,9 +153,9 @@ enum ctw_status ctw_layout_make(struct ctw_layout *out, const struct ctw_seq *se
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_layout_free(struct ctw_layout *l); /* {0} is fine */
 
-/* ---- between layout.c and stretches.c ---- */
+/* ---- between layout.c and rounds.c ---- */
 
-/* Fills in the chunks' stretches; `states` as in the plan. False: out of memory. */
-bool ctw_layout_stretches(struct ctw_layout *l, int64_t states);
+/* Fills in the chunks' rounds; `states` as in the plan. False: out of memory. */
+bool ctw_layout_rounds(struct ctw_layout *l, int64_t states);
 
 #endif

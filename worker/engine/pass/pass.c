@@ -38,7 +38,7 @@ static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs,
     if (l->n_left > 0) /* its memory is about to be overwritten */
         ctw_forward_forget_trunk(p->f);
     p->bad = ctw_calloc((size_t)l->n_tok, sizeof(*p->bad));
-    p->results = ctw_calloc((size_t)l->n_rows, sizeof(*p->results));
+    p->results = ctw_calloc((size_t)l->n_targets, sizeof(*p->results));
     if (p->bad == NULL || p->results == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
     double layers = ctw_plan_layer_flops(p->f->model), head = ctw_plan_head_flops(p->f->model);
@@ -47,12 +47,12 @@ static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs,
     return CTW_OK;
 }
 
-/* Uploads tokens, positions, bad marks, scored rows and targets. */
+/* Uploads tokens, positions, bad marks, scored rows and their targets. */
 static enum ctw_status upload(struct ctw_pass *p, struct ctw_err *err)
 {
     const struct ctw_forward *f = p->f;
     const struct ctw_layout *l = &p->layout;
-    size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows;
+    size_t n_tok = (size_t)l->n_tok, n_rows = (size_t)l->n_rows, n_targets = (size_t)l->n_targets;
     const struct {
         void *to;
         const void *from;
@@ -63,11 +63,14 @@ static enum ctw_status upload(struct ctw_pass *p, struct ctw_err *err)
          n_tok * sizeof(*l->positions)},
         {f->bad, p->bad, n_tok * sizeof(*p->bad)},
         {f->rows, l->rows, n_rows * sizeof(*l->rows)},
-        {f->targets, l->targets, n_rows * sizeof(*l->targets)},
+        {f->targets, l->targets, n_targets * sizeof(*l->targets)},
+        {f->first_target, l->first_target,
+         l->first_target != NULL ? (n_rows + 1) * sizeof(*l->first_target) : 0},
     };
     enum ctw_status st = CTW_OK;
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(arrays); i++)
-        st = ctw_device_upload(f->be, arrays[i].to, arrays[i].from, arrays[i].bytes, err);
+        if (arrays[i].bytes > 0)
+            st = ctw_device_upload(f->be, arrays[i].to, arrays[i].from, arrays[i].bytes, err);
     return st;
 }
 
@@ -157,21 +160,24 @@ static enum ctw_status read_final(struct ctw_pass *p, const struct ctw_layer_dat
                              (size_t)n * row_bytes, err);
 }
 
-/* Downloads them from f->norm to the sequence's `hidden`; rows: of its n_targets targets. */
-static enum ctw_status keep_hidden_of(struct ctw_pass *p, void *hidden, const int64_t *rows,
+/* Downloads them from f->norm to the sequence's `hidden`; index: of its n_targets targets. */
+static enum ctw_status keep_hidden_of(struct ctw_pass *p, void *hidden, const int64_t *index,
                                       int64_t n_targets, int64_t row0, int64_t n,
                                       struct ctw_err *err)
 {
+    const struct ctw_layout *l = &p->layout;
     size_t row_bytes = row_bytes_of(p);
     enum ctw_status st = CTW_OK;
     for (int64_t t = 0, end; st == CTW_OK && t < n_targets; t = end) {
+        const int64_t row = ctw_layout_row(l, index[t]);
         end = t + 1;
-        if (rows[t] < row0 || rows[t] >= row0 + n)
+        if (row < row0 || row >= row0 + n)
             continue;
-        while (end < n_targets && rows[end] == rows[t] + end - t && rows[end] < row0 + n)
+        while (end < n_targets && row + end - t < row0 + n &&
+               ctw_layout_row(l, index[end]) == row + end - t)
             end++;
         st = ctw_device_download(p->f->be, (char *)hidden + (size_t)t * row_bytes,
-                                 (char *)p->f->norm + (size_t)(rows[t] - row0) * row_bytes,
+                                 (char *)p->f->norm + (size_t)(row - row0) * row_bytes,
                                  (size_t)(end - t) * row_bytes, err);
     }
     return st;
@@ -179,13 +185,13 @@ static enum ctw_status keep_hidden_of(struct ctw_pass *p, void *hidden, const in
 
 static enum ctw_status keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n, struct ctw_err *err)
 {
-    const int64_t *rows = p->layout.target_rows;
+    const int64_t *index = p->layout.target_index;
     enum ctw_status st = CTW_OK;
     for (int64_t i = 0; st == CTW_OK && i < p->layout.n_seqs; i++) {
         int64_t n_targets = p->seqs[i].n_tok - p->seqs[i].first;
         if (p->seqs[i].hidden != NULL)
-            st = keep_hidden_of(p, p->seqs[i].hidden, rows, n_targets, row0, n, err);
-        rows += n_targets;
+            st = keep_hidden_of(p, p->seqs[i].hidden, index, n_targets, row0, n, err);
+        index += n_targets;
     }
     return st;
 }
@@ -199,7 +205,8 @@ enum ctw_status ctw_pass_head(struct ctw_pass *p, const struct ctw_layer_data *d
         st = ctw_provider_acquire_part(p->provider, p->layer, i, err);
         if (st != CTW_OK)
             break;
-        st = ctw_forward_head(p->f, data, row0, n, n_vocab, keep, err);
+        st = ctw_forward_head(p->f, data, row0, n, p->layout.first_target != NULL, n_vocab, keep,
+                              err);
         ctw_provider_release_part(p->provider, p->layer, i);
     }
     if (st == CTW_OK)
@@ -278,18 +285,18 @@ enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)
     const struct ctw_forward *f = p->f;
     double queued_s = ctw_now_s(); /* a GPU is still computing */
     enum ctw_status st = ctw_device_download(f->be, p->results, f->results,
-                                             (size_t)p->layout.n_rows * sizeof(*p->results), err);
+                                             (size_t)p->layout.n_targets * sizeof(*p->results), err);
     if (st == CTW_OK)
         st = ctw_device_download(f->be, p->bad, f->bad, (size_t)p->layout.n_tok * sizeof(*p->bad),
                                  err);
     if (st != CTW_OK)
         return st;
-    const int64_t *row = p->layout.target_rows;
+    const int64_t *index = p->layout.target_index;
     for (int64_t i = 0; i < p->layout.n_seqs; i++) {
         struct ctw_seq *seq = &p->seqs[i];
         seq->bad_layer = -1;
         for (int64_t t = 0; t < seq->n_tok - seq->first; t++) {
-            const struct ctw_head_result *r = &p->results[*row++];
+            const struct ctw_head_result *r = &p->results[*index++];
             seq->logprob[t] = r->logprob;
             seq->greedy[t] = r->greedy;
             if (!isfinite(r->logprob) && seq->bad_layer < 0)

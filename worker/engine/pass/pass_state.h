@@ -15,7 +15,7 @@ struct ctw_pass {
     const void *final; /* NULL, or the final hidden states of all rows, if they are known */
     struct ctw_layout layout;
     int16_t *bad;                    /* [n_tok] */
-    struct ctw_head_result *results; /* [n_rows] */
+    struct ctw_head_result *results; /* [n_targets] */
     double cost_done, cost_total;    /* floating-point operations */
     double began_s;
 };

@@ -44,22 +44,13 @@ struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i)
         .all = all, .here = all + (size_t)row[r->life] * r->bytes, .life = r->life};
 }
 
-struct ctw_state ctw_step_state(const struct ctw_step *s, int i, const struct ctw_stretch *t)
+struct ctw_states ctw_step_states(const struct ctw_step *s, int i)
 {
     const struct ctw_forward *f = s->f;
     struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
     ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
-    char *all = f->carry[ctw_carry_array(&rules[i], s->index, i)];
-    size_t bytes = rules[i].bytes;
-    return (struct ctw_state){.before = t->before < 0 ? NULL : all + (size_t)t->before * bytes,
-                              .after = all + (size_t)t->after * bytes};
-}
-
-void *ctw_step_rows(const struct ctw_step *s, const struct ctw_stretch *t, const void *x,
-                    int64_t ld)
-{
-    size_t bytes = (size_t)(t->row0 * ld) * ctw_dtype_bytes(s->f->dtype);
-    return (char *)(uintptr_t)x + bytes;
+    return (struct ctw_states){.data = f->carry[ctw_carry_array(&rules[i], s->index, i)],
+                               .bytes = rules[i].bytes};
 }
 
 struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place)

@@ -70,21 +70,12 @@ struct ctw_carried {
 };
 struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i);
 
-/* One of the branch's states, for a stretch of the chunk: what its first sequence left before
- * (NULL: the sequence begins here), and what its last sequence leaves. */
-struct ctw_state {
-    const void *before;
-    void *after;
-};
-struct ctw_state ctw_step_state(const struct ctw_step *s, int i, const struct ctw_stretch *t);
+/* One of the branch's carries in states. */
+struct ctw_states ctw_step_states(const struct ctw_step *s, int i);
 /* Before and after the branch's run on a chunk (trunk.c): what the chunk says of the trunk is
  * copied into the branch's carries, or from them. */
 enum ctw_status ctw_trunk_read(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_trunk_leave(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
-
-/* Elements of the activations' dtype from a stretch's first row on: x [chunk, ld]. */
-void *ctw_step_rows(const struct ctw_step *s, const struct ctw_stretch *t, const void *x,
-                    int64_t ld);
 
 /* A norm of the chunk's rows as the layer describes it; x, y, their dtypes and sizes are not set.
  * CTW_NORM_NONE if the layer has none at this place. */

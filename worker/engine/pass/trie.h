@@ -50,7 +50,7 @@ struct ctw_path {
     int64_t most_chunks;            /* whose rows are kept at one time; 0: all of the pass */
     int64_t most_forks;             /* states that are kept at one time; -1: the model has none */
     int64_t n_tok;                  /* of the pass so far */
-    int64_t n_rows;                 /* scored rows of the pass so far */
+    int64_t n_rows;                 /* scored targets of the pass so far: a row each, at most */
     const struct ctw_seq *last;
     struct ctw_path_span spans[CTW_PATH_SPANS];
     int n_spans, n_forks;

@@ -5,59 +5,69 @@
  */
 #include "kernels/conv.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/recurrent/seq_parts.h"
 
 enum {
     THREADS = 128,
     ROWS = 32,       /* of a thread */
-    VECTOR = 8,      /* columns of a thread */
-    SEQUENCES = 128, /* of a launch, which has them as arguments */
+    VECTOR = 8, /* columns of a thread */
 };
 
 struct conv {
     struct ctw_op_conv op;
-    int n_seqs;
-    int64_t row[SEQUENCES + 1]; /* of each sequence's first token; the end */
-    int64_t pos0;               /* of the first sequence of the launch */
+    struct ctw_cuda_parts parts;
 };
 
-/* The input of row `row` of the sequence that begins at row `first`. */
+/* A part as a block uses it. */
+struct piece {
+    int64_t first, end, pos0; /* rows; the position of the first */
+    const float *before;
+};
+
+static __device__ __forceinline__ struct piece piece_of(const struct conv &a, int i)
+{
+    const struct ctw_cuda_part &p = a.parts.part[i];
+    const struct piece piece = {p.row, (int64_t)p.row + p.n_tok, p.pos0,
+                                (const float *)ctw_state_at(&a.op.states, p.before)};
+    return piece;
+}
+
+/* The input of row `row` of a part, which may lie before its first. */
 template <typename T>
-static __device__ __forceinline__ float input_at(const struct ctw_op_conv &op, int64_t first,
-                                                 int64_t pos0, int64_t row, int64_t col)
+static __device__ __forceinline__ float input_at(const struct ctw_op_conv &op,
+                                                 const struct piece &p, int64_t row, int64_t col)
 {
     const T *x = (const T *)op.x + row * op.ldx;
-    if (row >= first)
+    if (row >= p.first)
         return op.form == CTW_CONV_GATED
                    ? ctw_cuda_widen(x[col]) * ctw_cuda_widen(x[2 * op.dim + col])
                    : ctw_cuda_widen(x[ctw_conv_column(&op, col)]);
-    return pos0 + row - first < 0 ? 0.0f
-                                  : op.before[(op.taps - 1 + row - first) * op.dim + col];
+    return p.pos0 + row - p.first < 0 ? 0.0f
+                                      : p.before[(op.taps - 1 + row - p.first) * op.dim + col];
 }
 
-/* Columns of blockIdx.x, rows blockIdx.y * ROWS .. of the sequence blockIdx.z. */
+/* Columns of blockIdx.x, rows blockIdx.y * ROWS .. of the part blockIdx.z. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ struct conv a)
 {
     const struct ctw_op_conv &op = a.op;
     const int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    const int64_t first = a.row[blockIdx.z], end = a.row[blockIdx.z + 1];
-    const int64_t pos0 = blockIdx.z == 0 ? a.pos0 : 0;
+    const struct piece p = piece_of(a, blockIdx.z);
     if (col >= op.dim)
         return;
-    for (int64_t row0 = first + (int64_t)blockIdx.y * ROWS; row0 < end;
+    for (int64_t row0 = p.first + (int64_t)blockIdx.y * ROWS; row0 < p.end;
          row0 += (int64_t)gridDim.y * ROWS) {
         float last[CTW_MAX_TAPS], weight[CTW_MAX_TAPS]; /* last[taps - 1]: the row's own input */
         for (int j = 0; j < op.taps; j++) {
             weight[j] = ctw_cuda_number(op.weight, op.weight_dtype, col * op.taps + j);
-            last[j] = j == 0 ? 0.0f
-                             : input_at<T>(op, first, pos0, row0 - op.taps + j, col);
+            last[j] = j == 0 ? 0.0f : input_at<T>(op, p, row0 - op.taps + j, col);
         }
         float bias = op.bias == NULL ? 0.0f : ctw_cuda_number(op.bias, op.bias_dtype, col);
-        for (int64_t row = row0; row < row0 + ROWS && row < end; row++) {
+        for (int64_t row = row0; row < row0 + ROWS && row < p.end; row++) {
             float sum = bias;
             for (int j = 0; j + 1 < op.taps; j++)
                 last[j] = last[j + 1];
-            last[op.taps - 1] = input_at<T>(op, first, pos0, row, col);
+            last[op.taps - 1] = input_at<T>(op, p, row, col);
             for (int j = 0; j < op.taps; j++)
                 sum += weight[j] * last[j];
             if (op.form == CTW_CONV_GATED)
@@ -71,24 +81,24 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
 
 /* The inputs of VECTOR columns of a row, as in input_at(). */
 template <typename T, bool GATED>
-static __device__ __forceinline__ void inputs_at(const struct ctw_op_conv &op, int64_t first,
-                                                 int64_t pos0, int64_t row, int64_t col,
+static __device__ __forceinline__ void inputs_at(const struct ctw_op_conv &op,
+                                                 const struct piece &p, int64_t row, int64_t col,
                                                  float (&v)[VECTOR])
 {
     const T *x = (const T *)op.x + row * op.ldx;
-    if (row >= first && GATED) {
+    if (row >= p.first && GATED) {
         float other[VECTOR];
         ctw_cuda_load<false>(x + col, v);
         ctw_cuda_load<false>(x + 2 * op.dim + col, other);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
             v[i] *= other[i];
-    } else if (row >= first) {
+    } else if (row >= p.first) {
         ctw_cuda_load<false>(x + ctw_conv_column(&op, col), v);
     } else {
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
-            v[i] = input_at<T>(op, first, pos0, row, col + i);
+            v[i] = input_at<T>(op, p, row, col + i);
     }
 }
 
@@ -97,8 +107,7 @@ __global__ void __launch_bounds__(THREADS) conv_vectors(const __grid_constant__ 
 {
     const struct ctw_op_conv &op = a.op;
     const int64_t col = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * VECTOR;
-    const int64_t first = a.row[blockIdx.z], end = a.row[blockIdx.z + 1];
-    const int64_t pos0 = blockIdx.z == 0 ? a.pos0 : 0;
+    const struct piece p = piece_of(a, blockIdx.z);
     if (col >= op.dim)
         return;
     float weight[TAPS][VECTOR], bias[VECTOR];
@@ -109,21 +118,21 @@ __global__ void __launch_bounds__(THREADS) conv_vectors(const __grid_constant__ 
         for (int j = 0; j < TAPS; j++)
             weight[j][i] = ctw_cuda_number(op.weight, op.weight_dtype, (col + i) * TAPS + j);
     }
-    for (int64_t row0 = first + (int64_t)blockIdx.y * ROWS; row0 < end;
+    for (int64_t row0 = p.first + (int64_t)blockIdx.y * ROWS; row0 < p.end;
          row0 += (int64_t)gridDim.y * ROWS) {
         float last[TAPS][VECTOR]; /* last[TAPS - 1]: the row's own inputs */
 #pragma unroll
         for (int j = 1; j < TAPS; j++)
-            inputs_at<T, GATED>(op, first, pos0, row0 - TAPS + j, col, last[j]);
+            inputs_at<T, GATED>(op, p, row0 - TAPS + j, col, last[j]);
 #pragma unroll 4
-        for (int64_t row = row0; row < row0 + ROWS && row < end; row++) {
+        for (int64_t row = row0; row < row0 + ROWS && row < p.end; row++) {
             float sum[VECTOR], other[VECTOR];
 #pragma unroll
             for (int j = 0; j + 1 < TAPS; j++)
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++)
                     last[j][i] = last[j + 1][i];
-            inputs_at<T, GATED>(op, first, pos0, row, col, last[TAPS - 1]);
+            inputs_at<T, GATED>(op, p, row, col, last[TAPS - 1]);
             if (GATED)
                 ctw_cuda_load<false>((const T *)op.x + row * op.ldx + op.dim + col, other);
 #pragma unroll
@@ -139,17 +148,18 @@ __global__ void __launch_bounds__(THREADS) conv_vectors(const __grid_constant__ 
     }
 }
 
-/* What the sequence of rows first .. end - 1 leaves. */
+/* What the part blockIdx.y leaves. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    conv_leave(const __grid_constant__ struct ctw_op_conv op, int64_t first, int64_t end,
-               int64_t pos0)
+__global__ void __launch_bounds__(THREADS) conv_leave(const __grid_constant__ struct conv a)
 {
+    const struct ctw_op_conv &op = a.op;
+    const struct piece p = piece_of(a, blockIdx.y);
     const int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (col >= op.dim)
+    float *after = (float *)ctw_state_at(&op.states, a.parts.part[blockIdx.y].after);
+    if (col >= op.dim || after == NULL)
         return;
     for (int j = 0; j < op.taps - 1; j++)
-        op.after[j * op.dim + col] = input_at<T>(op, first, pos0, end - op.taps + 1 + j, col);
+        after[j * op.dim + col] = input_at<T>(op, p, p.end - op.taps + 1 + j, col);
 }
 
 /* Can a thread take VECTOR columns? */
@@ -180,31 +190,23 @@ enum ctw_status ctw_cuda_conv(struct ctw_cuda *cu, const struct ctw_op_conv *op,
                               struct ctw_err *err)
 {
     const unsigned columns = (unsigned)((op->dim + THREADS - 1) / THREADS);
-    const struct ctw_attn_seq *last = &op->seqs[op->n_seqs - 1];
-    for (int64_t i = 0; i < op->n_seqs; i += SEQUENCES) {
-        struct conv a = {};
-        int64_t most = 0;
-        a.op = *op;
-        a.pos0 = op->seqs[i].pos0;
-        for (; a.n_seqs < SEQUENCES && i + a.n_seqs < op->n_seqs; a.n_seqs++) {
-            const struct ctw_attn_seq *s = &op->seqs[i + a.n_seqs];
-            a.row[a.n_seqs] = s->q_row;
-            a.row[a.n_seqs + 1] = s->q_row + s->n_q;
-            most = s->n_q > most ? s->n_q : most;
-        }
+    const bool vectors = are_vectors(op);
+    struct conv a = {};
+    a.op = *op;
+    for (int64_t i = 0; i < op->n_parts; i += a.parts.n) {
+        int64_t most = ctw_cuda_take_parts(&a.parts, op->parts + i, op->n_parts - i);
         int64_t blocks = (most + ROWS - 1) / ROWS;
-        dim3 grid(columns, (unsigned)(blocks < 65535 ? blocks : 65535), (unsigned)a.n_seqs);
-        const bool vectors = are_vectors(op);
+        dim3 grid(columns, (unsigned)(blocks < 65535 ? blocks : 65535), (unsigned)a.parts.n);
+        const dim3 leaving(columns, (unsigned)a.parts.n);
         if (vectors)
             grid.x = (columns + VECTOR - 1) / VECTOR;
 #define CONV(T) launch_rows<T>(cu, grid, vectors, a)
         CTW_CUDA_FLOAT_SWITCH(op->dtype, CONV);
 #undef CONV
-    }
-#define LEAVE(T)                                                                                   \
-    conv_leave<T><<<columns, THREADS, 0, cu->stream>>>(*op, last->q_row, last->q_row + last->n_q,  \
-                                                       last->pos0)
-    CTW_CUDA_FLOAT_SWITCH(op->dtype, LEAVE);
+#define LEAVE(T) conv_leave<T><<<leaving, THREADS, 0, cu->stream>>>(a)
+        if (a.parts.leave && op->taps > 1)
+            CTW_CUDA_FLOAT_SWITCH(op->dtype, LEAVE);
 #undef LEAVE
+    }
     return ctw_cuda_launched("convolution", err);
 }
