@@ -217,7 +217,8 @@ static void problem_enter(struct problem *p, int place)
     struct ctw_backend *be = places[place];
     struct buf none = rows_open(p->op.dtype, p->q_rows * p->row);
     p->place = place_name(place);
-    p->same_as_unseen = !CTW_ON_GPU || (place == 0 && p->op.head_v != p->op.head);
+    p->same_as_unseen = !CTW_ON_GPU || (place == 0 && p->op.head_v != p->op.head &&
+                                        p->op.head <= 192 && p->op.head_v <= 128);
     for (int i = 0; i < N_OPERANDS; i++)
         if (p->in[i].base != NULL)
             p->dev[i] = dev_open(be, p->in[i].p, p->in[i].bytes, i <= V ? p->misalign : 0);

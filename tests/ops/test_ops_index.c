@@ -218,7 +218,7 @@ static void the_best_keys_are_chosen(void **state)
          place++) {
         for (size_t i = 0; i < CTW_COUNT(heads) * CTW_COUNT(dtypes_of); i += COARSE) {
             const int *h = heads[i / CTW_COUNT(dtypes_of)];
-            const int64_t n_seqs = h[0] == 64 && !CTW_ON_GPU ? 2 : CTW_ON_GPU ? N_SEQS : 4;
+            const int64_t n_seqs = h[0] == 64 ? 2 : CTW_ON_GPU ? N_SEQS : 4;
             problem_open(&p, be, n_seqs, dtypes_of[i % CTW_COUNT(dtypes_of)], h[0], h[1], h[2]);
             struct buf seen = choose(&p);
             for (int64_t s = 0; s < n_seqs; s++)
