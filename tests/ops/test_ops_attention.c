@@ -1,528 +1,397 @@
-/* ctw_attention of every variant against the reference, and its invariance. */
-#include "ops.h"
+/* ctw_attention() in every place: against its definition in double; the same bits however sequences
+ * are cut, and whatever lies beside them. */
+#include "attention_problem.h"
 
-enum { MAX_SEQS = 5, MAX_RUNS = 64 };
+/* ---- one problem in one place ------------------------------------------------------------- */
 
-struct problem {
-    struct ctw_op_attention op;
-    struct ctw_attn_seq seqs[MAX_SEQS];
-    struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
-    struct buf q, k, v, out, sinks, alibi; /* sinks and slopes: absent unless given */
-    int64_t n_rows;                        /* of q and out */
-    int64_t kv_rows;                       /* of k and v */
-};
-
-struct shape {
-    int n_head, n_kv, head;
-    int64_t window;
-    float softcap;
-    int head_v; /* 0: head */
-    int64_t chunk;
-    float v_factor;
-};
-
-/* Heads around vectors of 8 and 16 and tiles of 16 and 32; groups that divide 48 and 64 and that
- * do not; windows and chunks around tiles of 96; value heads of other sizes than key heads. */
-static const struct shape shapes[] = {
-    {1, 1, 8, 0, .softcap = 0},
-    {9, 3, 64, 0, .softcap = 0},
-    {4, 4, 16, 0, .softcap = 0},
-    {7, 1, 40, 0, .softcap = 0},
-    {4, 2, 128, 0, .softcap = 0},
-    {6, 2, 80, 5, .softcap = 0},
-    {2, 1, 96, 96, .softcap = 0},
-    {5, 5, 24, 97, .softcap = 0},
-    {8, 1, 64, 1, .softcap = 0},
-    {2, 2, 256, 95, .softcap = 0},
-    {3, 3, 20, 0, .softcap = 30},
-    {4, 2, 64, 100, .softcap = 50},
-    {14, 2, 64, 0, .softcap = 0},
-    {71, 1, 32, 0, .softcap = 0},
-    {500, 1, 8, 0, .softcap = 0},
-    {3, 1, 33, 200, .softcap = 0},
-    {12, 4, 112, 0, .softcap = 0},
-    {1, 1, 1, 0, .softcap = 0},
-    {4, 2, 512, 0, .softcap = 0},
-    {3, 1, 320, 90, .softcap = 0},
-    {5, 5, 192, 0, 0, .head_v = 128},
-    {8, 2, 24, 37, 0, .head_v = 40, .v_factor = 0.707f},
-    {4, 1, 16, 0, 30, .head_v = 9},
-    {3, 3, 8, 0, 0, .head_v = 512},
-    {6, 2, 64, 0, 0, .chunk = 96},
-    {4, 4, 40, 0, 0, .chunk = 7, .v_factor = -2},
-    {10, 2, 32, 0, 5, .chunk = 100, .head_v = 48},
-    {2, 1, 64, 0, 0, .chunk = 1},
-};
-
-static int64_t head_v_of(const struct ctw_op_attention *op)
+static void check_values(const struct problem *p, const struct buf *got)
 {
-    return op->head_v != 0 ? op->head_v : op->head;
+    const size_t es = ctw_dtype_bytes(p->op.dtype);
+    char what[200];
+    snprintf(what, sizeof(what), "%s, %s", p->place, p->name);
+    for (int64_t i = 0; i < p->q_rows * p->row; i++) {
+        if (!isnan(p->want[i]))
+            near(ctw_load_float(got->p, p->op.dtype, i), p->want[i], p->bound[i], what, i);
+        else if (memcmp(element(got->p, p->op.dtype, i), &(uint32_t){UINT32_MAX}, es) != 0)
+            fail_msg("%s: element %" PRId64 " is no result, and was written", what, i);
+    }
 }
 
-static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
-
-/* Sequences of up to `longest` keys; their keys are in runs of random length and order, between
- * rows that belong to no sequence. */
-static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
-                         int64_t longest)
+/* Part c of three of each sequence's queries, cut at random. */
+static void cut_queries(const struct problem *p, struct ctw_attn_seq (*part)[MAX_SEQS])
 {
-    memset(p, 0, sizeof(*p));
-    p->op = (struct ctw_op_attention){.dtype = dtype,
-                                      .n_head = s->n_head,
-                                      .n_kv = s->n_kv,
-                                      .head = s->head,
-                                      .window = s->window,
-                                      .softcap = s->softcap,
-                                      .head_v = s->head_v,
-                                      .chunk = s->chunk,
-                                      .v_factor = s->v_factor,
-                                      .scale = 1.0f / sqrtf((float)s->head),
-                                      .seqs = p->seqs};
-    p->op.n_seqs = 1 + rng_below(MAX_SEQS);
-    for (int64_t i = 0; i < p->op.n_seqs; i++) {
-        int64_t n = 1 + rng_below(longest), at = 0;
-        struct ctw_attn_seq *seq = &p->seqs[i];
-        seq->pos0 = rng_below(3) == 0 ? 0 : rng_below(n);
-        seq->n_q = n - seq->pos0;
-        seq->q_row = p->n_rows + rng_below(3);
-        p->n_rows = seq->q_row + seq->n_q;
-        seq->runs = p->runs[i];
-        while (at < n) {
-            int64_t len = 1 + rng_below(rng_below(2) == 0 ? 3 : n);
-            if (len > n - at || seq->n_runs == MAX_RUNS - 1)
-                len = n - at;
-            p->runs[i][seq->n_runs++] = (struct ctw_kv_run){p->kv_rows + rng_below(4), len};
-            p->kv_rows = p->runs[i][seq->n_runs - 1].row + len;
-            at += len;
-        }
-        for (int r = 0; r + 1 < seq->n_runs; r++) { /* swap places with one of equal length */
-            int64_t other = rng_below(seq->n_runs), row = p->runs[i][r].row;
-            if (p->runs[i][other].n_tok == p->runs[i][r].n_tok) {
-                p->runs[i][r].row = p->runs[i][other].row;
-                p->runs[i][other].row = row;
-            }
+    for (int64_t s = 0; s < p->op.n_seqs; s++) {
+        const int64_t n = p->seqs[s].n_q, first = rng_below(n), second = rng_below(n - first);
+        const int64_t cut[] = {0, first, first + second, n};
+        for (int c = 0; c < 3; c++) {
+            part[c][s] = p->seqs[s];
+            part[c][s].q_row += cut[c];
+            part[c][s].pos0 += cut[c];
+            part[c][s].n_q = cut[c + 1] - cut[c];
         }
     }
-    p->q = buf_random(dtype, p->n_rows * s->n_head * s->head, 2, 2 * (size_t)rng_below(9));
-    p->k = buf_random(dtype, p->kv_rows * s->n_kv * s->head, 1.5f, 2 * (size_t)rng_below(9));
-    int64_t head_v = head_v_of(&p->op);
-    p->v = buf_random(dtype, p->kv_rows * s->n_kv * head_v, 1, 2 * (size_t)rng_below(9));
-    p->out = buf_random(dtype, p->n_rows * s->n_head * head_v, 1, 2 * (size_t)rng_below(9));
-    p->op.q = p->q.p;
-    p->op.k = p->k.p;
-    p->op.v = p->v.p;
 }
 
-/* A random sink for each query head, about as large as scores are. */
-static void give_sinks(struct problem *p)
+/* Each sequence alone; and each split into three calls, together with others that are split
+ * elsewhere. */
+static void check_company(struct problem *p, const struct buf *want)
 {
-    p->op.sinks_dtype = dtypes[rng_below(3)];
-    p->sinks = buf_random(p->op.sinks_dtype, p->op.n_head, 3, (size_t)rng_below(9));
-    p->op.sinks = p->sinks.p;
+    struct ctw_attn_seq part[3][MAX_SEQS];
+    struct ctw_op_attention op = p->op;
+    cut_queries(p, part);
+    for (int cut = 0; cut < 2; cut++) {
+        poison(p);
+        op.n_seqs = cut ? p->op.n_seqs : 1;
+        for (int64_t i = cut ? 3 : p->op.n_seqs; i-- > 0;) {
+            op.seqs = cut ? part[i] : &p->seqs[i];
+            OK(ctw_attention(p->out.be, &op, &last_err));
+        }
+        struct buf got = buf_open(p->out.bytes, 0);
+        dev_read(&p->out, got.p);
+        for (int64_t s = 0; s < p->op.n_seqs; s++)
+            same_rows(p, want, &got, &p->seqs[s], cut ? "in three calls" : "alone");
+        buf_close(&got);
+    }
 }
 
-/* Slopes from 1 down, as ALiBi has them. Not with a cap. */
-static void give_alibi(struct problem *p)
+static int64_t key_row(const struct ctw_attn_seq *s, int64_t pos)
 {
-    if (p->op.softcap > 0)
-        return;
-    p->alibi = buf_open((size_t)p->op.n_head * sizeof(float), 0);
-    for (int h = 0; h < p->op.n_head; h++)
-        ctw_store_float(p->alibi.p, CTW_F32, h, exp2f(-8 * (float)h / (float)p->op.n_head));
-    p->op.alibi = p->alibi.p;
+    const struct ctw_kv_run *run = s->runs;
+    while (pos >= run->n_tok)
+        pos -= run++->n_tok;
+    return run->row + pos;
 }
 
-static void problem_close(struct problem *p)
+/* A key (of_v false) or value of q whose element `el` of key head kv is not finite. */
+struct spoilt {
+    const struct ctw_attn_seq *q;
+    int64_t pos, kv, el;
+    bool of_v, nan;
+};
+
+static void check_spoilt_head(const struct problem *p, const struct spoilt *x,
+                              const struct buf *got, const struct buf *clean, int64_t row,
+                              int64_t h)
 {
-    if (p->alibi.base != NULL)
-        buf_close(&p->alibi);
-    p->op.alibi = NULL;
-    if (p->sinks.base != NULL)
-        buf_close(&p->sinks);
-    p->op.sinks = NULL;
-    buf_close(&p->q);
-    buf_close(&p->k);
-    buf_close(&p->v);
-    buf_close(&p->out);
+    const struct ctw_attn_seq *q = x->q;
+    const int64_t head_v = p->op.head_v, pos = row - q->q_row + q->pos0,
+                  at = row * p->row + h * head_v;
+    const bool sees = row >= q->q_row && row < q->q_row + q->n_q && pos >= x->pos &&
+                      x->pos >= ctw_attn_first(&p->op, pos) && is_seen(p, row, x->pos) &&
+                      h / (p->op.n_head / p->op.n_kv) == x->kv;
+    if (!sees && memcmp(element(got->p, p->op.dtype, at), element(clean->p, p->op.dtype, at),
+                        (size_t)head_v * ctw_dtype_bytes(p->op.dtype)) != 0)
+        fail_msg("%s, %s: row %" PRId64 " does not see the element", p->place, p->name, row);
+    for (int64_t e = 0; sees && e < head_v; e++) {
+        const float g = ctw_load_float(got->p, p->op.dtype, at + e);
+        if (x->of_v ? e == x->el && isfinite(g) : x->nan && !isnan(g))
+            fail_msg("%s, %s: row %" PRId64 " hides the element", p->place, p->name, row);
+    }
 }
 
-static void run_into(const struct ctw_op_attention *op, struct ctw_backend *be, struct buf *out)
+/* A key or value that is not finite affects every query that sees it, and changes no others. */
+static void check_not_finite(struct problem *p, const struct buf *clean,
+                             const struct ctw_attn_seq *q)
 {
-    struct ctw_op_attention copy = *op;
-    copy.out = out->p;
-    OK(ctw_attention(be, &copy, &last_err));
-    buf_check(out);
+    const size_t es = ctw_dtype_bytes(p->op.dtype);
+    for (int round = 0; round < 4; round++) {
+        struct spoilt x = {.q = q, .of_v = round < 2, .nan = round % 2 == 0};
+        const enum operand of = x.of_v ? V : K;
+        const int64_t size = x.of_v ? p->op.head_v : p->op.head;
+        x.pos = rng_below(q->pos0 + q->n_q);
+        x.kv = rng_below(p->op.n_kv);
+        x.el = rng_below(size);
+        const int64_t at = (key_row(q, x.pos) * p->op.n_kv + x.kv) * size + x.el;
+        uint32_t bad;
+        ctw_store_float(&bad, p->op.dtype, 0, x.nan ? NAN : INFINITY);
+        OK(ctw_device_upload(p->out.be, p->dev[of].p + (size_t)at * es, &bad, es, &last_err));
+        struct buf got = all_results(p);
+        OK(ctw_device_upload(p->out.be, p->dev[of].p + (size_t)at * es,
+                             element(p->in[of].p, p->op.dtype, at), es, &last_err));
+        for (int64_t i = 0; i < p->q_rows * p->op.n_head; i++)
+            check_spoilt_head(p, &x, &got, clean, i / p->op.n_head, i % p->op.n_head);
+        buf_close(&got);
+    }
 }
 
-static struct buf problem_run(const struct problem *p, struct ctw_backend *be)
+/* One head's sink at its limits; the other heads' are -infinity, which has no effect. */
+static void check_limits(struct problem *p)
 {
-    struct buf out = buf_copy(&p->out, 2 * (size_t)rng_below(9));
-    run_into(&p->op, be, &out);
-    return out;
+    static const float limits[] = {-INFINITY, 60000, NAN, INFINITY, -60000};
+    const struct buf *sinks = &p->in[SINK];
+    struct ctw_op_attention none = p->op;
+    none.sinks = NULL;
+    poison(p);
+    struct buf without = results(p, &none), limited = buf_copy(sinks, 0);
+    for (size_t limit = 0; limit < CTW_COUNT(limits); limit++) {
+        const int64_t head = rng_below(p->op.n_head), head_v = p->op.head_v;
+        for (int64_t h = 0; h < p->op.n_head; h++)
+            ctw_store_float(limited.p, p->op.sinks_dtype, h, h == head ? limits[limit] : -INFINITY);
+        OK(ctw_device_upload(p->out.be, p->dev[SINK].p, limited.p, limited.bytes, &last_err));
+        struct buf got = all_results(p);
+        for (int64_t i = 0; i < p->q_rows * p->row; i++) {
+            const double g = ctw_load_float(got.p, p->op.dtype, i);
+            const bool same =
+                memcmp(element(got.p, p->op.dtype, i), element(without.p, p->op.dtype, i),
+                       ctw_dtype_bytes(p->op.dtype)) == 0;
+            const bool own =
+                !isnan(p->want[i]) && i / head_v % p->op.n_head == head && !(limits[limit] < 0);
+            if (own ? isfinite(limits[limit]) ? g != 0 : !isnan(g) : !same)
+                fail_msg("%s, %s: a sink of %g, element %" PRId64 ": %g", p->place, p->name,
+                         (double)limits[limit], i, g);
+        }
+        buf_close(&got);
+    }
+    OK(ctw_device_upload(p->out.be, p->dev[SINK].p, sinks->p, sinks->bytes, &last_err));
+    buf_close(&limited);
+    buf_close(&without);
 }
+
+/* A choice of all keys is none. */
+static void check_all_seen(struct problem *p)
+{
+    struct ctw_op_attention op = p->op;
+    struct buf all = buf_copy(&p->in[WORDS], 0);
+    memset(all.p, 0xFF, all.bytes);
+    OK(ctw_device_upload(p->out.be, p->dev[WORDS].p, all.p, all.bytes, &last_err));
+    op.seen_from = 0;
+    poison(p);
+    struct buf got = results(p, &op);
+    op.seen = NULL;
+    poison(p);
+    struct buf want = results(p, &op);
+    assert_memory_equal(got.p, want.p, got.bytes);
+    buf_close(&want);
+    buf_close(&got);
+    buf_close(&all);
+}
+
+static void check_in_place(struct problem *p, int place)
+{
+    const struct ctw_attn_seq *longest = p->seqs;
+    for (int64_t s = 1; s < p->op.n_seqs; s++)
+        if (p->seqs[s].pos0 + p->seqs[s].n_q > longest->pos0 + longest->n_q)
+            longest = &p->seqs[s];
+    problem_enter(p, place);
+    struct buf got = all_results(p);
+    check_values(p, &got);
+    if (!is_plain(place)) {
+        check_company(p, &got);
+        check_not_finite(p, &got, longest);
+        if (p->op.sinks != NULL)
+            check_limits(p);
+        if (p->op.seen != NULL && p->same_as_unseen)
+            check_all_seen(p);
+    }
+    buf_close(&got);
+    problem_leave(p);
+}
+
+/* ---- shapes ------------------------------------------------------------------------------- */
 
 /*
- * A score is a sum of `head` products, at most 2 * head + 4 roundings of 2^-24 of sum |q k|; the
- * weights are off by that factor, by exp's and the sums' roundings, and in pair mode by 2^-8 (each
- * is rounded to bf16, their sum is not). ALiBi's slope times a distance, here below 300, is added
- * with one rounding of the sum. out is a mean of values, here below 6.5 in size.
+ * Heads around vectors of 8 and 16, tiles of 16, 32 and 64, and the widths of the GPU's instances;
+ * groups that divide tiles of rows and that do not; windows and chunks around tiles of 64 and 96;
+ * value heads of their own size, factors.
  */
-static double bound(const struct problem *p, double want)
-{
-    const double head = p->op.head, most = 6.5;
-    double size = p->op.scale * head * 3 * 1.6 + 30; /* of sum |q k|, generously */
-    double e = 2 * ((2 * head + 6) * 0x1p-24 * size + 256 * 0x1p-24);
-    if (p->op.alibi != NULL)
-        e += 2 * 300 * 0x1p-24;
-    if (p->op.dtype == CTW_BF16)
-        e += 0x1p-8;
-    if (p->op.v_factor != 0)
-        e *= fabs((double)p->op.v_factor);
-    return e * most + 2 * half_step(p->op.dtype, want);
-}
+static const struct shape shapes[] = {
+    {4, 1, .head = 128},
+    {9, 3, .head = 64},
+    {2, 2, .head = 128},
+    {7, 1, .head = 40},
+    {4, 2, .head = 80},
+    {2, 1, .head = 96, .window = 96},
+    {12, 4, .head = 112},
+    {2, 1, .head = 192},
+    {2, 2, .head = 256},
+    {14, 2, .head = 64},
+    {2, 1, .head = 7},
+    {4, 4, .head = 16},
+    {1, 1, .head = 1},
+    {4, 2, .head = 128, .window = 1},
+    {6, 2, .head = 80, .window = 5},
+    {4, 1, .head = 128, .window = 64},
+    {2, 2, .head = 256, .window = 95},
+    {5, 5, .head = 24, .window = 97},
+    {4, 2, .head = 128, .softcap = 30},
+    {8, 4, .head = 64, .window = 100, .softcap = 50},
+    {71, 1, .head = 32},
+    {500, 1, .head = 8},
+    {7, 1, .head = 128, .window = 100},
+    {3, 1, .head = 33, .window = 200},
+    {2, 1, .head = 512},
+    {4, 4, .head = 512, .window = 100},
+    {3, 1, .head = 320, .window = 90},
+    {3, 1, .head = 300, .softcap = 30},
+    {2, 2, .head = 257, .window = 64},
+    {4, 4, .head = 192, .head_v = 128},
+    {6, 3, .head = 24, .head_v = 16},
+    {4, 2, .head = 96, .window = 37, .head_v = 64, .v_factor = 0.707f},
+    {4, 1, .head = 192, .window = 100, .head_v = 128, .v_factor = -2},
+    {3, 3, .head = 64, .softcap = 30, .head_v = 128},
+    {2, 1, .head = 80, .head_v = 256},
+    {3, 3, .head = 8, .head_v = 512},
+    {2, 2, .head = 256, .head_v = 64},
+    {3, 1, .head = 33, .head_v = 17, .v_factor = 3},
+    {8, 2, .head = 64, .v_factor = 0.5f},
+    {8, 2, .head = 24, .window = 37, .head_v = 40},
+    {4, 2, .head = 128, .chunk = 64},
+    {7, 1, .head = 64, .chunk = 100},
+    {4, 4, .head = 192, .head_v = 128, .chunk = 130},
+    {4, 4, .head = 40, .chunk = 7, .v_factor = -2},
+    {10, 2, .head = 32, .softcap = 5, .head_v = 48, .chunk = 100},
+    {2, 1, .head = 40, .softcap = 20, .chunk = 1},
+};
 
-static void compare(const struct problem *p, const struct buf *got, const struct buf *want,
-                    const char *variant)
-{
-    char what[160];
-    snprintf(what, sizeof(what),
-             "%s %s heads %d / %d of %d and %" PRId64 " window %" PRId64 " chunk %" PRId64
-             " cap %g factor %g%s%s",
-             variant, ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head,
-             head_v_of(&p->op), p->op.window, p->op.chunk, (double)p->op.softcap,
-             (double)p->op.v_factor, p->op.sinks != NULL ? ", sinks" : "",
-             p->op.alibi != NULL ? ", ALiBi" : "");
-    int64_t row_len = p->op.n_head * head_v_of(&p->op);
-    for (int64_t i = 0; i < p->n_rows * row_len; i++) {
-        bool asked = false;
-        for (int64_t s = 0; s < p->op.n_seqs; s++)
-            asked |=
-                i / row_len >= p->seqs[s].q_row && i / row_len < p->seqs[s].q_row + p->seqs[s].n_q;
-        if (!asked) {
-            assert_memory_equal(element(got->p, p->op.dtype, i), element(p->out.p, p->op.dtype, i),
-                                ctw_dtype_bytes(p->op.dtype));
-            continue;
-        }
-        double w = ctw_load_float(want->p, p->op.dtype, i);
-        near(ctw_load_float(got->p, p->op.dtype, i), w, bound(p, w), what, i);
-    }
-}
-
-static void variants_agree_with_the_definition(void **state)
+static void results_are_as_defined_whatever_is_beside_them(void **state)
 {
     (void)state;
-    struct ctw_backend *c = backend("c", 2);
-    for (size_t s = 0; s < 12 * CTW_COUNT(shapes); s += SPARSE) {
-        struct problem p;
-        const struct shape *shape = &shapes[s / 12];
-        problem_open(&p, shape, dtypes[s % 3],
-                     shape->n_head * shape->head > 2000 ? 60 : 40 + rng_below(250));
-        if (s % 6 >= 3)
-            give_sinks(&p);
-        if (s % 12 >= 6)
-            give_alibi(&p);
-        struct buf want = problem_run(&p, c);
-        const char *v;
-        for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
-            struct ctw_backend *be = backend(v, 1 + (int)rng_below(3));
-            struct buf got = problem_run(&p, be);
-            compare(&p, &got, &want, v);
-            buf_close(&got);
-            ctw_backend_close(be);
-        }
-        buf_close(&want);
+    static const int64_t lengths[] = {1, 129, 2, 65, 200, 63, 64, 300, 127, 128};
+    static struct problem p;
+    enum { N_KINDS = CTW_COUNT(kinds) };
+    for (size_t i = 0; i < CTW_COUNT(shapes) * N_KINDS; i += SPARSE) {
+        const struct shape *s = &shapes[i / N_KINDS];
+        const enum extra extra = (i / N_KINDS + i % N_KINDS) % N_EXTRAS;
+        const bool few = !CTW_ON_GPU && s->n_head * s->head > 1000;
+        problem_open(&p, s, kinds[i % N_KINDS], extra, lengths,
+                     CTW_ON_GPU ? CTW_COUNT(lengths)
+                     : few      ? 2
+                                : 5,
+                     i % 7 == 0 ? 1 : 6);
+        p.misalign = i % 5 == 4 ? 4 * (size_t)(1 + rng_below(8)) : 0;
+        define(&p);
+        for (int place = 0; places[place] != NULL; place++)
+            check_in_place(&p, place);
         problem_close(&p);
     }
-    ctw_backend_close(c);
 }
 
-/* One sequence of n queries from position 0, keys in one run. */
-static void one_sequence(struct problem *p, const struct shape *s, enum ctw_dtype dtype, int64_t n)
+/* ---- borders ------------------------------------------------------------------------------ */
+
+enum { N = 300, PAST = 60, GAP = 2 };
+
+/* The runs of a sequence of N keys: the first ends at `border`, some short ones follow; or, for
+ * borders past the end, up to MAX_RUNS of random lengths. Returns their number. */
+static int cut_keys(struct ctw_kv_run *runs, int64_t border)
 {
-    problem_open(p, s, dtype, 2);
-    problem_close(p);
-    p->op.n_seqs = 1;
-    p->n_rows = p->kv_rows = n;
-    p->seqs[0] = (struct ctw_attn_seq){.n_q = n, .runs = p->runs[0], .n_runs = 1};
-    p->runs[0][0] = (struct ctw_kv_run){0, n};
-    p->q = buf_random(dtype, n * s->n_head * s->head, 2, 0);
-    p->k = buf_random(dtype, n * s->n_kv * s->head, 1, 0);
-    p->v = buf_random(dtype, n * s->n_kv * head_v_of(&p->op), 1, 0);
-    p->out = buf_random(dtype, n * s->n_head * head_v_of(&p->op), 1, 0);
-    p->op.q = p->q.p;
-    p->op.k = p->k.p;
-    p->op.v = p->v.p;
+    const int64_t first[] = {border, border % 3 == 0 ? 0 : 1 + border % 7,
+                             border % 3 == 1 ? 0 : border % 37};
+    const int most = border < N ? 4 : 2 + (int)(border % (MAX_RUNS - 1));
+    int n_runs = 0;
+    for (int64_t left = N; left > 0;) {
+        int64_t len = border < N ? first[n_runs % 3] : 1 + rng_below(2 * N / most);
+        len = n_runs + 1 == most || len > left ? left : len;
+        runs[n_runs++].n_tok = len;
+        left -= len;
+    }
+    int64_t at = 0; /* the last lies first */
+    for (int r = n_runs - 1; r >= 0; at += runs[r--].n_tok)
+        runs[r].row = at += GAP;
+    return n_runs;
 }
 
-/* Queries and keys split anywhere, any number of threads: the same bits. */
-static void cuts_change_no_bit(void **state)
+/* Moves the rows of an operand, of which `from` has those of all keys, to those of the runs; others
+ * are NaN. */
+static void move_rows(struct problem *p, enum operand of, int64_t from)
+{
+    struct buf moved = buf_open(p->in[of].bytes, 0);
+    const size_t row = moved.bytes / (size_t)p->kv_rows;
+    const char *next = (const char *)p->in[of].p + (size_t)from * row;
+    memset(moved.p, 0xFF, moved.bytes);
+    for (const struct ctw_kv_run *r = p->runs[0]; r < p->runs[0] + p->seqs[0].n_runs; r++) {
+        memcpy((char *)moved.p + (size_t)r->row * row, next, (size_t)r->n_tok * row);
+        next += (size_t)r->n_tok * row;
+    }
+    OK(ctw_device_upload(p->out.be, p->dev[of].p, moved.p, moved.bytes, &last_err));
+    buf_close(&moved);
+}
+
+/* Keys in runs, queries in two calls. */
+static void check_border(struct problem *p, int64_t from, int64_t border, const struct buf *want)
+{
+    struct ctw_attn_seq part = p->seqs[0];
+    struct ctw_op_attention op = p->op;
+    part.n_runs = p->seqs[0].n_runs = cut_keys(p->runs[0], border);
+    move_rows(p, K, from);
+    move_rows(p, V, from);
+    op.seqs = &part;
+    part.n_q = 7 * border % N;
+    poison(p);
+    OK(ctw_attention(p->out.be, &op, &last_err));
+    part.q_row += part.n_q;
+    part.pos0 += part.n_q;
+    part.n_q = N - part.n_q;
+    struct buf got = results(p, &op);
+    char what[40];
+    snprintf(what, sizeof(what), "with a border at %" PRId64, border);
+    same_rows(p, want, &got, &p->seqs[0], what);
+    buf_close(&got);
+}
+
+static void borders_change_no_bit(void **state)
 {
     (void)state;
-    static const struct shape some[] = {{9, 3, 64, 0, .softcap = 0},
-                                        {2, 1, 40, 70, .softcap = 0},
-                                        {5, 5, 16, 0, .softcap = 20},
-                                        {7, 1, 128, 96, .softcap = 0},
-                                        {3, 3, 40, 0, 0, .head_v = 24, .v_factor = 0.7f},
-                                        {4, 2, 64, 0, 0, .chunk = 50}};
-    enum { N = 211 };
-    const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < 6 * CTW_COUNT(some); s += COARSE) {
-            struct problem p;
-            one_sequence(&p, &some[s / 6], dtypes[s % 3], N);
-            if (s % 2 == 1)
-                give_sinks(&p);
-            if (s % 6 >= 3)
-                give_alibi(&p);
-            struct buf want = problem_run(&p, be);
-            for (int threads = 1; threads <= 7; threads += threads == 3 ? 4 : 1) {
-                struct ctw_backend *more = backend(v, threads);
-                struct buf got = problem_run(&p, more);
+    static const struct shape some[] = {{4, 1, .head = 128},
+                                        {2, 2, .head = 256},
+                                        {8, 1, .head = 64},
+                                        {9, 3, .head = 64, .window = 70},
+                                        {4, 4, .head = 192, .head_v = 128},
+                                        {2, 1, .head = 96, .window = 100, .softcap = 20},
+                                        {2, 1, .head = 512},
+                                        {4, 2, .head = 64, .chunk = 100},
+                                        {3, 1, .head = 33},
+                                        {7, 1, .head = 128, .window = 96, .softcap = 20},
+                                        {3, 3, .head = 40, .head_v = 24, .v_factor = 0.7f}};
+    static const int64_t lengths[] = {N, GAP * (MAX_RUNS + 1)}; /* the second: room for gaps */
+    static struct problem p;
+    for (size_t i = 0; i < CTW_COUNT(some) * CTW_COUNT(kinds); i += COARSE) {
+        const size_t kind = i % CTW_COUNT(kinds), s = i / CTW_COUNT(kinds);
+        problem_open(&p, &some[s], kinds[kind], (s + kind) % N_EXTRAS, lengths, 2, 1);
+        p.op.n_seqs = 1;
+        const int64_t from = p.runs[0][0].row;
+        for (int place = 0; places[place] != NULL; place++) {
+            if (is_plain(place))
+                continue;
+            p.runs[0][0] = (struct ctw_kv_run){from, N};
+            p.seqs[0].n_runs = 1;
+            problem_enter(&p, place);
+            struct buf want = all_results(&p);
+            for (int64_t border = 1 + (int64_t)kind; border < N + PAST;
+                 border += CTW_ON_GPU ? 7 : 23 * SPARSE)
+                check_border(&p, from, border, &want);
+            buf_close(&want);
+            problem_leave(&p);
+        }
+        problem_close(&p);
+    }
+}
+
+/* ---- what is the CPU's alone, and single cases -------------------------------------------- */
+
+static void threads_change_no_bit(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {211, 30, 64};
+    static struct problem p;
+    for (size_t i = 0; !CTW_ON_GPU && i < CTW_COUNT(shapes); i += 5 * COARSE) {
+        problem_open(&p, &shapes[i], kinds[i % CTW_COUNT(kinds)], i % N_EXTRAS, lengths, 3, 6);
+        for (int v = 0; fast_variant_or_c(v) != NULL; v++) {
+            problem_enter(&p, v);
+            struct buf want = all_results(&p);
+            for (int threads = 1; threads <= 7; threads += 3) {
+                struct ctw_backend *be = backend(fast_variant_or_c(v), threads);
+                poison(&p);
+                OK(ctw_attention(be, &p.op, &last_err));
+                struct buf got = buf_open(p.out.bytes, 0);
+                dev_read(&p.out, got.p);
                 assert_memory_equal(got.p, want.p, want.bytes);
                 buf_close(&got);
-                ctw_backend_close(more);
-            }
-            for (int64_t cut = 1; cut < N; cut += SPARSE * (strcmp(v, "c") == 0 ? 50 : 3)) {
-                struct problem a = p;
-                struct buf got = buf_copy(&p.out, 0);
-                a.op.seqs = a.seqs;
-                a.seqs[0].runs = a.runs[0]; /* keys in two runs, queries in two calls */
-                a.seqs[0].n_runs = 2;
-                a.runs[0][0] = (struct ctw_kv_run){0, N - cut};
-                a.runs[0][1] = (struct ctw_kv_run){N - cut, cut};
-                a.seqs[0].n_q = cut;
-                run_into(&a.op, be, &got);
-                a.seqs[0].q_row = a.seqs[0].pos0 = cut;
-                a.seqs[0].n_q = N - cut;
-                run_into(&a.op, be, &got);
-                assert_memory_equal(got.p, want.p, want.bytes);
-                buf_close(&got);
+                ctw_backend_close(be);
             }
             buf_close(&want);
-            problem_close(&p);
+            problem_leave(&p);
         }
-        ctw_backend_close(be);
-    }
-}
-
-/* The keys of p in n_runs runs, of unequal lengths, the last one first in memory; n_runs 1: in one
- * run. Runs end within tiles, and tiles span several. */
-static struct problem in_runs(const struct problem *p, int n_runs)
-{
-    struct problem a = *p;
-    int64_t n = p->n_rows, k_row = p->op.n_kv * p->op.head, v_row = p->op.n_kv * head_v_of(&p->op);
-    size_t es = ctw_dtype_bytes(p->op.dtype);
-    int64_t key = 0, end = n;
-    a.k = buf_copy(&p->k, 0);
-    a.v = buf_copy(&p->v, 0);
-    for (int r = 0; r < n_runs; r++) {
-        int64_t next = r + 1 == n_runs ? n : n * (r + 1) / n_runs - r % 3 % (n / n_runs);
-        int64_t len = next - key;
-        end -= len;
-        a.runs[0][r] = (struct ctw_kv_run){end, len};
-        memcpy((char *)a.k.p + (size_t)(end * k_row) * es,
-               (char *)p->k.p + (size_t)(key * k_row) * es, (size_t)(len * k_row) * es);
-        memcpy((char *)a.v.p + (size_t)(end * v_row) * es,
-               (char *)p->v.p + (size_t)(key * v_row) * es, (size_t)(len * v_row) * es);
-        key = next;
-    }
-    a.op.k = a.k.p;
-    a.op.v = a.v.p;
-    return a;
-}
-
-/* As prefixes leave them: 1 to 40 runs of a sequence. */
-static void many_runs_change_no_bit(void **state)
-{
-    (void)state;
-    static const struct shape some[] = {{9, 3, 64, 0, .softcap = 0},
-                                        {2, 1, 40, 70, .softcap = 0},
-                                        {7, 1, 128, 96, .softcap = 20},
-                                        {3, 3, 40, 0, 0, .head_v = 24, .v_factor = 0.7f},
-                                        {4, 2, 64, 0, 0, .chunk = 50}};
-    enum { N = 301 };
-    const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < CTW_COUNT(some) * CTW_COUNT(dtypes); s += COARSE) {
-            struct problem p;
-            one_sequence(&p, &some[s / CTW_COUNT(dtypes)], dtypes[s % CTW_COUNT(dtypes)], N);
-            struct buf want = problem_run(&p, be);
-            for (int n_runs = 1; n_runs <= 40; n_runs += SPARSE) {
-                struct problem a = in_runs(&p, n_runs);
-                struct buf got = buf_copy(&p.out, 0);
-                a.op.seqs = a.seqs;
-                a.seqs[0].runs = a.runs[0];
-                a.seqs[0].n_runs = n_runs;
-                run_into(&a.op, be, &got);
-                assert_memory_equal(got.p, want.p, want.bytes);
-                buf_close(&got);
-                buf_close(&a.k);
-                buf_close(&a.v);
-            }
-            buf_close(&want);
-            problem_close(&p);
-        }
-        ctw_backend_close(be);
-    }
-}
-
-/* Sequences together and one by one. */
-static void company_changes_no_bit(void **state)
-{
-    (void)state;
-    const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 3);
-        for (size_t s = 0; s < CTW_COUNT(shapes); s += COARSE) {
-            struct problem p;
-            problem_open(&p, &shapes[s], dtypes[s % 3], 130);
-            if (s % 2 == 1)
-                give_sinks(&p);
-            if (s % 4 >= 2)
-                give_alibi(&p);
-            struct buf want = problem_run(&p, be), got = buf_copy(&p.out, 0);
-            for (int64_t q = p.op.n_seqs - 1; q >= 0; q--) {
-                struct ctw_op_attention one = p.op;
-                one.seqs = &p.seqs[q];
-                one.n_seqs = 1;
-                run_into(&one, be, &got);
-            }
-            assert_memory_equal(got.p, want.p, want.bytes);
-            buf_close(&got);
-            buf_close(&want);
-            problem_close(&p);
-        }
-        ctw_backend_close(be);
-    }
-}
-
-/* A key or value that is not finite makes the queries that see it not finite, and changes no
- * others. */
-static void what_is_not_finite_spoils_only_who_sees_it(void **state)
-{
-    (void)state;
-    static const struct shape some[] = {{6, 2, 64, 0, .softcap = 0},
-                                        {3, 3, 40, 37, .softcap = 0},
-                                        {4, 2, 40, 0, 0, .chunk = 60, .head_v = 48}};
-    enum { N = 205 };
-    const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 2);
-        for (int round = 0; round < 72; round += SPARSE) {
-            const struct shape *s = &some[round % 3];
-            struct problem p;
-            one_sequence(&p, s, dtypes[round % 3], N);
-            if (round >= 36)
-                give_sinks(&p);
-            if (round % 24 >= 12)
-                give_alibi(&p);
-            struct buf want = problem_run(&p, be);
-            int64_t head_v = head_v_of(&p.op), bad = rng_below(N), row_len = s->n_head * head_v;
-            struct buf *where = round % 4 < 2 ? &p.v : &p.k;
-            int64_t size = where == &p.v ? head_v : s->head;
-            int64_t kv = rng_below(s->n_kv), el = rng_below(size);
-            ctw_store_float(where->p, p.op.dtype, (bad * s->n_kv + kv) * size + el,
-                            round % 8 < 4 ? NAN : INFINITY);
-            struct buf got = problem_run(&p, be);
-            for (int64_t at = 0; at < N * row_len; at++) {
-                int64_t pos = at / row_len, head = at % row_len / head_v;
-                bool sees = pos >= bad && (s->window == 0 || pos - bad < s->window) &&
-                            (s->chunk == 0 || pos / s->chunk == bad / s->chunk) &&
-                            head / (s->n_head / s->n_kv) == kv;
-                float g = ctw_load_float(got.p, p.op.dtype, at);
-                if (!sees)
-                    assert_memory_equal(element(got.p, p.op.dtype, at),
-                                        element(want.p, p.op.dtype, at),
-                                        ctw_dtype_bytes(p.op.dtype));
-                else if (where == &p.v && at % head_v == el)
-                    assert_false(isfinite(g));
-                else if (where == &p.k && round % 8 < 4)
-                    assert_true(isnan(g));
-            }
-            buf_close(&got);
-            buf_close(&want);
-            problem_close(&p);
-        }
-        ctw_backend_close(be);
-    }
-}
-
-/* Queries of zeros score 0 with every key; values are 1: the result of n keys is n / (n +
- * e^sink), for any scale and cap. */
-static void a_sink_is_one_more_logit(void **state)
-{
-    (void)state;
-    static const struct shape some[] = {
-        {6, 2, 40, 0, .softcap = 0}, {2, 2, 64, 5, .softcap = 0.5f}, {3, 1, 8, 100, .softcap = 0}};
-    enum { N = 113 };
-    const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
-            struct problem p;
-            one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
-            give_sinks(&p);
-            for (int64_t at = 0; at < N * p.op.n_head * p.op.head; at++)
-                ctw_store_float(p.q.p, p.op.dtype, at, 0);
-            for (int64_t at = 0; at < N * p.op.n_kv * p.op.head; at++)
-                ctw_store_float(p.v.p, p.op.dtype, at, 1);
-            struct buf got = problem_run(&p, be);
-            for (int64_t at = 0; at < N * p.op.n_head * p.op.head; at++) {
-                int64_t row = at / p.op.head / p.op.n_head, h = at / p.op.head % p.op.n_head;
-                double n = (double)(p.op.window > 0 && row >= p.op.window ? p.op.window : row + 1);
-                double want = n / (n + exp(ctw_load_float(p.sinks.p, p.op.sinks_dtype, h)));
-                double more = p.op.dtype == CTW_BF16 ? 0x1p-8 * want : 0; /* weights in pair mode */
-                near(ctw_load_float(got.p, p.op.dtype, at), want,
-                     1e-6 + more + half_step(p.op.dtype, want), v, at);
-            }
-            buf_close(&got);
-            problem_close(&p);
-        }
-        ctw_backend_close(be);
-    }
-}
-
-/* One head's sink at its limits; the other heads' stay -infinity. */
-static void sinks_at_their_limits(void **state)
-{
-    (void)state;
-    static const struct shape some[] = {{6, 2, 64, 0, .softcap = 0},
-                                        {3, 3, 40, 37, .softcap = 0},
-                                        {4, 1, 24, 0, .softcap = 20},
-                                        {2, 1, 128, 100, .softcap = 5}};
-    static const float limits[] = {-INFINITY, 60000, NAN, INFINITY, -60000};
-    enum { N = 205 };
-    const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < 3 * CTW_COUNT(some); s += COARSE) {
-            struct problem p;
-            one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
-            struct buf none = problem_run(&p, be);
-            give_sinks(&p);
-            for (size_t limit = 0; limit < CTW_COUNT(limits); limit++) {
-                int64_t bad = rng_below(p.op.n_head);
-                for (int64_t h = 0; h < p.op.n_head; h++)
-                    ctw_store_float(p.sinks.p, p.op.sinks_dtype, h,
-                                    h == bad ? limits[limit] : -INFINITY);
-                struct buf got = problem_run(&p, be);
-                for (int64_t at = 0; at < N * p.op.n_head * p.op.head; at++) {
-                    float g = ctw_load_float(got.p, p.op.dtype, at);
-                    if (at / p.op.head % p.op.n_head != bad || limits[limit] < 0)
-                        assert_memory_equal(element(got.p, p.op.dtype, at),
-                                            element(none.p, p.op.dtype, at),
-                                            ctw_dtype_bytes(p.op.dtype));
-                    else
-                        assert_true(isfinite(limits[limit]) ? g == 0 : isnan(g));
-                }
-                buf_close(&got);
-            }
-            buf_close(&none);
-            problem_close(&p);
-        }
-        ctw_backend_close(be);
+        problem_close(&p);
     }
 }
 
@@ -530,58 +399,62 @@ static void sinks_at_their_limits(void **state)
 static void a_sink_alone(void **state)
 {
     (void)state;
-    const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
-        struct ctw_backend *be = backend(v, 1);
-        struct problem p;
-        one_sequence(&p, &(struct shape){2, 1, 16, 0, .softcap = 0}, CTW_F32, 3);
-        give_sinks(&p);
-        for (int64_t at = 0; at < 16; at++) { /* the first key, and row 0's first head */
-            ctw_store_float(p.q.p, CTW_F32, at, 1);
-            ctw_store_float(p.k.p, CTW_F32, at, at == 5 ? -INFINITY : 0);
+    static struct problem p;
+    for (int place = 0; places[place] != NULL; place++) {
+        problem_open(&p, &(struct shape){2, 1, .head = 16}, CTW_F32, SINKS, &(int64_t){3}, 1, 1);
+        const int64_t q = p.seqs[0].q_row, k = p.runs[0][0].row;
+        for (int64_t e = 0; e < 16; e++) { /* the first key, and row 0's first head */
+            ctw_store_float(p.in[Q].p, CTW_F32, q * 32 + e, 1);
+            ctw_store_float(p.in[K].p, CTW_F32, k * 16 + e, e == 5 ? -INFINITY : 0);
         }
-        struct buf got = problem_run(&p, be);
-        for (int64_t at = 0; at < 16; at++)
-            assert_true(ctw_load_float(got.p, CTW_F32, at) == 0);
-        buf_close(&p.sinks);
-        p.sinks.base = NULL;
-        p.op.sinks = NULL;
-        run_into(&p.op, be, &got);
-        for (int64_t at = 0; at < 16; at++)
-            assert_true(isnan(ctw_load_float(got.p, CTW_F32, at)));
-        buf_close(&got);
+        problem_enter(&p, place);
+        for (int without = 0; without < 2; without++) {
+            struct buf got = all_results(&p);
+            for (int64_t e = 0; e < 16; e++) {
+                const float g = ctw_load_float(got.p, CTW_F32, q * 32 + e);
+                assert_true(without ? isnan(g) : g == 0);
+            }
+            buf_close(&got);
+            p.op.sinks = NULL;
+        }
+        problem_leave(&p);
         problem_close(&p);
-        ctw_backend_close(be);
     }
 }
 
 static void sinks_are_floats(void **state)
 {
     (void)state;
-    struct ctw_backend *be = backend("c", 1);
-    struct problem p;
-    one_sequence(&p, &shapes[0], CTW_F32, 3);
-    give_sinks(&p);
-    p.op.out = p.out.p;
+    static struct problem p;
+    problem_open(&p, &shapes[0], CTW_F32, SINKS, &(int64_t){3}, 1, 1);
+    problem_enter(&p, 0);
     p.op.sinks_dtype = CTW_I8;
-    assert_int_equal(ctw_attention(be, &p.op, &last_err), CTW_EINTERNAL);
+    assert_int_equal(ctw_attention(places[0], &p.op, &last_err), CTW_EINTERNAL);
     assert_non_null(strstr(last_err.msg, "sinks_dtype"));
+    problem_leave(&p);
     problem_close(&p);
-    ctw_backend_close(be);
 }
 
-int main(void)
+#if CTW_ON_GPU
+#include "attention_rates.h"
+#endif
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(variants_agree_with_the_definition),
-        cmocka_unit_test(cuts_change_no_bit),
-        cmocka_unit_test(many_runs_change_no_bit),
-        cmocka_unit_test(company_changes_no_bit),
-        cmocka_unit_test(what_is_not_finite_spoils_only_who_sees_it),
-        cmocka_unit_test(a_sink_is_one_more_logit),
-        cmocka_unit_test(sinks_at_their_limits),
+        cmocka_unit_test(results_are_as_defined_whatever_is_beside_them),
+        cmocka_unit_test(borders_change_no_bit),
+        cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(a_sink_alone),
         cmocka_unit_test(sinks_are_floats),
     };
-    return cmocka_run_group_tests(tests, ops_setup, NULL);
+#if CTW_ON_GPU
+    const struct CMUnitTest measured[] = {cmocka_unit_test(rates)};
+    if (rates_wanted(argc, argv))
+        return cmocka_run_group_tests(measured, open_places, close_places);
+#else
+    (void)argc;
+    (void)argv;
+#endif
+    return cmocka_run_group_tests(tests, open_places, close_places);
 }

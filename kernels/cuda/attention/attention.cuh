@@ -14,8 +14,8 @@
  * Non-finite values. 0 times infinity is NaN, so a value that is not finite would spoil rows of the
  * tile that do not see it. A tile with a result that is not finite is therefore computed once more
  * with such values taken as 0, which gives the other rows their bits. Then NaN is written to each
- * row that sees such a value. Values past the end of a sequence may belong to anything and are
- * always taken as 0.
+ * row that sees such a value. Values past the end of a sequence may belong to anything: instead of
+ * them, kernels take 0 or the last value, whose weight is 0 there.
  */
 #ifndef CTW_KERNELS_CUDA_ATTENTION_CUH
 #define CTW_KERNELS_CUDA_ATTENTION_CUH

@@ -9,7 +9,8 @@
  *
  * Shared memory: Q, one tile of K and one of V, rows of HD elements (the head padded with zeros) in
  * chunks of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. V is
- * loaded while scores are computed, the next K during softmax and P V.
+ * loaded while scores are computed, the next K during softmax and P V. Each lane finds the row of one
+ * key of a tile, so a tile of many runs takes as long as a tile of one.
  */
 #include "kernels/cuda/attention/attention_mma.cuh"
 
@@ -65,49 +66,77 @@ static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct at
     }
 }
 
-/* The same tile of two runs: keys below position `border` are in row position + shift0, the others in
- * row position + shift1. */
-template <typename T, int HD, int N>
-static __device__ __noinline__ void load_two(uint32_t to, const T *x, int key0, int key_end, int border,
-                                             int shift0, int shift1, int head, int stride)
+/*
+ * Copies of 16 bytes by which the block's threads load a tile of N rows of HD elements: each thread
+ * has `n`. A warp needs the rows of LANES keys of the tile, one found by each of its lanes, which get
+ * them from each other. IN_TURN: the threads take a row's chunks in turn; else (HD / 8 is no power of 2,
+ * or K and V differ in HD) a warp takes rows that follow each other.
+ */
+template <int HD, int N, bool IN_TURN> struct copies {
+    static constexpr int chunks = HD / 8, n = N * chunks / THREADS;
+    static constexpr int rows = chunks < 32 ? 32 / chunks : 1; /* of a copy of a warp, in turn */
+    static constexpr int lanes = IN_TURN ? n * rows : N / 4;
+
+    /* The key of the tile whose row this lane finds. */
+    static __device__ __forceinline__ int key(void)
+    {
+        const int lane = threadIdx.x & (lanes - 1), warp = threadIdx.x / 32;
+        if (!IN_TURN)
+            return warp * lanes + lane;
+        return (lane / rows * THREADS + lane % rows * chunks + warp * 32) / chunks;
+    }
+
+    /* The thread's k-th copy: of a chunk `d` of row `r` of the tile, found by lane `by`. */
+    static __device__ __forceinline__ void at(int k, int &r, int &d, int &by)
+    {
+        const int lane = threadIdx.x & 31, i = IN_TURN ? threadIdx.x + k * THREADS : lane + k * 32;
+        r = i / chunks;
+        d = i % chunks;
+        by = IN_TURN ? k * rows + lane / chunks : r;
+        r = IN_TURN ? r : threadIdx.x / 32 * lanes + r;
+    }
+};
+
+/* The row of the key at a position, to which the lane's walk moves on. */
+ATTN_DEV int find_row(struct attn_walk &walk, const struct ctw_attn_run *runs, int pos)
 {
-    const int chunks = HD / 8;
+    while (pos >= walk.end) {
+        const int2 next = __ldg((const int2 *)(runs + ++walk.run));
+        walk.shift = next.x;
+        walk.end = next.y;
+    }
+    return pos + walk.shift;
+}
+
+/*
+ * The tile of N keys or values from position key0 on, whichever runs they lie in: `row` is where the
+ * key of the lane lies. Past the sequence's end, the last key is loaded again, which no query sees
+ * there. stride: between rows of x, of which `head` elements are loaded.
+ */
+template <typename T, int HD, int N, bool IN_TURN>
+ATTN_DEV void load_found(uint32_t to, const T *x, int row, int head, int stride)
+{
+    using own = copies<HD, N, IN_TURN>;
 #pragma unroll
-    for (int k = 0; k < N * chunks / THREADS; k++) {
-        int i = threadIdx.x + k * THREADS, r = i / chunks, d = i % chunks * 8, pos = key0 + r;
-        bool has = pos < key_end && d < head;
-        pos += pos < border ? shift0 : shift1;
-        copy_16(to + chunk_at<HD>(r, d / 8), has ? x + (int64_t)pos * stride + d : x, has ? 16 : 0);
+    for (int k = 0; k < own::n; k++) {
+        int r, d, by;
+        own::at(k, r, d, by);
+        const int64_t from = (int64_t)__shfl_sync(0xFFFFFFFFu, row, by) * stride + 8 * d;
+        copy_16(to + chunk_at<HD>(r, d), x + from, 8 * d < head ? 16 : 0);
     }
 }
 
-/* Loads the same tile; uses the fastest copy if the tile is contiguous. */
-template <typename T, int HD, int N, bool OWN>
-ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, const struct ctw_attn &a,
-                        int kv, int key0, int key_end, bool finite)
+/* Keys or values x, see load_found(). */
+template <typename T, int HD, int N, bool OWN, bool IN_TURN>
+ATTN_DEV void load_tile(uint32_t to, const void *x, int row, const struct ctw_attn &a,
+                        const struct ctw_attn_tile &t, int kv, int key0, bool finite)
 {
-    const int chunks = HD / 8, stride = a.n_kv * attn_head_v<OWN>(a);
-    const T *rows = (const T *)x + kv * attn_head_v<OWN>(a);
-    attn_walk_to(walk, a.runs, key0);
-    if (key0 + N > walk.end || !a.aligned || finite) {
-        int2 next = make_int2(0, CTW_ATTN_ALL);
-        if (walk.end < key_end)
-            next = __ldg((const int2 *)(a.runs + walk.run + 1));
-        if (a.aligned && !finite && min(key0 + N, key_end) <= next.y)
-            load_two<T, HD, N>(to, rows, key0, key_end, walk.end, walk.shift, next.x,
-                               attn_head_v<OWN>(a), stride);
-        else
-            load_rows<T, HD, N, OWN>(to, rows, walk, a, key0, key_end, finite);
-        return;
-    }
-    rows += (int64_t)(key0 + walk.shift) * stride;
-#pragma unroll
-    for (int k = 0; k < N * chunks / THREADS; k++) {
-        int i = threadIdx.x + k * THREADS, r = i / chunks, d = i % chunks * 8;
-        bool has = d < attn_head_v<OWN>(a);
-        copy_16(to + chunk_at<HD>(r, d / 8), has ? rows + (int64_t)r * stride + d : rows,
-                has ? 16 : 0);
-    }
+    const int head = attn_head_v<OWN>(a);
+    const T *rows = (const T *)x + kv * head;
+    if (!a.aligned || finite)
+        load_rows<T, HD, N, OWN>(to, rows, attn_walk_begin(t), a, key0, t.key_end, finite);
+    else
+        load_found<T, HD, N, IN_TURN>(to, rows, row, head, a.n_kv * head);
 }
 
 /* ---- the two products --------------------------------------------------------------------- */
@@ -186,8 +215,12 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
     const int last_pos = min(t.pos + t.n_q - 1, t.pos + (row0 + 16 * MT - 1) / a.pack);
     int tile = attn_first_key_tile(a, t, keys), end = attn_end_key_tile(t, keys);
 
+    /* Each lane walks to its own key of every tile. */
+    constexpr bool in_turn = HD == HV && (HD / 8 & (HD / 8 - 1)) == 0;
+    const int own = copies<HD, KEYS<HD>, in_turn>::key();
+    int row = find_row(walk, a.runs, min(tile * keys + own, t.key_end - 1));
     load_queries<T, HD, MT>(sq, a, t, kv, sub);
-    load_keys<T, HD, KEYS<HD>, false>(sk, a.k, walk, a, kv, tile * keys, t.key_end, false);
+    load_tile<T, HD, KEYS<HD>, false, in_turn>(sk, a.k, row, a, t, kv, tile * keys, false);
     copies_commit();
     for (; tile < end; tile++) {
         const int key0 = tile * keys;
@@ -197,14 +230,16 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
             sees = attn_load_seen(bits, a, t, kv, row0 + lane / 4, key0) && sees;
         copies_wait();
         __syncthreads(); /* K has arrived, and no thread still reads the last V */
-        load_keys<T, HV, KEYS<HD>, OWN>(sv, a.v, walk, a, kv, key0, t.key_end, finite);
+        load_tile<T, HV, KEYS<HD>, OWN, in_turn>(sv, a.v, row, a, t, kv, key0, finite);
         copies_commit();
         if (sees)
             scores<T, HD, MT, keys>(s, sq + row0 * HD * 2, sk);
         copies_wait();
         __syncthreads(); /* V has arrived, and no thread still reads this K */
-        if (tile + 1 < end)
-            load_keys<T, HD, KEYS<HD>, false>(sk, a.k, walk, a, kv, key0 + keys, t.key_end, false);
+        if (tile + 1 < end) {
+            row = find_row(walk, a.runs, min(key0 + keys + own, t.key_end - 1));
+            load_tile<T, HD, KEYS<HD>, false, in_turn>(sk, a.k, row, a, t, kv, key0 + keys, false);
+        }
         copies_commit();
         if (!sees)
             continue;
