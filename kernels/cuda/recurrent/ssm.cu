@@ -11,6 +11,7 @@ enum {
     THREADS = 128,
     TOKENS = 8,
     ROWS = 4,        /* of a thread */
+    OWN_ROWS = 1,    /* of a thread, with own decays: exponentials keep it busy */
     STATES = 8,      /* of each of its rows */
     SEQUENCES = 128, /* of a launch, which has them as arguments */
 };
@@ -76,7 +77,17 @@ static __device__ void store_tokens(const struct ssm &a, const struct shared &m,
 }
 
 /* out[row] = a row's sum over its lanes, for each of a thread's rows. */
-static __device__ __forceinline__ void store_sums(const float s[ROWS], int lanes, int lane,
+static __device__ __forceinline__ void store_sums(const float (&s)[OWN_ROWS], int lanes, int lane,
+                                                  float *out)
+{
+    float v = s[0];
+    for (int off = 1; off < lanes; off *= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, off);
+    if (lane == 0)
+        out[0] = v;
+}
+
+static __device__ __forceinline__ void store_sums(const float (&s)[ROWS], int lanes, int lane,
                                                   float *out)
 {
     if (lanes < ROWS) { /* 2 */
@@ -98,8 +109,17 @@ static __device__ __forceinline__ void store_sums(const float s[ROWS], int lanes
         out[2 * high + higher] = v;
 }
 
+/* exp(v); for 16-bit floats with a relative error of up to 2^-21. */
+template <typename T> static __device__ __forceinline__ float decay_of(float v)
+{
+    if constexpr (ctw_cuda_same_type<T, float>)
+        return expf(v);
+    else
+        return __expf(v);
+}
+
 /* The block's rows of one group, blockIdx.x, through the sequence blockIdx.y. */
-template <typename T, bool OWN>
+template <typename T, bool OWN, int N_ROWS>
 __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ struct ssm a)
 {
     extern __shared__ __align__(16) float memory[];
@@ -113,12 +133,12 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
     m.sum = m.decay + TOKENS * a.rows;
     const int64_t group = blockIdx.x / a.group_blocks;
     const int64_t row0 = (int64_t)(blockIdx.x % a.group_blocks) * a.rows;
-    const int lane = threadIdx.x % a.lanes, first = threadIdx.x / a.lanes * ROWS;
+    const int lane = threadIdx.x % a.lanes, first = threadIdx.x / a.lanes * N_ROWS;
     const int64_t begin = a.row[blockIdx.y], end = a.row[blockIdx.y + 1];
     const bool goes_on = blockIdx.y == 0 && a.pos0 > 0;
-    float state[ROWS][STATES], rate[OWN ? ROWS : 1][OWN ? STATES : 1];
+    float state[N_ROWS][STATES], rate[OWN ? N_ROWS : 1][OWN ? STATES : 1];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < N_ROWS; r++)
 #pragma unroll
         for (int j = 0; j < STATES; j++) {
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
@@ -137,7 +157,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
         load_tokens<T>(a, m, group, row0, t0, n_tok);
         __syncthreads();
         for (int t = 0; t < n_tok; t++) {
-            float sum[ROWS];
+            float sum[N_ROWS];
             float b[STATES], c[STATES];
 #pragma unroll
             for (int j = 0; j < STATES; j += 4) {
@@ -147,12 +167,12 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
                     *(const float4 *)(m.c + t * width + (j / 4 * a.lanes + lane) * 4);
             }
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            for (int r = 0; r < N_ROWS; r++) {
                 float u = m.u[t * a.rows + first + r], decay = m.decay[t * a.rows + first + r];
                 sum[r] = 0;
 #pragma unroll
                 for (int j = 0; j < STATES; j++) {
-                    float of = OWN ? expf(rate[OWN ? r : 0][OWN ? j : 0] * decay) : decay;
+                    float of = OWN ? decay_of<T>(rate[OWN ? r : 0][OWN ? j : 0] * decay) : decay;
                     state[r][j] = fmaf(of, state[r][j], u * b[j]);
                     sum[r] = fmaf(state[r][j], c[j], sum[r]);
                 }
@@ -165,7 +185,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
     if (!a.last || blockIdx.y != gridDim.y - 1)
         return;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < N_ROWS; r++)
 #pragma unroll
         for (int j = 0; j < STATES; j++) {
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
@@ -184,7 +204,7 @@ enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, s
     a.lanes = 2;
     while (a.lanes * STATES < op->n_state)
         a.lanes *= 2;
-    a.rows = THREADS / a.lanes * ROWS;
+    a.rows = THREADS / a.lanes * (op->own_decays ? OWN_ROWS : ROWS);
     a.group_rows = op->n_head / op->n_groups * op->head;
     a.group_blocks = (a.group_rows + a.rows - 1) / a.rows;
     const size_t bytes =
@@ -198,8 +218,8 @@ enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, s
         }
         a.last = i + a.n_seqs == op->n_seqs;
         dim3 grid((unsigned)(op->n_groups * a.group_blocks), (unsigned)a.n_seqs);
-#define OWN(T) ssm_rows<T, true><<<grid, THREADS, bytes, cu->stream>>>(a)
-#define SHARED(T) ssm_rows<T, false><<<grid, THREADS, bytes, cu->stream>>>(a)
+#define OWN(T) ssm_rows<T, true, OWN_ROWS><<<grid, THREADS, bytes, cu->stream>>>(a)
+#define SHARED(T) ssm_rows<T, false, ROWS><<<grid, THREADS, bytes, cu->stream>>>(a)
         if (op->own_decays)
             CTW_CUDA_FLOAT_SWITCH(op->dtype, OWN);
         else
