@@ -102,6 +102,19 @@ static void open_expert(struct problem *p, const struct shape *s, enum ctw_dtype
     }
 }
 
+/* The square of the ReLU of a product that is stored. */
+static struct ctw_op_act relu2_of(const struct ctw_op_linear *op, int64_t n)
+{
+    return (struct ctw_op_act){.act = CTW_ACT_RELU2,
+                               .dtype = op->dtype,
+                               .n_tok = op->n_tok,
+                               .dim = n,
+                               .x = op->y,
+                               .ldx = op->ldy,
+                               .y = op->y,
+                               .ldy = op->ldy};
+}
+
 /* Few and many tiles of either, so that they are dealt to the clusters in every way. */
 static void pairs_have_the_bits_of_each_alone(void **state)
 {
@@ -127,7 +140,17 @@ static void pairs_have_the_bits_of_each_alone(void **state)
                 op[i] = on_device(&p[i], &on[i], &y[i]);
                 OK(ctw_prepare(be, &op[i], &last_err));
             }
-            OK(ctw_linear_pair(be, &op[0], &op[1], &last_err));
+            const struct ctw_op_act act = relu2_of(&op[0], p[0].n_columns);
+            const bool acts = op[0].epilogue == CTW_EPI_STORE && round % 2 == 0;
+            if (acts) {
+                struct ctw_op_act after = act;
+                struct dev stored = dev_open(be, want[0].p, want[0].bytes, p[0].y_shift);
+                after.x = after.y = stored.p;
+                OK(ctw_act(be, &after, &last_err));
+                dev_read(&stored, want[0].p);
+                dev_close(&stored);
+            }
+            OK(ctw_linear_pair(be, &op[0], acts ? &act : NULL, &op[1], &last_err));
             for (int i = 0; i < 2; i++) {
                 struct buf got = buf_open(p[i].y.bytes, 0);
                 dev_read(&y[i], got.p);

@@ -113,7 +113,7 @@ static void scattered(struct ctw_backend *be, enum ctw_dtype dtype, bool weighte
     buf_close(&sums);
 }
 
-/* A gathered and a scattered product at once are as one after another. */
+/* A gathered and a scattered product at once are as one after another; an activation as well. */
 static void paired(struct ctw_backend *be, enum ctw_dtype dtype)
 {
     struct test_weight up, down;
@@ -143,15 +143,33 @@ static void paired(struct ctw_backend *be, enum ctw_dtype dtype)
     run(be, s, old.p);
     g.y = y.p;
     s.y = sum.p;
-    OK(ctw_linear_pair(be, &g, &s, &last_err));
+    OK(ctw_linear_pair(be, &g, NULL, &s, &last_err));
     assert_memory_equal(y.p, z.p, (size_t)(ROWS * N) * ctw_dtype_bytes(dtype));
     assert_memory_equal(sum.p, old.p, ROWS * N * sizeof(float));
     memset(y.p, 0, y.bytes);
-    OK(ctw_linear_pair(be, &g, NULL, &last_err));
+    OK(ctw_linear_pair(be, &g, NULL, NULL, &last_err));
     assert_memory_equal(y.p, z.p, (size_t)(ROWS * N) * ctw_dtype_bytes(dtype));
     run(be, s, old.p);
-    OK(ctw_linear_pair(be, NULL, &s, &last_err));
+    OK(ctw_linear_pair(be, NULL, NULL, &s, &last_err));
     assert_memory_equal(sum.p, old.p, ROWS * N * sizeof(float));
+    const struct ctw_op_act act = {.act = CTW_ACT_RELU2,
+                                   .dtype = dtype,
+                                   .n_tok = ROWS,
+                                   .dim = N,
+                                   .x = y.p,
+                                   .ldx = N,
+                                   .y = y.p,
+                                   .ldy = N};
+    struct ctw_op_act after = act;
+    after.x = after.y = z.p;
+    OK(ctw_act(be, &after, &last_err));
+    run(be, s, old.p);
+    OK(ctw_linear_pair(be, &g, &act, &s, &last_err));
+    assert_memory_equal(y.p, z.p, (size_t)(ROWS * N) * ctw_dtype_bytes(dtype));
+    assert_memory_equal(sum.p, old.p, ROWS * N * sizeof(float));
+    memset(y.p, 0, y.bytes);
+    OK(ctw_linear_act(be, &g, &act, &last_err));
+    assert_memory_equal(y.p, z.p, (size_t)(ROWS * N) * ctw_dtype_bytes(dtype));
     weight_close(&up);
     weight_close(&down);
     buf_close(&x);
