@@ -9,7 +9,8 @@
 
 enum {
     THREADS = 128,
-    TOKENS = 8,
+    TOKENS = 8,      /* in shared memory */
+    OWN_TOKENS = 16, /* with own decays */
     ROWS = 4,        /* of a thread */
     OWN_ROWS = 1,    /* of a thread, with own decays: exponentials keep it busy */
     STATES = 8,      /* of each of its rows */
@@ -26,33 +27,58 @@ struct ssm {
     int64_t pos0;               /* of the first sequence of the launch */
 };
 
-/* Shared memory: b and c [TOKENS, lanes * STATES]; steps times x, decays (own_decays: steps) and
- * sums [TOKENS, rows]. */
+/* Shared memory: b and c [tokens, lanes * STATES]; steps times x, decays (own_decays: steps) and
+ * sums [tokens, rows]. */
 struct shared {
     float *b, *c, *u, *decay, *sum;
 };
+
+/* A block's row, and its head. */
+struct row {
+    int64_t channel;
+    int head;
+    bool here;
+};
+
+static __device__ __forceinline__ struct row row_of(const struct ssm &a, int64_t group,
+                                                    int64_t row0, int r)
+{
+    struct row row;
+    row.channel = group * a.group_rows + row0 + r;
+    row.here = row0 + r < a.group_rows;
+    row.head = (int)row.channel / (int)a.op.head; /* fewer than 2^31 channels */
+    return row;
+}
+
+/* A thread's rows, first_row() + i * rows_across(), and tokens. */
+static __device__ __forceinline__ int rows_across(const struct ssm &a)
+{
+    return a.rows < THREADS ? a.rows : (int)THREADS;
+}
 
 template <typename T>
 static __device__ void load_tokens(const struct ssm &a, const struct shared &m, int64_t group,
                                    int64_t row0, int64_t t0, int n_tok)
 {
     const struct ctw_op_ssm &op = a.op;
-    const int width = a.lanes * STATES;
+    const int width = a.lanes * STATES, across = rows_across(a), down = THREADS / across;
     for (int i = threadIdx.x; i < n_tok * width; i += THREADS) {
         int n = i % width;
         int64_t at = (t0 + i / width) * op.ldbc + group * op.n_state + n;
         m.b[i] = n < op.n_state ? ctw_cuda_widen(((const T *)op.b)[at]) : 0.0f;
         m.c[i] = n < op.n_state ? ctw_cuda_widen(((const T *)op.c)[at]) : 0.0f;
     }
-    for (int i = threadIdx.x; i < n_tok * a.rows; i += THREADS) {
-        int64_t in_group = row0 + i % a.rows, t = t0 + i / a.rows;
-        bool here = in_group < a.group_rows;
-        int64_t channel = group * a.group_rows + in_group, h = channel / op.head;
-        float dt = here ? ctw_cuda_widen(((const T *)op.dt)[t * op.lddt + h]) : 0.0f;
-        float step = here ? ctw_ssm_step(op, dt, h) : 0.0f;
-        m.u[i] = here ? step * ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]) : 0.0f;
-        m.decay[i] =
-            op.own_decays || !here ? step : expf(-expf(ctw_ssm_number(op.a_log, h)) * step);
+    for (int r = threadIdx.x % across; r < a.rows; r += across) {
+        const struct row row = row_of(a, group, row0, r);
+        const float rate =
+            op.own_decays || !row.here ? 0.0f : -expf(ctw_ssm_number(op.a_log, row.head));
+        for (int t = threadIdx.x / across; t < n_tok; t += down) {
+            const T *dt = (const T *)op.dt + (t0 + t) * op.lddt + row.head;
+            const T *x = (const T *)op.x + (t0 + t) * op.ldx + row.channel;
+            float step = row.here ? ctw_ssm_step(op, ctw_cuda_widen(*dt), row.head) : 0.0f;
+            m.u[t * a.rows + r] = row.here ? step * ctw_cuda_widen(*x) : 0.0f;
+            m.decay[t * a.rows + r] = op.own_decays || !row.here ? step : expf(rate * step);
+        }
     }
 }
 
@@ -61,18 +87,22 @@ static __device__ void store_tokens(const struct ssm &a, const struct shared &m,
                                     int64_t row0, int64_t t0, int n_tok)
 {
     const struct ctw_op_ssm &op = a.op;
-    for (int i = threadIdx.x; i < n_tok * a.rows; i += THREADS) {
-        int64_t in_group = row0 + i % a.rows, t = t0 + i / a.rows;
-        if (in_group >= a.group_rows)
+    const int across = rows_across(a), down = THREADS / across;
+    for (int r = threadIdx.x % across; r < a.rows; r += across) {
+        const struct row row = row_of(a, group, row0, r);
+        if (!row.here)
             continue;
-        int64_t channel = group * a.group_rows + in_group;
-        float y = m.sum[i] + ctw_ssm_number(op.d, channel / op.head) *
-                                 ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]);
-        if (op.z != NULL) {
-            float z = ctw_cuda_widen(((const T *)op.z)[t * op.ldz + channel]);
-            y *= z / (1 + expf(-z));
+        const float d = ctw_ssm_number(op.d, row.head);
+        for (int t = threadIdx.x / across; t < n_tok; t += down) {
+            const int64_t at = t0 + t;
+            float y = m.sum[t * a.rows + r] +
+                      d * ctw_cuda_widen(((const T *)op.x)[at * op.ldx + row.channel]);
+            if (op.z != NULL) {
+                float z = ctw_cuda_widen(((const T *)op.z)[at * op.ldz + row.channel]);
+                y *= z / (1 + expf(-z));
+            }
+            ctw_cuda_narrow(y, (T *)op.y + at * op.ldy + row.channel);
         }
-        ctw_cuda_narrow(y, (T *)op.y + t * op.ldy + channel);
     }
 }
 
@@ -124,13 +154,14 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
 {
     extern __shared__ __align__(16) float memory[];
     const struct ctw_op_ssm &op = a.op;
+    constexpr int MOST = OWN ? OWN_TOKENS : TOKENS;
     const int width = a.lanes * STATES;
     struct shared m;
     m.b = memory;
-    m.c = m.b + TOKENS * width;
-    m.u = m.c + TOKENS * width;
-    m.decay = m.u + TOKENS * a.rows;
-    m.sum = m.decay + TOKENS * a.rows;
+    m.c = m.b + MOST * width;
+    m.u = m.c + MOST * width;
+    m.decay = m.u + MOST * a.rows;
+    m.sum = m.decay + MOST * a.rows;
     const int64_t group = blockIdx.x / a.group_blocks;
     const int64_t row0 = (int64_t)(blockIdx.x % a.group_blocks) * a.rows;
     const int lane = threadIdx.x % a.lanes, first = threadIdx.x / a.lanes * N_ROWS;
@@ -151,8 +182,8 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
                     here ? -expf(ctw_ssm_number(op.a_log, channel / op.head * op.n_state + n))
                          : 0.0f;
         }
-    for (int64_t t0 = begin; t0 < end; t0 += TOKENS) {
-        int n_tok = end - t0 < TOKENS ? (int)(end - t0) : (int)TOKENS;
+    for (int64_t t0 = begin; t0 < end; t0 += MOST) {
+        int n_tok = end - t0 < MOST ? (int)(end - t0) : MOST;
         __syncthreads();
         load_tokens<T>(a, m, group, row0, t0, n_tok);
         __syncthreads();
@@ -207,8 +238,8 @@ enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, s
     a.rows = THREADS / a.lanes * (op->own_decays ? OWN_ROWS : ROWS);
     a.group_rows = op->n_head / op->n_groups * op->head;
     a.group_blocks = (a.group_rows + a.rows - 1) / a.rows;
-    const size_t bytes =
-        (size_t)TOKENS * (size_t)(2 * a.lanes * STATES + 3 * a.rows) * sizeof(float);
+    const size_t bytes = (size_t)(op->own_decays ? OWN_TOKENS : TOKENS) *
+                         (size_t)(2 * a.lanes * STATES + 3 * a.rows) * sizeof(float);
     for (int64_t i = 0; i < op->n_seqs; i += SEQUENCES) {
         a.pos0 = op->seqs[i].pos0;
         for (a.n_seqs = 0; a.n_seqs < SEQUENCES && i + a.n_seqs < op->n_seqs; a.n_seqs++) {
