@@ -100,7 +100,8 @@ CTW_OPERATIONS(CTW_OPERATION_STRUCT)
     enum ctw_status (*name)(struct ctw_backend * be, const struct ctw_op_##name *op,               \
                             struct ctw_err *err);
 
-/* All members are required but linear_qkv, linear_pair and norm_act. Only the checked calls use them. */
+/* All members are required but linear_qkv, linear_act, linear_pair and norm_act. Only the checked
+ * calls use them. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -160,8 +161,12 @@ struct ctw_backend_ops {
      * Member NULL: no shape is supported. */
     enum ctw_status (*linear_qkv)(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
-    /* *done false: the backend does them one after another. */
+    /* ctw_linear_act() in one step. *done false: nothing was done. */
+    enum ctw_status (*linear_act)(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                  const struct ctw_op_act *act, bool *done, struct ctw_err *err);
+    /* act: of the gathered product's y, or NULL. *done false: nothing was done. */
     enum ctw_status (*linear_pair)(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                   const struct ctw_op_act *act,
                                    const struct ctw_op_linear *scattered, bool *done,
                                    struct ctw_err *err);
     /* ctw_norm_act() in one step. *done false: nothing was done. */
@@ -311,12 +316,18 @@ int64_t ctw_input_elems(const struct ctw_op_linear *op);
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * Two products of experts: one gathers its rows (x_rows), the other scatters them
- * (CTW_EPI_SCATTER). Either may be NULL. Neither reads or writes what the other writes, so the
- * backend may compute both at once.
+ * ctw_linear() with CTW_EPI_STORE, then ctw_act() of its y, in place and without `up`. Done in one
+ * step, with the same bits, if the backend can: sums are rounded before the activation, too.
+ */
+enum ctw_status ctw_linear_act(struct ctw_backend *be, const struct ctw_op_linear *op,
+                               const struct ctw_op_act *act, struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * Two products of experts: one gathers its rows (x_rows), and `act`, unless it is NULL, follows as
+ * in ctw_linear_act(); the other scatters them (CTW_EPI_SCATTER). Either may be NULL. Neither reads
+ * or writes what the other writes, so the backend may compute both at once.
  */
 enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
-                                const struct ctw_op_linear *scattered,
+                                const struct ctw_op_act *act, const struct ctw_op_linear *scattered,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 /*

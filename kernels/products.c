@@ -114,25 +114,66 @@ enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linea
     return st;
 }
 
+/* Is the activation one of the linear operation's y, in its place? */
+static enum ctw_status check_linear_act(const struct ctw_op_linear *op,
+                                        const struct ctw_op_act *act, struct ctw_err *err)
+{
+    int64_t n;
+    enum ctw_status st = check_shards(op, &n, err);
+    if (st != CTW_OK)
+        return st;
+    REQUIRE("linear_act", op->epilogue == CTW_EPI_STORE && act->dtype == op->dtype);
+    REQUIRE("linear_act", act->n_tok == op->n_tok && act->dim == n && act->up == NULL);
+    REQUIRE("linear_act", act->x == op->y && act->y == op->y);
+    REQUIRE("linear_act", act->ldx == op->ldy && act->ldy == op->ldy);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_linear_act(struct ctw_backend *be, const struct ctw_op_linear *op,
+                               const struct ctw_op_act *act, struct ctw_err *err)
+{
+    bool done = false;
+    enum ctw_status st = check_linear(op, err);
+    if (st == CTW_OK)
+        st = check_linear_act(op, act, err);
+    if (st == CTW_OK && be->ops->linear_act != NULL && ctw_input_elems(op) == 0)
+        st = be->ops->linear_act(be, op, act, &done, err);
+    if (st == CTW_OK && !done)
+        st = ctw_linear(be, op, err);
+    return st == CTW_OK && !done ? ctw_act(be, act, err) : st;
+}
+
+/* The pair in one step, if the backend can. */
+static enum ctw_status pair_at_once(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                    const struct ctw_op_act *act,
+                                    const struct ctw_op_linear *scattered, bool *done,
+                                    struct ctw_err *err)
+{
+    if (be->ops->linear_pair == NULL || ctw_input_elems(gathered) > 0 ||
+        ctw_input_elems(scattered) > 0)
+        return CTW_OK;
+    REQUIRE("pair", gathered->x_rows != NULL && scattered->epilogue == CTW_EPI_SCATTER);
+    REQUIRE("pair", gathered->dtype == scattered->dtype);
+    enum ctw_status st = check_linear(gathered, err);
+    if (st == CTW_OK)
+        st = check_linear(scattered, err);
+    if (st == CTW_OK && act != NULL)
+        st = check_linear_act(gathered, act, err);
+    return st == CTW_OK ? be->ops->linear_pair(be, gathered, act, scattered, done, err) : st;
+}
+
 enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
-                                const struct ctw_op_linear *scattered, struct ctw_err *err)
+                                const struct ctw_op_act *act, const struct ctw_op_linear *scattered,
+                                struct ctw_err *err)
 {
     bool done = false;
     enum ctw_status st = CTW_OK;
-    if (gathered != NULL && scattered != NULL && be->ops->linear_pair != NULL &&
-        ctw_input_elems(gathered) == 0 && ctw_input_elems(scattered) == 0) {
-        REQUIRE("pair", gathered->x_rows != NULL && scattered->epilogue == CTW_EPI_SCATTER);
-        REQUIRE("pair", gathered->dtype == scattered->dtype);
-        st = check_linear(gathered, err);
-        if (st == CTW_OK)
-            st = check_linear(scattered, err);
-        if (st == CTW_OK)
-            st = be->ops->linear_pair(be, gathered, scattered, &done, err);
-    }
+    if (gathered != NULL && scattered != NULL)
+        st = pair_at_once(be, gathered, act, scattered, &done, err);
     if (st == CTW_OK && !done && scattered != NULL)
         st = ctw_linear(be, scattered, err);
     if (st == CTW_OK && !done && gathered != NULL)
-        st = ctw_linear(be, gathered, err);
+        st = act != NULL ? ctw_linear_act(be, gathered, act, err) : ctw_linear(be, gathered, err);
     return st;
 }
 

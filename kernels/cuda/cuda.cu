@@ -298,11 +298,18 @@ static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_
     return ctw_cuda_linear_qkv(cuda_of(be), op, qkv, done, err);
 }
 
+static enum ctw_status cuda_linear_act(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                       const struct ctw_op_act *act, bool *done, struct ctw_err *err)
+{
+    return ctw_cuda_linear_act(cuda_of(be), op, act, done, err);
+}
+
 static enum ctw_status cuda_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                        const struct ctw_op_act *act,
                                         const struct ctw_op_linear *scattered, bool *done,
                                         struct ctw_err *err)
 {
-    return ctw_cuda_linear_pair(cuda_of(be), gathered, scattered, done, err);
+    return ctw_cuda_linear_pair(cuda_of(be), gathered, act, scattered, done, err);
 }
 
 static enum ctw_status cuda_norm_act(struct ctw_backend *be, const struct ctw_op_norm *norm,
@@ -357,6 +364,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_prepare,
     cuda_linear,
     cuda_linear_qkv,
+    cuda_linear_act,
     cuda_linear_pair,
     cuda_norm_act,
     CTW_OPERATIONS(ROW)

@@ -269,19 +269,29 @@ bool ctw_cuda_qkv_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_ge
 
 /* ---- gemm_experts_hopper.cu --------------------------------------------------------------- */
 
-/* Is there a kernel that gathers g's x_rows, and ends like ctw_cuda_gemm_hopper() or, with `gate`,
- * like ctw_cuda_gate_hopper() with any glu? Or, without x_rows, has this glu. y has g->dtype; no
- * add. Called before g->w is set. */
-bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
-                                enum ctw_activation act, const struct ctw_glu *glu);
+/* What becomes of a product's sums. */
+struct ctw_cuda_ending {
+    enum {
+        CTW_CUDA_STORED,
+        CTW_CUDA_GATED,    /* act(gate) * up, as `glu` joins them */
+        CTW_CUDA_ACTIVATED /* rounded, then act() */
+    } kind;
+    enum ctw_activation act;
+    struct ctw_glu glu;
+};
+
+/* Is there a kernel that gathers g's x_rows, and ends so? Or, without x_rows, ends so where
+ * gemm_hopper.cu has no kernel that does. y has g->dtype; no add. Called before g->w is set. */
+bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                const struct ctw_cuda_ending *end);
 /* y[y_rows[t]] += y_weight[t] * (sum + bias), in fp32 */
 bool ctw_cuda_scatter_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g);
-/* The first without x_rows. */
-enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
-                                    const struct ctw_glu *glu, struct ctw_err *err);
+/* The first. */
+enum ctw_status ctw_cuda_gather_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                       const struct ctw_cuda_ending *end, struct ctw_err *err);
 /* Computes both products in one kernel. Either may be NULL; neither reads the other's output. */
 enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
-                                     bool gate, enum ctw_activation act, const struct ctw_glu *glu,
+                                     const struct ctw_cuda_ending *end,
                                      const struct ctw_cuda_gemm *scattered, struct ctw_err *err);
 
 /* ---- gemm_hopper.cu: the LM head ---------------------------------------------------------- */
@@ -315,6 +325,9 @@ enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
 
 /* op's product, except for its weights and bias. */
 struct ctw_cuda_gemm ctw_cuda_gemm_of(const struct ctw_op_linear *op);
+/* act: of CTW_EPI_STORE, or NULL */
+struct ctw_cuda_ending ctw_cuda_ending_of(const struct ctw_op_linear *op,
+                                          const struct ctw_op_act *act);
 /* Does one kernel gather the rows of x and end the product? Depends on the model alone. */
 bool ctw_cuda_gathers(const struct ctw_cuda *cu, const struct ctw_op_linear *op);
 bool ctw_cuda_has_bias(const struct ctw_op_linear *op);
@@ -343,12 +356,15 @@ enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear 
 /* qkv.cu: are q, k and v side by side, all wanted, without an offset or a factor? The product may
  * then finish heads itself. Depends on the model alone. */
 bool ctw_cuda_side_by_side(const struct ctw_op_qkv *op);
-/* linear.cu: the product and the split, if the product supports it; *done false: not supported,
- * nothing done. */
 /* *done false: no kernel does both at once; nothing was done. */
+enum ctw_status ctw_cuda_linear_act(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                    const struct ctw_op_act *act, bool *done, struct ctw_err *err);
 enum ctw_status ctw_cuda_linear_pair(struct ctw_cuda *cu, const struct ctw_op_linear *gathered,
+                                     const struct ctw_op_act *act,
                                      const struct ctw_op_linear *scattered, bool *done,
                                      struct ctw_err *err);
+/* linear.cu: the product and the split, if the product supports it; *done false: not supported,
+ * nothing done. */
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
 

@@ -1,30 +1,38 @@
 /*
- * Products of experts on sm_90a: with rows of x that are gathered, with clamps in act(gate) * up, and
- * with rows of y that are scattered. The sums are the same bits as without.
+ * Products of experts on sm_90a: with rows of x that are gathered, with clamps in act(gate) * up,
+ * with an activation of the rounded sums, and with rows of y that are scattered. The sums are the
+ * same bits as without.
  */
 #include "kernels/cuda/gemm/gemm_hopper_launch.h"
 #include "kernels/cuda/gemm/gemm_hopper_pair.h"
 
 #include <math.h>
 
-enum { STORE, SILU, GELU_TANH, GLU, N_GATHER };
+enum { STORE, SILU, GELU_TANH, GLU, RELU2, N_GATHER };
 
 typedef void pair_fn(CUtensorMap, CUtensorMap, CUtensorMap, struct pair);
 
 #define PAIR(f16)                                                                                  \
     {                                                                                              \
         pair_kernel<f16, EPI_STORE16>, pair_kernel<f16, EPI_SILU>,                                 \
-            pair_kernel<f16, EPI_GELU_TANH>, pair_kernel<f16, EPI_GLU>                             \
+            pair_kernel<f16, EPI_GELU_TANH>, pair_kernel<f16, EPI_GLU>,                            \
+            pair_kernel<f16, EPI_RELU2>                                                            \
     }
 static pair_fn *const pair_kernels[2][N_GATHER] = {PAIR(false), PAIR(true)};
 static kernel_fn *const glu_kernels[2] = {product_kernel<false, EPI_GLU>,
                                           product_kernel<true, EPI_GLU>};
+static kernel_fn *const relu2_kernels[2] = {product_kernel<false, EPI_RELU2>,
+                                            product_kernel<true, EPI_RELU2>};
 
 /* The kernel for this end of a product; -1: none. Depends on the model alone. */
-static int kernel_of(bool gate, enum ctw_activation act, const struct ctw_glu *glu)
+static int kernel_of(const struct ctw_cuda_ending *end)
 {
-    if (!gate)
+    const struct ctw_glu *glu = &end->glu;
+    const enum ctw_activation act = end->act;
+    if (end->kind == ctw_cuda_ending::CTW_CUDA_STORED)
         return STORE;
+    if (end->kind == ctw_cuda_ending::CTW_CUDA_ACTIVATED)
+        return act == CTW_ACT_RELU2 ? (int)RELU2 : -1;
     if (glu->kind == CTW_GLU_BOUNDED)
         return -1;
     if (glu->kind == CTW_GLU_OFFSET || glu->kind == CTW_GLU_SLOPED ||
@@ -50,13 +58,14 @@ static struct glu glu_of(const struct ctw_glu *glu)
 }
 
 /* Without rows to gather, only products that gemm_hopper.cu does not have. */
-bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
-                                enum ctw_activation act, const struct ctw_glu *glu)
+bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                const struct ctw_cuda_ending *end)
 {
-    int which = kernel_of(gate, act, glu);
+    int which = kernel_of(end);
     return fits(cu, g) && fits_y(g) && !g->add && g->y_dtype == g->dtype && which >= 0 &&
-           (g->x_rows != NULL || which == GLU) &&
-           (!gate || ctw_cuda_gate_hopper_can(cu, g->dtype, g->n, g->k));
+           (g->x_rows != NULL || which == GLU || which == RELU2) &&
+           (end->kind != ctw_cuda_ending::CTW_CUDA_GATED ||
+            ctw_cuda_gate_hopper_can(cu, g->dtype, g->n, g->k));
 }
 
 bool ctw_cuda_scatter_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g)
@@ -64,12 +73,16 @@ bool ctw_cuda_scatter_hopper_can(const struct ctw_cuda *cu, const struct ctw_cud
     return fits(cu, g) && fits_y(g) && g->y_dtype == CTW_F32 && g->x_rows == NULL;
 }
 
-enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
-                                    const struct ctw_glu *glu, struct ctw_err *err)
+enum ctw_status ctw_cuda_gather_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                       const struct ctw_cuda_ending *end, struct ctw_err *err)
 {
+    const bool f16 = g->dtype == CTW_F16, glu = kernel_of(end) == GLU;
+    if (g->x_rows != NULL)
+        return ctw_cuda_pair_hopper(cu, g, end, NULL, err);
     struct product p = product_of(g);
-    p.glu = glu_of(glu);
-    return ctw_hopper_launch(cu, g, &p, glu_kernels[g->dtype == CTW_F16], err);
+    if (glu)
+        p.glu = glu_of(&end->glu);
+    return ctw_hopper_launch(cu, g, &p, glu ? glu_kernels[f16] : relu2_kernels[f16], err);
 }
 
 /* Steps of a tile: its products, and the approximate extra time of its end over the start of
@@ -81,16 +94,16 @@ static struct ctw_pair_side side_of(const struct product *p, bool gathered)
 }
 
 enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
-                                     bool gate, enum ctw_activation act, const struct ctw_glu *glu,
+                                     const struct ctw_cuda_ending *end,
                                      const struct ctw_cuda_gemm *scattered, struct ctw_err *err)
 {
     const struct ctw_cuda_gemm *g = gathered != NULL ? gathered : scattered;
     const struct ctw_cuda_gemm *s = scattered != NULL ? scattered : gathered;
-    int which = gathered != NULL ? kernel_of(gate, act, glu) : STORE;
+    int which = gathered != NULL ? kernel_of(end) : STORE;
     CUtensorMap gathered_w, x, w;
     struct pair p = {product_of(g), product_of(s), {}};
     if (which == GLU)
-        p.gathered.glu = glu_of(glu);
+        p.gathered.glu = glu_of(&end->glu);
     p.gathered.n_tiles = gathered != NULL ? p.gathered.n_tiles : 0;
     p.scattered.n_tiles = scattered != NULL ? p.scattered.n_tiles : 0;
     int n_tiles = p.gathered.n_tiles + p.scattered.n_tiles;

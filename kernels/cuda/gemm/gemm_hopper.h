@@ -21,8 +21,8 @@ enum {
 
 /* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; a row's logits reduced to a state, and
  * perhaps stored; or heads of 64, 128 or 256 columns, each finished and stored in its array
- * (gemm_hopper_qkv.h). Of experts (gemm_experts_hopper.cu): act(gate) * up with clamps; y + weight *
- * sums, to scattered rows. */
+ * (gemm_hopper_qkv.h). Of experts (gemm_experts_hopper.cu): act(gate) * up with clamps; the rounded
+ * sums' ReLU, squared; y + weight * sums, to scattered rows. */
 enum {
     EPI_STORE16,
     EPI_STORE32,
@@ -38,6 +38,7 @@ enum {
     EPI_QKV_256,
     N_EPI,
     EPI_GLU = N_EPI,
+    EPI_RELU2,
     EPI_SCATTER
 };
 
@@ -203,8 +204,17 @@ CTW_DEV float opaque(float v)
     return r;
 }
 
-/* y, or y + d, of 16 bits: 32 columns at a time, of which the lane stores 8. */
-template <bool F16, bool ADD>
+/* The squares of the ReLU of two 16-bit floats, rounded; NaN stays. */
+template <bool F16> CTW_DEV uint32_t relu2(uint32_t v)
+{
+    float2 f = unpack<F16>(v);
+    f.x = f.x < 0 ? 0.0f : f.x;
+    f.y = f.y < 0 ? 0.0f : f.y;
+    return pack<F16>(f.x * f.x, f.y * f.y);
+}
+
+/* y, or y + d, or relu2(d), of 16 bits: 32 columns at a time, of which the lane stores 8. */
+template <bool F16, bool ADD, bool RELU2>
 CTW_DEV void store_16(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
 #pragma unroll
@@ -225,6 +235,7 @@ CTW_DEV void store_16(const struct product &p, float (&d)[128], int row, int col
                 const float *f = d + 16 * c + 4 * i + 2 * h;
                 float2 old = ADD ? unpack<F16>(v[i]) : make_float2(0, 0);
                 v[i] = ADD ? pack<F16>(old.x + f[0], old.y + f[1]) : pack<F16>(f[0], f[1]);
+                v[i] = RELU2 ? relu2<F16>(v[i]) : v[i];
             }
             exchange(v, lane);
             if (mine)
@@ -455,8 +466,8 @@ CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0,
 {
     if (EPI != EPI_HEAD && EPI != EPI_HEAD_STORE)
         add_bias(p, d, col0, lane);
-    if (EPI == EPI_STORE16 || EPI == EPI_ADD16)
-        store_16<F16, EPI == EPI_ADD16>(p, d, row, col0, lane);
+    if (EPI == EPI_STORE16 || EPI == EPI_ADD16 || EPI == EPI_RELU2)
+        store_16<F16, EPI == EPI_ADD16, EPI == EPI_RELU2>(p, d, row, col0, lane);
     else if (EPI == EPI_STORE32)
         store_32(p, d, row, col0, lane);
     else if (EPI == EPI_ADD32)

@@ -216,18 +216,17 @@ static enum ctw_status in_one_step(struct ctw_cuda *cu, const struct ctw_op_line
                                    struct ctw_err *err)
 {
     bool gated = op->epilogue == CTW_EPI_GATE;
+    const struct ctw_cuda_ending end = ctw_cuda_ending_of(op, NULL);
     *done = false;
     if (!cu->hopper || gated != interleaved)
         return CTW_OK;
     if (op->epilogue == CTW_EPI_SCATTER) {
         *done = ctw_cuda_scatter_hopper_can(cu, g);
-        return *done ? ctw_cuda_pair_hopper(cu, NULL, false, op->act, &op->glu, g, err) : CTW_OK;
+        return *done ? ctw_cuda_pair_hopper(cu, NULL, &end, g, err) : CTW_OK;
     }
     if (g->x_rows != NULL || op->glu.kind != CTW_GLU_PLAIN) {
-        *done = ctw_cuda_gather_hopper_can(cu, g, gated, op->act, &op->glu);
-        return !*done             ? CTW_OK
-               : g->x_rows == NULL ? ctw_cuda_glu_hopper(cu, g, &op->glu, err)
-                                   : ctw_cuda_pair_hopper(cu, g, gated, op->act, &op->glu, NULL, err);
+        *done = ctw_cuda_gather_hopper_can(cu, g, &end);
+        return *done ? ctw_cuda_gather_hopper(cu, g, &end, err) : CTW_OK;
     }
     return gated ? ctw_cuda_gate_hopper(cu, g, op->act, done, err) : CTW_OK;
 }
@@ -275,10 +274,11 @@ static bool needs_rows(const struct ctw_cuda *cu, const struct ctw_op_linear *op
                        const struct ctw_cuda_gemm *g, bool interleaved)
 {
     bool gated = op->epilogue == CTW_EPI_GATE;
+    const struct ctw_cuda_ending end = ctw_cuda_ending_of(op, NULL);
     if (op->x_rows == NULL)
         return g->dtype != op->dtype;
     return op->x_weight != NULL || gated != interleaved ||
-           !ctw_cuda_gather_hopper_can(cu, g, gated, op->act, &op->glu);
+           !ctw_cuda_gather_hopper_can(cu, g, &end);
 }
 
 bool ctw_cuda_gathers(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
@@ -326,6 +326,26 @@ enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear 
     else if (st == CTW_OK)
         st = multiply(cu, op, &g, interleaved, err);
     return st != CTW_OK ? st : ctw_cuda_weights_used(cu, op, err);
+}
+
+enum ctw_status ctw_cuda_linear_act(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                    const struct ctw_op_act *act, bool *done, struct ctw_err *err)
+{
+    struct ctw_cuda_gemm g = ctw_cuda_gemm_of(op);
+    const struct ctw_cuda_ending end = ctw_cuda_ending_of(op, act);
+    bool interleaved = false;
+    *done = op->x_weight == NULL && ctw_cuda_gather_hopper_can(cu, &g, &end);
+    if (!*done)
+        return CTW_OK;
+    enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
+    struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
+    if (st == CTW_OK && ctw_cuda_has_bias(op))
+        st = ctw_cuda_grow(cu, scratch, ctw_gpu_bias_bytes(g.n), err);
+    if (st == CTW_OK)
+        st = ctw_cuda_put_bias(cu, op, 0, (char *)scratch->p, &g, err);
+    if (st == CTW_OK)
+        st = ctw_cuda_gather_hopper(cu, &g, &end, err);
+    return st == CTW_OK ? ctw_cuda_weights_used(cu, op, err) : st;
 }
 
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,

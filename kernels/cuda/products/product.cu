@@ -34,6 +34,18 @@ struct ctw_cuda_gemm ctw_cuda_gemm_of(const struct ctw_op_linear *op)
     return g;
 }
 
+struct ctw_cuda_ending ctw_cuda_ending_of(const struct ctw_op_linear *op,
+                                          const struct ctw_op_act *act)
+{
+    struct ctw_cuda_ending end = {};
+    end.kind = op->epilogue == CTW_EPI_GATE ? ctw_cuda_ending::CTW_CUDA_GATED
+               : act != NULL                ? ctw_cuda_ending::CTW_CUDA_ACTIVATED
+                                            : ctw_cuda_ending::CTW_CUDA_STORED;
+    end.act = act != NULL ? act->act : op->act;
+    end.glu = op->glu;
+    return end;
+}
+
 struct bias_parts {
     const uint8_t *p[CTW_MAX_SHARDS]; /* NULL: zeros; unaligned */
     enum ctw_dtype dtype[CTW_MAX_SHARDS];

@@ -9,9 +9,11 @@
 
 enum {
     THREADS = 128,
-    TOKENS = 8,
-    ROWS = 4,   /* of a thread */
-    STATES = 8, /* of each of its rows */
+    TOKENS = 8,      /* in shared memory */
+    OWN_TOKENS = 16, /* with own decays */
+    ROWS = 4,        /* of a thread */
+    OWN_ROWS = 1,    /* of a thread, with own decays: exponentials keep it busy */
+    STATES = 8,      /* of each of its rows */
 };
 
 struct ssm {
@@ -21,33 +23,57 @@ struct ssm {
     struct ctw_cuda_parts parts;
 };
 
-/* Shared memory: b and c [TOKENS, lanes * STATES]; steps times x, decays (own_decays: steps) and
- * sums [TOKENS, rows]. */
+/* Shared memory: b and c [tokens, lanes * STATES]; steps times x, decays (own_decays: steps) and
+ * sums [tokens, rows]. */
 struct shared {
     float *b, *c, *u, *decay, *sum;
 };
+
+/* A block's row, and its head. */
+struct row {
+    int64_t channel;
+    int head;
+    bool here;
+};
+
+static __device__ __forceinline__ struct row row_of(const struct ssm &a, int64_t group,
+                                                    int64_t row0, int r)
+{
+    struct row row;
+    row.channel = group * a.group_rows + row0 + r;
+    row.here = row0 + r < a.group_rows;
+    row.head = (int)row.channel / (int)a.op.head; /* fewer than 2^31 channels */
+    return row;
+}
+
+/* A thread's rows, first_row() + i * rows_across(), and tokens. */
+static __device__ __forceinline__ int rows_across(const struct ssm &a)
+{
+    return a.rows < THREADS ? a.rows : (int)THREADS;
+}
 
 template <typename T>
 static __device__ void load_tokens(const struct ssm &a, const struct shared &m, int64_t group,
                                    int64_t row0, int64_t t0, int n_tok)
 {
     const struct ctw_op_ssm &op = a.op;
-    const int width = a.lanes * STATES;
+    const int width = a.lanes * STATES, across = rows_across(a), down = THREADS / across;
     for (int i = threadIdx.x; i < n_tok * width; i += THREADS) {
         int n = i % width;
         int64_t at = (t0 + i / width) * op.ldbc + group * op.n_state + n;
         m.b[i] = n < op.n_state ? ctw_cuda_widen(((const T *)op.b)[at]) : 0.0f;
         m.c[i] = n < op.n_state ? ctw_cuda_widen(((const T *)op.c)[at]) : 0.0f;
     }
-    for (int i = threadIdx.x; i < n_tok * a.rows; i += THREADS) {
-        int64_t in_group = row0 + i % a.rows, t = t0 + i / a.rows;
-        bool here = in_group < a.group_rows;
-        int64_t channel = group * a.group_rows + in_group, h = channel / op.head;
-        float dt = here ? ctw_cuda_widen(((const T *)op.dt)[t * op.lddt + h]) : 0.0f;
-        float step = here ? ctw_ssm_step(op, dt, h) : 0.0f;
-        m.u[i] = here ? step * ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]) : 0.0f;
-        m.decay[i] =
-            op.own_decays || !here ? step : expf(ctw_ssm_rate(op, h) * step);
+    for (int r = threadIdx.x % across; r < a.rows; r += across) {
+        const struct row row = row_of(a, group, row0, r);
+        const float rate = op.own_decays || !row.here ? 0.0f : ctw_ssm_rate(op, row.head);
+        for (int t = threadIdx.x / across; t < n_tok; t += down) {
+            const T *dt = (const T *)op.dt + (t0 + t) * op.lddt + row.head;
+            const T *x = (const T *)op.x + (t0 + t) * op.ldx + row.channel;
+            float step = row.here ? ctw_ssm_step(op, ctw_cuda_widen(*dt), row.head) : 0.0f;
+            m.u[t * a.rows + r] = row.here ? step * ctw_cuda_widen(*x) : 0.0f;
+            m.decay[t * a.rows + r] = op.own_decays || !row.here ? step : expf(rate * step);
+        }
     }
 }
 
@@ -56,23 +82,37 @@ static __device__ void store_tokens(const struct ssm &a, const struct shared &m,
                                     int64_t row0, int64_t t0, int n_tok)
 {
     const struct ctw_op_ssm &op = a.op;
-    for (int i = threadIdx.x; i < n_tok * a.rows; i += THREADS) {
-        int64_t in_group = row0 + i % a.rows, t = t0 + i / a.rows;
-        if (in_group >= a.group_rows)
+    const int across = rows_across(a), down = THREADS / across;
+    for (int r = threadIdx.x % across; r < a.rows; r += across) {
+        const struct row row = row_of(a, group, row0, r);
+        if (!row.here)
             continue;
-        int64_t channel = group * a.group_rows + in_group;
-        float y = m.sum[i] + ctw_ssm_number(op.d, channel / op.head) *
-                                 ctw_cuda_widen(((const T *)op.x)[t * op.ldx + channel]);
-        if (op.z != NULL) {
-            float z = ctw_cuda_widen(((const T *)op.z)[t * op.ldz + channel]);
-            y *= z / (1 + expf(-z));
+        const float d = ctw_ssm_number(op.d, row.head);
+        for (int t = threadIdx.x / across; t < n_tok; t += down) {
+            const int64_t at = t0 + t;
+            float y = m.sum[t * a.rows + r] +
+                      d * ctw_cuda_widen(((const T *)op.x)[at * op.ldx + row.channel]);
+            if (op.z != NULL) {
+                float z = ctw_cuda_widen(((const T *)op.z)[at * op.ldz + row.channel]);
+                y *= z / (1 + expf(-z));
+            }
+            ctw_cuda_narrow(y, (T *)op.y + at * op.ldy + row.channel);
         }
-        ctw_cuda_narrow(y, (T *)op.y + t * op.ldy + channel);
     }
 }
 
 /* out[row] = a row's sum over its lanes, for each of a thread's rows. */
-static __device__ __forceinline__ void store_sums(const float s[ROWS], int lanes, int lane,
+static __device__ __forceinline__ void store_sums(const float (&s)[OWN_ROWS], int lanes, int lane,
+                                                  float *out)
+{
+    float v = s[0];
+    for (int off = 1; off < lanes; off *= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, off);
+    if (lane == 0)
+        out[0] = v;
+}
+
+static __device__ __forceinline__ void store_sums(const float (&s)[ROWS], int lanes, int lane,
                                                   float *out)
 {
     if (lanes < ROWS) { /* 2 */
@@ -94,29 +134,39 @@ static __device__ __forceinline__ void store_sums(const float s[ROWS], int lanes
         out[2 * high + higher] = v;
 }
 
+/* exp(v); for 16-bit floats with a relative error of up to 2^-21. */
+template <typename T> static __device__ __forceinline__ float decay_of(float v)
+{
+    if constexpr (ctw_cuda_same_type<T, float>)
+        return expf(v);
+    else
+        return __expf(v);
+}
+
 /* The block's rows of one group, blockIdx.x, through the part blockIdx.y. */
-template <typename T, bool OWN>
+template <typename T, bool OWN, int N_ROWS>
 __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ struct ssm a)
 {
     extern __shared__ __align__(16) float memory[];
     const struct ctw_op_ssm &op = a.op;
+    constexpr int MOST = OWN ? OWN_TOKENS : TOKENS;
     const int width = a.lanes * STATES;
     struct shared m;
     m.b = memory;
-    m.c = m.b + TOKENS * width;
-    m.u = m.c + TOKENS * width;
-    m.decay = m.u + TOKENS * a.rows;
-    m.sum = m.decay + TOKENS * a.rows;
+    m.c = m.b + MOST * width;
+    m.u = m.c + MOST * width;
+    m.decay = m.u + MOST * a.rows;
+    m.sum = m.decay + MOST * a.rows;
     const int64_t group = blockIdx.x / a.group_blocks;
     const int64_t row0 = (int64_t)(blockIdx.x % a.group_blocks) * a.rows;
-    const int lane = threadIdx.x % a.lanes, first = threadIdx.x / a.lanes * ROWS;
+    const int lane = threadIdx.x % a.lanes, first = threadIdx.x / a.lanes * N_ROWS;
     const struct ctw_cuda_part &part = a.parts.part[blockIdx.y];
     const int64_t begin = part.row, end = begin + part.n_tok;
     const float *before = (const float *)ctw_state_at(&op.states, part.before);
     float *after = (float *)ctw_state_at(&op.states, part.after);
-    float state[ROWS][STATES], rate[OWN ? ROWS : 1][OWN ? STATES : 1];
+    float state[N_ROWS][STATES], rate[OWN ? N_ROWS : 1][OWN ? STATES : 1];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < N_ROWS; r++)
 #pragma unroll
         for (int j = 0; j < STATES; j++) {
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
@@ -127,13 +177,13 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
             if (OWN)
                 rate[r][j] = here ? ctw_ssm_rate(op, channel / op.head * op.n_state + n) : 0.0f;
         }
-    for (int64_t t0 = begin; t0 < end; t0 += TOKENS) {
-        int n_tok = end - t0 < TOKENS ? (int)(end - t0) : (int)TOKENS;
+    for (int64_t t0 = begin; t0 < end; t0 += MOST) {
+        int n_tok = end - t0 < MOST ? (int)(end - t0) : MOST;
         __syncthreads();
         load_tokens<T>(a, m, group, row0, t0, n_tok);
         __syncthreads();
         for (int t = 0; t < n_tok; t++) {
-            float sum[ROWS];
+            float sum[N_ROWS];
             float b[STATES], c[STATES];
 #pragma unroll
             for (int j = 0; j < STATES; j += 4) {
@@ -143,12 +193,12 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
                     *(const float4 *)(m.c + t * width + (j / 4 * a.lanes + lane) * 4);
             }
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            for (int r = 0; r < N_ROWS; r++) {
                 float u = m.u[t * a.rows + first + r], decay = m.decay[t * a.rows + first + r];
                 sum[r] = 0;
 #pragma unroll
                 for (int j = 0; j < STATES; j++) {
-                    float of = OWN ? expf(rate[OWN ? r : 0][OWN ? j : 0] * decay) : decay;
+                    float of = OWN ? decay_of<T>(rate[OWN ? r : 0][OWN ? j : 0] * decay) : decay;
                     state[r][j] = fmaf(of, state[r][j], u * b[j]);
                     sum[r] = fmaf(state[r][j], c[j], sum[r]);
                 }
@@ -161,7 +211,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
     if (after == NULL)
         return;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < N_ROWS; r++)
 #pragma unroll
         for (int j = 0; j < STATES; j++) {
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
@@ -179,16 +229,16 @@ enum ctw_status ctw_cuda_ssm(struct ctw_cuda *cu, const struct ctw_op_ssm *op, s
     a.lanes = 2;
     while (a.lanes * STATES < op->n_state)
         a.lanes *= 2;
-    a.rows = THREADS / a.lanes * ROWS;
+    a.rows = THREADS / a.lanes * (op->own_decays ? OWN_ROWS : ROWS);
     a.group_rows = op->n_head / op->n_groups * op->head;
     a.group_blocks = (a.group_rows + a.rows - 1) / a.rows;
-    const size_t bytes =
-        (size_t)TOKENS * (size_t)(2 * a.lanes * STATES + 3 * a.rows) * sizeof(float);
+    const size_t bytes = (size_t)(op->own_decays ? OWN_TOKENS : TOKENS) *
+                         (size_t)(2 * a.lanes * STATES + 3 * a.rows) * sizeof(float);
     for (int64_t i = 0; i < op->n_parts; i += a.parts.n) {
         ctw_cuda_take_parts(&a.parts, op->parts + i, op->n_parts - i);
         dim3 grid((unsigned)(op->n_groups * a.group_blocks), (unsigned)a.parts.n);
-#define OWN(T) ssm_rows<T, true><<<grid, THREADS, bytes, cu->stream>>>(a)
-#define SHARED(T) ssm_rows<T, false><<<grid, THREADS, bytes, cu->stream>>>(a)
+#define OWN(T) ssm_rows<T, true, OWN_ROWS><<<grid, THREADS, bytes, cu->stream>>>(a)
+#define SHARED(T) ssm_rows<T, false, ROWS><<<grid, THREADS, bytes, cu->stream>>>(a)
         if (op->own_decays)
             CTW_CUDA_FLOAT_SWITCH(op->dtype, OWN);
         else

@@ -2,101 +2,98 @@
  * ssm_chunks.cuh with the matrix products of warpgroups (sm_90a): a unit is a warpgroup's, whose
  * rows of S, of the sums and of x^T are in registers; b, c and M come from shared memory.
  */
-#include "kernels/cuda/ptx_wgmma.h"
-#include "kernels/cuda/recurrent/ssm_chunks.cuh"
-
-template <int UNITS, int STATE> struct layout {
-    static constexpr int STAGE = (2 * STATE / ROWS + UNITS) * TILE; /* b, c, x */
-    static constexpr int M = 2 * STAGE;                             /* and what rounding left */
-    static constexpr int Y = M + 2 * UNITS * TILE;
-    static constexpr int FACTORS = Y + UNITS * TILE;
-    static constexpr int BYTES = FACTORS + 2 * UNITS * (int)sizeof(struct factors);
-};
+#include "kernels/cuda/recurrent/ssm_helpers.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* Of 16 columns, k, of a matrix in tiles. */
-static __device__ __forceinline__ uint64_t columns_descriptor(uint32_t tiles, int k)
+/* 16 columns of S, k, as two numbers. */
+template <typename T, int STATE>
+CTW_DEV void split_columns(const float (&state)[STATE / 2], int k, uint32_t (&s)[4],
+                           uint32_t (&rest)[4])
 {
-    return matrix_descriptor(tiles + k / 4 * TILE + k % 4 * 32);
-}
-
-/* M from c b^T, for s <= t; what is above the diagonal of its squares of 16 stays 0. */
-template <typename T>
-static __device__ __forceinline__ void store_m(const float (&g)[32], const struct factors *f,
-                                               char *m, int warp, int lane)
-{
-    const int t = 16 * warp + lane / 4;
-    const float to[2] = {f->log2[t], f->log2[t + 8]};
 #pragma unroll
-    for (int j = 0; j < CHUNK / 8; j++) {
-        if (j >= 2 * (warp + 1))
-            break;
-        const int s = 8 * j + 2 * (lane % 4);
-        const float2 from = *(const float2 *)(f->log2 + s), step = *(const float2 *)(f->step + s);
-#pragma unroll
-        for (int low = 0; low < 2; low++) {
-            const int row = t + 8 * low;
-            float v0 = g[4 * j + 2 * low] * (exp2_fast(to[low] - from.x) * step.x);
-            float v1 = g[4 * j + 2 * low + 1] * (exp2_fast(to[low] - from.y) * step.y);
-            v0 = s <= row ? v0 : 0.0f;
-            v1 = s + 1 <= row ? v1 : 0.0f;
-            const uint32_t v = pair<T>(v0, v1);
-            char *dst = m + tile_chunk(row, j) + 4 * (lane % 4);
-            *(uint32_t *)dst = v;
-            *(uint32_t *)(dst + TILE) = pair_rest<T>(v, v0, v1);
-        }
+    for (int i = 0; i < 4; i++) {
+        const float *v = state + 8 * k + 2 * i;
+        s[i] = pair<T>(v[0], v[1]);
+        rest[i] = pair_rest<T>(s[i], v[0], v[1]);
     }
 }
 
-/* Begins g [CHUNK, CHUNK] = c b^T, and behind it y [64 rows, CHUNK tokens] = S c^T. */
-template <typename T, int STATE>
-static __device__ __forceinline__ void
-begin(float (&g)[32], float (&y)[32], const float (&state)[STATE / 2], uint32_t b, uint32_t c)
+/*
+ * Begins y [64 rows, CHUNK tokens] = S c^T, once c is there. SHORT of registers: S is split before
+ * products begin, which would otherwise wait for each other.
+ */
+template <typename T, int STATE, bool SHORT>
+CTW_DEV void begin_y(float (&y)[32], const float (&state)[STATE / 2], uint32_t c, uint64_t *loaded,
+                     int turn)
 {
     uint32_t s[STATE / 16][4], rest[STATE / 16][4];
 #pragma unroll
-    for (int k = 0; k < STATE / 16; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *v = state + 8 * k + 2 * i;
-            s[k][i] = pair<T>(v[0], v[1]);
-            rest[k][i] = pair_rest<T>(s[k][i], v[0], v[1]);
-        }
+    for (int k = 0; SHORT && k < STATE / 16; k++)
+        split_columns<T, STATE>(state, k, s[k], rest[k]);
 #pragma unroll
     for (int i = 0; i < 32; i++)
-        g[i] = y[i] = 0;
+        y[i] = 0;
+    wait_turn(loaded, turn);
+    shared_fence();
     products_fence();
 #pragma unroll
-    for (int k = 0; k < STATE / 16; k++)
-        score_product<T>(g, columns_descriptor(c, k), columns_descriptor(b, k), 1);
-    products_commit();
-#pragma unroll
     for (int k = 0; k < STATE / 16; k++) {
+        if (!SHORT)
+            split_columns<T, STATE>(state, k, s[k], rest[k]);
         row_product<T>(y, s[k], columns_descriptor(c, k));
         row_product<T>(y, rest[k], columns_descriptor(c, k));
     }
     products_commit();
+    if (SHORT) {
+        products_wait<0>();
+        sums_ready(y);
+    }
 }
 
-/*
- * Begins y = exp(L) y + x^T M^T. Returns the first token with an x that is not finite; CHUNK: none.
- */
+/* Returns the first token with an x that is not finite; CHUNK: none. */
 template <typename T>
-static __device__ __forceinline__ int begin_y(float (&y)[32], uint32_t x, uint32_t m,
-                                              const struct factors *f, int first, int lane)
+CTW_DEV int clean_all(const uint32_t (&x)[CHUNK / 16][4], uint32_t (&finite)[CHUNK / 16][4],
+                      int lane)
 {
-    uint32_t finite[CHUNK / 16][4];
     int bad = CHUNK;
+#pragma unroll
+    for (int k = 0; k < CHUNK / 16; k++)
+        clean<T>(x[k], finite[k], k, lane, &bad);
+    return bad;
+}
+
+/* x step exp(L[end] - L), as two numbers. */
+struct addition {
+    uint32_t by[CHUNK / 16][4], rest[CHUNK / 16][4];
+};
+
+template <typename T>
+CTW_DEV void make_addition(struct addition &add, const uint32_t (&x)[CHUNK / 16][4],
+                           const struct factors *f, int lane)
+{
+#pragma unroll
+    for (int k = 0; k < CHUNK / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 w = *(const float2 *)(f->rest + 16 * k + 8 * (i / 2) + 2 * (lane % 4));
+            const float2 v = unpair<T>(x[k][i]);
+            add.by[k][i] = pair<T>(v.x * w.x, v.y * w.y);
+            add.rest[k][i] = pair_rest<T>(add.by[k][i], v.x * w.x, v.y * w.y);
+        }
+}
+
+CTW_DEV void scale_y(float (&y)[32], const struct factors *f, int lane)
+{
 #pragma unroll
     for (int i = 0; i < 32; i++)
         y[i] *= f->decay[8 * (i / 4) + 2 * (lane % 4) + i % 2];
-#pragma unroll
-    for (int k = 0; k < CHUNK / 16; k++) {
-        uint32_t fx[4];
-        load_4_transposed(fx, x + own_square(k, first, lane));
-        clean<T>(fx, finite[k], k, lane, &bad);
-    }
+}
+
+/* Begins y += x^T M^T. */
+template <typename T>
+CTW_DEV void add_to_y(float (&y)[32], const uint32_t (&finite)[CHUNK / 16][4], uint32_t m)
+{
     products_fence();
 #pragma unroll
     for (int k = 0; k < CHUNK / 16; k++) {
@@ -104,136 +101,145 @@ static __device__ __forceinline__ int begin_y(float (&y)[32], uint32_t x, uint32
         row_product<T>(y, finite[k], columns_descriptor(m + TILE, k));
     }
     products_commit();
-    return bad;
 }
 
 /* Begins S = exp(L[end]) S + (x step exp(L[end] - L))^T b. */
 template <typename T, int STATE>
-static __device__ __forceinline__ void begin_state(float (&state)[STATE / 2], uint32_t x,
-                                                   uint32_t b, const struct factors *f, int first,
-                                                   int lane)
+CTW_DEV void begin_state(float (&state)[STATE / 2], const struct addition &add, uint32_t b,
+                         const struct factors *f)
 {
-    uint32_t by[CHUNK / 16][4], rest[CHUNK / 16][4];
     const float decay = f->decay[CHUNK - 1];
 #pragma unroll
     for (int i = 0; i < STATE / 2; i++)
         state[i] *= decay;
-#pragma unroll
-    for (int k = 0; k < CHUNK / 16; k++) {
-        uint32_t fx[4];
-        load_4_transposed(fx, x + own_square(k, first, lane));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 w = *(const float2 *)(f->rest + 16 * k + 8 * (i / 2) + 2 * (lane % 4));
-            const float2 v = unpair<T>(fx[i]);
-            by[k][i] = pair<T>(v.x * w.x, v.y * w.y);
-            rest[k][i] = pair_rest<T>(by[k][i], v.x * w.x, v.y * w.y);
-        }
-    }
     products_fence();
 #pragma unroll
     for (int k = 0; k < CHUNK / 16; k++) { /* 16 tokens have 2048 bytes of a tile */
-        value_product<T>(state, by[k], value_descriptor(b + k * 2048, TILE));
-        value_product<T>(state, rest[k], value_descriptor(b + k * 2048, TILE));
+        value_product<T>(state, add.by[k], value_descriptor(b + k * 2048, TILE));
+        value_product<T>(state, add.rest[k], value_descriptor(b + k * 2048, TILE));
     }
     products_commit();
 }
 
-template <typename T, int UNITS, int STATE, bool GATE, bool WHOLE>
-static __device__ void chunks(const struct ssm_chunks &a, char *memory)
+/* Hands the sums of a warp's 16 rows, from `first` on, over. */
+CTW_DEV void hand_over(const float (&y)[32], float *to, int first, int lane)
 {
-    using in = layout<UNITS, STATE>;
-    const struct part<T> p = part_of<T, UNITS>(a);
-    const uint32_t base = shared_address(memory), own = base + in::Y + p.unit * TILE;
-    struct factors *const factors = (struct factors *)(memory + in::FACTORS) + p.unit;
-    const int warp = p.warp % UNIT_WARPS, lane = p.lane;
-    const float rate = ctw_ssm_rate(a.op, p.head) * 1.4426950408889634f;
-    const float d = ctw_ssm_number(a.op.d, p.head);
-    char *const m_tile = memory + in::M + 2 * p.unit * TILE;
-    const uint32_t m = base + in::M + 2 * p.unit * TILE;
+    to += 2 * (lane % 4) * Y_PITCH + first + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        to[(8 * (i / 4) + i % 2) * Y_PITCH + i / 2 % 2 * 8] = y[i];
+}
+
+/* A unit's warpgroup. */
+template <typename T, int UNITS, int STATE>
+CTW_DEV void go_through(const struct ssm_chunks &a, const struct work &w,
+                        const struct shared<UNITS, STATE> &s)
+{
+    constexpr bool SHORT = UNITS > 1; /* of registers */
+    const int own = threadIdx.x / UNIT_THREADS, warp = threadIdx.x / 32 % UNIT_WARPS;
+    const int lane = threadIdx.x % 32;
+    const struct unit u = unit_of(a, w, own);
+    const bool leaves = w.after >= 0;
+    struct barriers *const bars = s.bars();
     float state[STATE / 2];
     move_state<STATE, false>(
         state,
-        p.goes_on ? bytes_behind(a.carry.state, p.before) + p.column * a.op.n_state : NULL,
-        a.op.n_state, p.width, p.first * 8, lane);
-    for (int i = p.thread; i < 2 * TILE / 16; i += UNIT_THREADS)
-        ((uint4 *)m_tile)[i] = make_uint4(0, 0, 0, 0);
-
-    int64_t border = p.at.pos0 - p.at.pos0 % CHUNK;
-    float dt[2];
-    load_stage<UNITS, STATE, WHOLE>(a, p, base, border);
-    load_z<GATE, WHOLE>(a, p, own, border);
-    if (p.scans) {
-        load_dt(a, p, border, dt);
-        make_factors(a, p, rate, dt, border, factors);
-    }
-    int stage = 0;
-    for (;; border += CHUNK, stage ^= 1) {
-        const uint32_t b = base + stage * in::STAGE, c = b + STATE / ROWS * TILE;
-        const uint32_t x = c + (STATE / ROWS + p.unit) * TILE;
-        const struct factors *const f = factors + stage * UNITS;
-        const bool more = border + CHUNK < p.at.end;
-        fetches_wait<1>();
-        shared_fence();
-        __syncthreads();
-        if (more) {
-            load_stage<UNITS, STATE, WHOLE>(a, p, base + (stage ^ 1) * in::STAGE, border + CHUNK);
-            if (p.scans)
-                load_dt(a, p, border + CHUNK, dt);
-        } else {
-            fetches_commit();
-        }
-        float g[32], y[32];
-        begin<T, STATE>(g, y, state, b, c);
-        products_wait<1>();
-        sums_ready(g);
-        store_m<T>(g, f, m_tile, warp, lane);
-        shared_fence();
-        asm volatile("bar.sync %0, 128;" ::"r"(1 + p.unit) : "memory");
+        w.goes_on ? bytes_behind(a.carry.state, w.before) + u.column * a.op.n_state : NULL,
+        a.op.n_state, u.width, 16 * warp, lane);
+    int64_t border = first_border(w);
+    for (int i = 0; border < w.at.end; i++, border += CHUNK) {
+        const struct factors *const f = s.factors_of(i, own);
+        float y[32];
+        uint32_t x[CHUNK / 16][4], finite[CHUNK / 16][4];
+        struct addition add;
+        int bad;
+        begin_y<T, STATE, SHORT>(y, state, s.c(i), s.loaded(i), i / layout<UNITS, STATE>::STAGES);
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++)
+            load_4_transposed(x[k], s.x(i, own) + own_square(k, 2 * warp, lane));
+        if (!SHORT)
+            bad = clean_all<T>(x, finite, lane);
+        wait_turn(&bars->ready[i % 2], i / 2);
+        if (!SHORT)
+            make_addition<T>(add, x, f, lane);
         products_wait<0>();
         sums_ready(y);
-        const int bad = begin_y<T>(y, x, m, f, p.first, lane);
-        const bool leaves = !more && p.after >= 0;
-        if (leaves && border + CHUNK > p.at.end) /* the chunk is unfinished */
-            leave<UNITS, STATE>(a, p, state, memory + stage * in::STAGE, border);
-        begin_state<T, STATE>(state, x, b, f, p.first, lane);
+        scale_y(y, f, lane);
+        if (SHORT)
+            bad = clean_all<T>(x, finite, lane);
+        add_to_y<T>(y, finite, s.m(i, own));
+        if (leaves && border + CHUNK > w.at.end) /* the chunk is unfinished */
+            leave<UNITS, STATE, T>(a, w, u, state, s.at(s.b(i)), border);
+        if (SHORT)
+            make_addition<T>(add, x, f, lane);
+        begin_state<T, STATE>(state, add, s.b(i), f);
         products_wait<1>();
         sums_ready(y);
-        if (more && p.scans)
-            make_factors(a, p, rate, dt, border + CHUNK, factors + (stage ^ 1) * UNITS);
-        fetches_wait<1>();
-        __syncwarp();
+        warp_arrives(&bars->spent[i % 2]);
+        if (bad < CHUNK)
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            uint32_t fx[4];
-            load_4_transposed(fx, x + own_square(k, p.first, lane));
-            if (bad < CHUNK)
+            for (int k = 0; k < CHUNK / 16; k++)
                 spoil(y, k, 16 * k, bad, lane);
-            finish<T, GATE>(y, fx, d, own + own_square(k, p.first, lane), k);
-        }
-        __syncwarp();
-        store_y<WHOLE, T>(a, own, p.first, p.column, p.width, p.at, border, lane);
-        __syncwarp();
-        if (more)
-            load_z<GATE, WHOLE>(a, p, own, border + CHUNK);
+        wait_turn(&bars->stored[own], i - 1);
+        hand_over(y, s.y(own), 16 * warp, lane);
+        warp_arrives(&bars->summed[own]);
         products_wait<0>();
         sums_ready(state);
-        if (leaves && border + CHUNK == p.at.end)
-            leave<UNITS, STATE>(a, p, state, memory + stage * in::STAGE, border);
-        if (!more)
-            break;
+        if (leaves && border + CHUNK == w.at.end)
+            leave<UNITS, STATE, T>(a, w, u, state, s.at(s.b(i)), border);
+        warp_arrives(s.used(i));
+    }
+}
+
+/* Registers of a thread of each of the three kinds of warpgroups. */
+template <int UNITS> struct registers {
+    static constexpr int UNIT = UNITS == 2 ? 176 : 240, PREPARES = UNITS == 2 ? 96 : 152,
+                         FINISHES = UNITS == 2 ? 64 : 112;
+};
+
+template <typename T, int UNITS, int STATE, bool GATE, bool WHOLE>
+CTW_DEV void run_block(const struct ssm_chunks &a, char *memory)
+{
+    const struct shared<UNITS, STATE> s = {
+        memory, shared_address(memory)
+    };
+    const struct work w = work_of<UNITS>(a);
+    if (threadIdx.x == 0) {
+        struct barriers *const bars = s.bars();
+        for (int i = 0; i < 3; i++) {
+            barrier_init(shared_address(&bars->loaded[i]), UNIT_THREADS);
+            barrier_init(shared_address(&bars->used[i]), (UNITS + 2) * UNIT_WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(shared_address(&bars->ready[i]), UNIT_THREADS);
+            barrier_init(shared_address(&bars->spent[i]), UNITS * UNIT_WARPS);
+            barrier_init(shared_address(&bars->summed[i]), UNIT_WARPS);
+            barrier_init(shared_address(&bars->stored[i]), UNIT_WARPS);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x < UNITS * UNIT_THREADS) {
+        registers_more<registers<UNITS>::UNIT>();
+        go_through<T>(a, w, s);
+    } else if (threadIdx.x < (UNITS + 1) * UNIT_THREADS) {
+        registers_fewer<registers<UNITS>::PREPARES>();
+        prepare<T, WHOLE>(a, w, s);
+    } else {
+        registers_fewer<registers<UNITS>::FINISHES>();
+        finish<T, GATE, WHOLE>(a, w, s);
     }
 }
 
 #endif
 
 template <typename T, int UNITS, int STATE, bool GATE, bool WHOLE>
-__global__ void __launch_bounds__(UNITS *UNIT_THREADS, 2 / UNITS)
+__global__ void __launch_bounds__((UNITS + 2) * UNIT_THREADS, 1)
     ssm_chunks_hopper(const __grid_constant__ struct ssm_chunks a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) char memory[];
-    chunks<T, UNITS, STATE, GATE, WHOLE>(a, memory);
+    run_block<T, UNITS, STATE, GATE, WHOLE>(a, memory);
 #endif
 }
 
@@ -243,7 +249,7 @@ static void launch(const struct ssm_chunks *a, dim3 grid, cudaStream_t stream)
     using in = layout<UNITS, STATE>;
     auto kernel = ssm_chunks_hopper<__nv_bfloat16, UNITS, STATE, GATE, WHOLE>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, in::BYTES);
-    kernel<<<grid, UNITS * UNIT_THREADS, in::BYTES, stream>>>(*a);
+    kernel<<<grid, (UNITS + 2) * UNIT_THREADS, in::BYTES, stream>>>(*a);
 }
 
 template <int UNITS, bool WHOLE>
@@ -282,9 +288,8 @@ enum ctw_status ctw_cuda_ssm_chunks(struct ctw_cuda *cu, const struct ctw_op_ssm
     const int group_units = (int)(op->n_head / op->n_groups) * a.slabs;
     for (int64_t i = 0; i < op->n_parts; i += a.parts.n) {
         ctw_cuda_take_parts(&a.parts, op->parts + i, op->n_parts - i);
-        /* The larger blocks if they leave few multiprocessors idle; the bits are the same. */
-        const int64_t units = op->n_groups * group_units * a.parts.n;
-        const bool two = 2 * units >= 3 * cu->n_sm && group_units % 2 == 0;
+        /* The larger blocks if there are more units than multiprocessors; the bits are the same. */
+        const bool two = op->n_groups * group_units * a.parts.n > cu->n_sm && group_units % 2 == 0;
         if (!whole)
             launch_units<1, false>(&a, group_units, cu->stream);
         else if (two)

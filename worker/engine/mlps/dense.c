@@ -42,9 +42,7 @@ static enum ctw_status plain(const struct ctw_step *s, const struct ctw_dense *d
                             .y = s->f->wide,
                             .ldy = d->inner};
     memcpy(op.param, d->act_param, sizeof(op.param));
-    enum ctw_status st =
-        ctw_step_product(s, CTW_P_GATE_UP, x, s->f->model->hidden, s->f->wide, d->inner, err);
-    return st == CTW_OK ? ctw_act(s->f->be, &op, err) : st;
+    return ctw_step_product_act(s, CTW_P_GATE_UP, x, s->f->model->hidden, &op, err);
 }
 
 /* Gate and up, the adapter's output added, and the activation in place. */

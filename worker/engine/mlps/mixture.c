@@ -311,21 +311,19 @@ static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part 
     return op;
 }
 
-static enum ctw_status activate(const struct ctw_step *s, const struct part *part,
-                                struct ctw_err *err)
+/* Of experts without a gate. */
+static struct ctw_op_act activation(const struct ctw_step *s, const struct part *part)
 {
     const struct ctw_mixture *x = mixture_of(s);
     void *inner = inner_of(s, part);
-    return ctw_act(s->f->be,
-                   &(struct ctw_op_act){.act = x->act,
-                                        .dtype = s->f->dtype,
-                                        .n_tok = part->n,
-                                        .dim = x->inner,
-                                        .x = inner,
-                                        .ldx = x->inner,
-                                        .y = inner,
-                                        .ldy = x->inner},
-                   err);
+    return (struct ctw_op_act){.act = x->act,
+                               .dtype = s->f->dtype,
+                               .n_tok = part->n,
+                               .dim = x->inner,
+                               .x = inner,
+                               .ldx = x->inner,
+                               .y = inner,
+                               .ldy = x->inner};
 }
 
 /* Computes the inner activations of `part`, and adds the outputs of `before`. Either is skipped if
@@ -335,13 +333,13 @@ static enum ctw_status compute(const struct ctw_step *s, const struct part *part
 {
     struct ctw_shard up_shards[CTW_MAX_SHARDS], down_shards[CTW_MAX_SHARDS];
     struct ctw_op_linear up, down;
+    const struct ctw_op_act act = activation(s, part);
     if (part->n > 0)
         up = gather(s, part, up_shards);
     if (before->n > 0)
         down = scatter(s, before, down_shards);
-    enum ctw_status st =
-        ctw_linear_pair(s->f->be, part->n > 0 ? &up : NULL, before->n > 0 ? &down : NULL, err);
-    return st == CTW_OK && part->n > 0 && !mixture_of(s)->gated ? activate(s, part, err) : st;
+    return ctw_linear_pair(s->f->be, part->n > 0 ? &up : NULL, mixture_of(s)->gated ? NULL : &act,
+                           before->n > 0 ? &down : NULL, err);
 }
 
 /* Sorts the choices of the pass by expert, and downloads each expert's first row to f->start. */

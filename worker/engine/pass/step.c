@@ -108,6 +108,20 @@ enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const vo
     return ctw_linear(s->f->be, &op, err);
 }
 
+enum ctw_status ctw_step_product_act(const struct ctw_step *s, int product, const void *x,
+                                     int64_t ldx, const struct ctw_op_act *act,
+                                     struct ctw_err *err)
+{
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear op = linear(s, product, shards);
+    op.epilogue = CTW_EPI_STORE;
+    op.x = x;
+    op.ldx = ldx;
+    op.y = act->y;
+    op.ldy = act->ldy;
+    return ctw_linear_act(s->f->be, &op, act, err);
+}
+
 enum ctw_status ctw_step_product_onto(const struct ctw_step *s, int product, const void *x,
                                       int64_t ldx, void *other, void *y, int64_t ldy,
                                       struct ctw_err *err)

@@ -104,6 +104,11 @@ enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, int place, void
 enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const void *x, int64_t ldx,
                                  void *y, int64_t ldy, struct ctw_err *err) CTW_MUST_CHECK;
 
+/* act->y = the activation of the product of x */
+enum ctw_status ctw_step_product_act(const struct ctw_step *s, int product, const void *x,
+                                     int64_t ldx, const struct ctw_op_act *act,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
+
 /* y [n_tok, ldy] += the product of x, of the activations' dtype; other: room for the product,
  * [n_tok, its columns] */
 enum ctw_status ctw_step_product_onto(const struct ctw_step *s, int product, const void *x,
