@@ -451,10 +451,10 @@ int main(int argc, char **argv)
 #if CTW_ON_GPU
     const struct CMUnitTest measured[] = {cmocka_unit_test(rates)};
     if (rates_wanted(argc, argv))
-        return cmocka_run_group_tests(measured, open_places, close_places);
+        return cmocka_run_group_tests(measured, suite_setup, suite_teardown);
 #else
     (void)argc;
     (void)argv;
 #endif
-    return cmocka_run_group_tests(tests, open_places, close_places);
+    return cmocka_run_group_tests(tests, suite_setup, suite_teardown);
 }
