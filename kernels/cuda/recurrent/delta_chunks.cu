@@ -376,15 +376,12 @@ __global__ void delta_rows(const __grid_constant__ struct ctw_cuda_delta a)
 /* Deals the chunks of all units to the blocks. Returns how many blocks there are. */
 static int deal(const struct ctw_cuda *cu, struct ctw_cuda_delta *a)
 {
-    const struct ctw_op_delta *op = &a->op;
-    const int64_t units = (int64_t)op->n_value * ((op->value + VALUE - 1) / VALUE);
     const int64_t most = cu->n_sm < CTW_GPU_HANDED ? cu->n_sm : CTW_GPU_HANDED;
     int64_t n = 0, longest = 0;
     for (int i = 0; i < a->parts.n; i++) {
-        const struct ctw_cuda_part *p = &a->parts.part[i];
-        const int64_t chunks = (p->pos0 % CHUNK + (int64_t)p->n_tok + CHUNK - 1) / CHUNK;
+        const int chunks = chunks_of(&a->parts.part[i]);
         longest = chunks > longest ? chunks : longest;
-        n += chunks * units;
+        n += (int64_t)chunks * units_of(&a->op);
     }
     /* A unit is never shared by three. */
     const int64_t even = (n + most - 1) / most, share = even > longest ? even : longest;

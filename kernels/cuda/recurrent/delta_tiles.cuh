@@ -46,6 +46,7 @@ struct work {
  */
 struct steps {
     int begin, end; /* what is left of a block's share */
+    int part, at;   /* the part that has step end - 1, or a later one, and its first step */
 };
 
 /* A chunk of a block's share. */
@@ -73,12 +74,24 @@ template <typename T> struct shared {
     uint64_t loaded[LOADED], used[LOADED], ready[READY], done[READY]; /* barriers */
 };
 
+CTW_HD int units_of(const struct ctw_op_delta *op)
+{
+    return op->n_value * ((op->value + VALUE - 1) / VALUE);
+}
+
+CTW_HD int chunks_of(const struct ctw_cuda_part *p)
+{
+    return (p->pos0 % CHUNK + p->n_tok + CHUNK - 1) / CHUNK;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 CTW_DEV struct steps steps_of_block(const struct ctw_cuda_delta &a)
 {
     const int begin = (int)blockIdx.x * a.block_steps, end = begin + a.block_steps;
-    return (struct steps){begin, end < a.n_steps ? end : a.n_steps};
+    const int last = a.parts.n - 1;
+    return (struct steps){begin, end < a.n_steps ? end : a.n_steps, last,
+                          a.n_steps - chunks_of(&a.parts.part[last]) * units_of(&a.op)};
 }
 
 /* The next of the block's units, or what the block has of it. */
@@ -86,22 +99,17 @@ CTW_DEV bool next_unit(const struct ctw_cuda_delta &a, struct steps &left, struc
 {
     if (left.end <= left.begin)
         return false;
-    const int blocks = (a.op.value + VALUE - 1) / VALUE, units = a.op.n_value * blocks;
-    int at = 0;
-    for (int i = 0;; i++) {
-        const struct ctw_cuda_part &part = a.parts.part[i];
-        w.before = part.before;
-        w.after = part.after;
-        w.begun = part.pos0 % CHUNK;
-        w.first = part.row;
-        w.n_tok = w.begun + part.n_tok;
-        w.n_chunks = (int)((w.n_tok + CHUNK - 1) / CHUNK);
-        if (left.end <= at + w.n_chunks * units)
-            break;
-        at += w.n_chunks * units;
-    }
-    const int unit = (left.end - 1 - at) / w.n_chunks;
-    at += unit * w.n_chunks;
+    while (left.end <= left.at)
+        left.at -= chunks_of(&a.parts.part[--left.part]) * units_of(&a.op);
+    const struct ctw_cuda_part &part = a.parts.part[left.part];
+    w.before = part.before;
+    w.after = part.after;
+    w.begun = part.pos0 % CHUNK;
+    w.first = part.row;
+    w.n_tok = w.begun + part.n_tok;
+    w.n_chunks = chunks_of(&part);
+    const int blocks = (a.op.value + VALUE - 1) / VALUE;
+    const int unit = (left.end - 1 - left.at) / w.n_chunks, at = left.at + unit * w.n_chunks;
     w.head = unit / blocks;
     w.col0 = unit % blocks * VALUE;
     w.from = left.begin > at ? left.begin - at : 0;
