@@ -121,6 +121,16 @@ static inline size_t ctw_gpu_index_scratch(const struct ctw_reserve *r)
     return r->index_keys == 0 ? 0 : one > CTW_GPU_SCORES ? one : (size_t)CTW_GPU_SCORES;
 }
 
+/* ---- the gated delta rule ----------------------------------------------------------------- */
+
+/* States that blocks hand on, each of 128 x 128 elements, and a flag for each. */
+enum { CTW_GPU_HANDED = 144, CTW_GPU_HANDED_BYTES = CTW_GPU_HANDED * (128 * 128 + 1) * 4 };
+
+static inline size_t ctw_gpu_delta_scratch(const struct ctw_reserve *r)
+{
+    return r->state > 0 ? (size_t)CTW_GPU_HANDED_BYTES : 0;
+}
+
 /* ---- the head ----------------------------------------------------------------------------- */
 
 /* Does the product reduce its own tiles (gemm_hopper.cu)? That depends on the model alone, never on
@@ -208,7 +218,9 @@ static inline size_t ctw_gpu_operation_bytes(bool hopper, const struct ctw_reser
     size_t linear = ctw_gpu_linear_scratch(hopper, r), head = ctw_gpu_head_scratch(hopper, r);
     size_t group = r->n_experts > 0 ? ctw_gpu_group_scratch(r) : 0;
     size_t index = ctw_gpu_index_scratch(r), most = linear > head ? linear : head;
+    size_t delta = ctw_gpu_delta_scratch(r);
     most = most > group ? most : group;
+    most = most > delta ? most : delta;
     return most > index ? most : index;
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/cuda/activations.h"
 #include "kernels/cuda/elements.h"
 
-enum { THREADS = 256, VECTOR = 8 };
+enum { THREADS = 128, VECTOR = 8, ITEMS = 2 }; /* items of a thread are loaded together */
 
 struct norm_act {
     const void *x, *weight, *gate;
@@ -19,38 +19,67 @@ struct norm_act {
     unsigned gate_rows, gate_dim;    /* rows of the activation per row of the norm */
 };
 
+/* Where a thread's elements of an item are. */
+struct place {
+    int64_t x, gate, y;
+};
+
+static __device__ __forceinline__ struct place place_of(const struct norm_act &a, unsigned item,
+                                                        unsigned at)
+{
+    const unsigned t = item / a.n_groups, element = (item - t * a.n_groups) * a.dim + at;
+    const unsigned part = element / a.gate_dim, column = element - part * a.gate_dim;
+    const int64_t row = (int64_t)t * a.gate_rows + part;
+    return (struct place){t * a.ldx + element, row * a.ldgate + column, row * a.ldy + column};
+}
+
 template <typename T, int LANES>
 __global__ void __launch_bounds__(THREADS) norm_act(const __grid_constant__ struct norm_act a)
 {
-    const unsigned item = (blockIdx.x * THREADS + threadIdx.x) / LANES;
-    const unsigned t = item / a.n_groups, group = item - t * a.n_groups;
     const unsigned at = threadIdx.x % LANES * VECTOR;
-    const unsigned element = group * a.dim + at, part = element / a.gate_dim;
-    const unsigned column = element - part * a.gate_dim;
-    const bool in = item < a.n_items && at < a.dim;
-    const int64_t row = (int64_t)t * a.gate_rows + part;
-    float v[VECTOR] = {}, w[VECTOR] = {}, g[VECTOR] = {}, sum = 0;
-    if (in) {
-        ctw_cuda_load<true>((const T *)a.x + t * a.ldx + element, v);
-        ctw_cuda_load<true>((const T *)a.gate + row * a.ldgate + column, g);
+    const unsigned first = blockIdx.x * (THREADS / LANES * ITEMS) + threadIdx.x / LANES;
+    float w[VECTOR] = {};
+    uint4 x[ITEMS], gate[ITEMS];
+    struct place place[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+        const unsigned item = first + i * (THREADS / LANES);
+        x[i] = gate[i] = make_uint4(0, 0, 0, 0);
+        place[i] = place_of(a, item, at);
+        if (item < a.n_items && at < a.dim) {
+            x[i] = __ldcs((const uint4 *)((const T *)a.x + place[i].x));
+            gate[i] = __ldcs((const uint4 *)((const T *)a.gate + place[i].gate));
+        }
+    }
+    if (at < a.dim) {
 #define WEIGHT(W) ctw_cuda_load<false>((const W *)a.weight + at, w)
         CTW_CUDA_FLOAT_SWITCH(a.weight_dtype, WEIGHT);
 #undef WEIGHT
     }
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++)
-        sum = fmaf(v[i], v[i], sum);
-    const float r = 1.0f / sqrtf(ctw_cuda_lanes_sum(sum, LANES) / (float)(int)a.dim + a.eps);
+    for (int i = 0; i < ITEMS; i++) {
+        T rx[VECTOR], rg[VECTOR];
+        float v[VECTOR], sum = 0;
+        memcpy(rx, &x[i], 16);
+        memcpy(rg, &gate[i], 16);
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        T normed;
-        ctw_cuda_narrow(fmaf(v[i] * r, w[i] + a.weight_offset, 0.0f), &normed);
-        const float act = a.act == CTW_ACT_SIGMOID ? 1.0f / (1.0f + expf(-g[i]))
-                                                   : ctw_cuda_smooth(CTW_ACT_SILU, g[i]);
-        v[i] = act * ctw_cuda_widen(normed);
+        for (int j = 0; j < VECTOR; j++) {
+            v[j] = ctw_cuda_widen(rx[j]);
+            sum = fmaf(v[j], v[j], sum);
+        }
+        const float r = 1.0f / sqrtf(ctw_cuda_lanes_sum(sum, LANES) / (float)(int)a.dim + a.eps);
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) {
+            T normed;
+            ctw_cuda_narrow(fmaf(v[j] * r, w[j] + a.weight_offset, 0.0f), &normed);
+            const float g = ctw_cuda_widen(rg[j]);
+            const float act = a.act == CTW_ACT_SIGMOID ? 1.0f / (1.0f + expf(-g))
+                                                       : ctw_cuda_smooth(CTW_ACT_SILU, g);
+            v[j] = act * ctw_cuda_widen(normed);
+        }
+        if (first + i * (THREADS / LANES) < a.n_items && at < a.dim)
+            ctw_cuda_store((T *)a.y + place[i].y, v);
     }
-    if (in)
-        ctw_cuda_store((T *)a.y + row * a.ldy + column, v);
 }
 
 /* Depends on the model alone. */
@@ -89,7 +118,7 @@ enum ctw_status ctw_cuda_norm_act(struct ctw_cuda *cu, const struct ctw_op_norm 
     a.gate_rows = (unsigned)(g->n_tok / n->n_tok);
     a.gate_dim = (unsigned)g->dim;
     const unsigned lanes = n->dim <= 16 * VECTOR ? 16 : 32;
-    const unsigned blocks = (unsigned)(((int64_t)a.n_items * lanes + THREADS - 1) / THREADS);
+    const unsigned block = THREADS / lanes * ITEMS, blocks = (a.n_items + block - 1) / block;
 #define LAUNCH(T, LANES) norm_act<T, LANES><<<blocks, THREADS, 0, cu->stream>>>(a)
     if (n->dtype == CTW_BF16 && lanes == 16)
         LAUNCH(__nv_bfloat16, 16);

@@ -237,6 +237,8 @@ static const struct delta_shape delta_shapes[] = {
     {1, 1, 128, 128, 2, 200, false, .decays = 0.05, .by_channel = true},
     {2, 2, 100, 72, 3, 65, false, .decays = 20, .by_channel = true, .as_rates = true},
     {2, 2, 64, 40, 2, 70, false, .decays = 1, .by_channel = true, .least_log = -5},
+    /* more chunks than multiprocessors, which share heads then */
+    {8, 24, 16, 16, 16, 150, false, .decays = 0.1},
 };
 
 /*

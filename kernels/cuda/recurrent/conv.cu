@@ -9,8 +9,10 @@
 
 enum {
     THREADS = 128,
-    ROWS = 32,       /* of a thread */
-    VECTOR = 8, /* columns of a thread */
+    ROWS = 32,   /* of a thread */
+    VECTOR = 4,  /* columns of a thread */
+    AT_ONCE = 4, /* rows that a thread of conv_vectors loads before it computes them */
+    BLOCKS = 8   /* of a multiprocessor, so of 64 registers a thread: few would not hide loads */
 };
 
 struct conv {
@@ -20,14 +22,14 @@ struct conv {
 
 /* A part as a block uses it. */
 struct piece {
-    int64_t first, end, pos0; /* rows; the position of the first */
+    int first, end, pos0; /* rows; the position of the first */
     const float *before;
 };
 
 static __device__ __forceinline__ struct piece piece_of(const struct conv &a, int i)
 {
     const struct ctw_cuda_part &p = a.parts.part[i];
-    const struct piece piece = {p.row, (int64_t)p.row + p.n_tok, p.pos0,
+    const struct piece piece = {p.row, p.row + p.n_tok, p.pos0,
                                 (const float *)ctw_state_at(&a.op.states, p.before)};
     return piece;
 }
@@ -79,31 +81,43 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
     }
 }
 
-/* The inputs of VECTOR columns of a row, as in input_at(). */
+/* Of a row of x: the inputs; or two factors, and the gate. */
+template <typename T, bool GATED> struct loaded {
+    T of[GATED ? 3 : 1][VECTOR];
+};
+
 template <typename T, bool GATED>
-static __device__ __forceinline__ void inputs_at(const struct ctw_op_conv &op,
-                                                 const struct piece &p, int64_t row, int64_t col,
-                                                 float (&v)[VECTOR])
+static __device__ __forceinline__ void load_row(const struct ctw_op_conv &op, int64_t row,
+                                                int64_t col, struct loaded<T, GATED> &l)
 {
     const T *x = (const T *)op.x + row * op.ldx;
-    if (row >= p.first && GATED) {
-        float other[VECTOR];
-        ctw_cuda_load<false>(x + col, v);
-        ctw_cuda_load<false>(x + 2 * op.dim + col, other);
+    const T *from[3] = {x + (GATED ? col : ctw_conv_column(&op, col)), x + 2 * op.dim + col,
+                        x + op.dim + col};
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++)
-            v[i] *= other[i];
-    } else if (row >= p.first) {
-        ctw_cuda_load<false>(x + ctw_conv_column(&op, col), v);
-    } else {
+    for (int j = 0; j < (GATED ? 3 : 1); j++)
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++)
-            v[i] = input_at<T>(op, p, row, col + i);
+        for (int i = 0; i < VECTOR * (int)sizeof(T) / 8; i++) {
+            const uint2 v = ((const uint2 *)from[j])[i];
+            memcpy(l.of[j] + i * (8 / sizeof(T)), &v, 8);
+        }
+}
+
+/* The inputs of a row, as in input_at(). */
+template <typename T, bool GATED>
+static __device__ __forceinline__ void inputs_of(const struct loaded<T, GATED> &l,
+                                                 float (&v)[VECTOR])
+{
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        v[i] = ctw_cuda_widen(l.of[0][i]);
+        if constexpr (GATED)
+            v[i] *= ctw_cuda_widen(l.of[1][i]);
     }
 }
 
 template <typename T, int TAPS, bool GATED>
-__global__ void __launch_bounds__(THREADS) conv_vectors(const __grid_constant__ struct conv a)
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    conv_vectors(const __grid_constant__ struct conv a)
 {
     const struct ctw_op_conv &op = a.op;
     const int64_t col = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * VECTOR;
@@ -118,32 +132,41 @@ __global__ void __launch_bounds__(THREADS) conv_vectors(const __grid_constant__ 
         for (int j = 0; j < TAPS; j++)
             weight[j][i] = ctw_cuda_number(op.weight, op.weight_dtype, (col + i) * TAPS + j);
     }
-    for (int64_t row0 = p.first + (int64_t)blockIdx.y * ROWS; row0 < p.end;
-         row0 += (int64_t)gridDim.y * ROWS) {
+    for (int row0 = p.first + (int)blockIdx.y * ROWS; row0 < p.end;
+         row0 += (int)gridDim.y * ROWS) {
+        const int stop = row0 + ROWS < p.end ? row0 + ROWS : p.end;
         float last[TAPS][VECTOR]; /* last[TAPS - 1]: the row's own inputs */
 #pragma unroll
         for (int j = 1; j < TAPS; j++)
-            inputs_at<T, GATED>(op, p, row0 - TAPS + j, col, last[j]);
-#pragma unroll 4
-        for (int64_t row = row0; row < row0 + ROWS && row < p.end; row++) {
-            float sum[VECTOR], other[VECTOR];
 #pragma unroll
-            for (int j = 0; j + 1 < TAPS; j++)
+            for (int i = 0; i < VECTOR; i++)
+                last[j][i] = input_at<T>(op, p, row0 - TAPS + j, col + i);
+        for (int row = row0; row < stop; row += AT_ONCE) {
+            struct loaded<T, GATED> rows[AT_ONCE];
 #pragma unroll
-                for (int i = 0; i < VECTOR; i++)
-                    last[j][i] = last[j + 1][i];
-            inputs_at<T, GATED>(op, p, row, col, last[TAPS - 1]);
-            if (GATED)
-                ctw_cuda_load<false>((const T *)op.x + row * op.ldx + op.dim + col, other);
+            for (int r = 0; r < AT_ONCE; r++)
+                load_row(op, row + r < stop ? row + r : stop - 1, col, rows[r]);
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) {
-                sum[i] = bias[i];
+            for (int r = 0; r < AT_ONCE; r++) {
+                float sum[VECTOR];
 #pragma unroll
-                for (int j = 0; j < TAPS; j++)
-                    sum[i] += weight[j][i] * last[j][i];
-                sum[i] = GATED ? sum[i] * other[i] : sum[i] / (1 + expf(-sum[i]));
+                for (int i = 0; i < (TAPS - 1) * VECTOR; i++)
+                    last[i / VECTOR][i % VECTOR] = last[i / VECTOR + 1][i % VECTOR];
+                inputs_of(rows[r], last[TAPS - 1]);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) {
+                    sum[i] = bias[i];
+#pragma unroll
+                    for (int j = 0; j < TAPS; j++)
+                        sum[i] += weight[j][i] * last[j][i];
+                    if constexpr (GATED)
+                        sum[i] *= ctw_cuda_widen(rows[r].of[2][i]);
+                    else
+                        sum[i] = sum[i] / (1 + expf(-sum[i]));
+                }
+                if (row + r < stop)
+                    ctw_cuda_store((T *)op.y + (row + r) * op.ldy + col, sum);
             }
-            ctw_cuda_store((T *)op.y + row * op.ldy + col, sum);
         }
     }
 }

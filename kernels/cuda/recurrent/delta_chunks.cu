@@ -1,9 +1,11 @@
 /*
  * The gated delta rule by chunks of 64 tokens, on Hopper's tensor cores, for 16-bit activations,
  * keys of up to 128 elements and one decay a head. A block has 128 columns of one value head's S
- * for a whole part. Eight warps have 16 columns each, as the rows of S^T in registers, so that
- * S^T is an operand as it is; four warps prepare what does not depend on S (delta_prepare.cuh). For
- * a chunk, with S before it:
+ * for a whole part of a sequence, or for its first or last chunks: then a block hands S on to the
+ * next one, unrounded, so that all multiprocessors finish together. Eight warps have 16 columns
+ * each, as the rows of S^T in registers, so that S^T is an operand as it is. Two groups of four
+ * warps prepare, in turn, what does not depend on S (delta_prepare.cuh). For a chunk, with S before
+ * it:
  *     X[i] = beta[i] (v[i] - exp(g[i]) S^T k[i])        D = T X
  *     y[i] = exp(g[i]) S^T q[i] / sqrt(key) + sum over j <= i of P[i, j] D[j]
  *     S = exp(g[63]) S + sum over j of exp(g[63] - g[j]) k[j] D[j]^T
@@ -29,26 +31,69 @@ CTW_DEV int64_t state_at(const struct ctw_op_delta &op, const struct work &w, in
 CTW_DEV void take_state(const struct ctw_op_delta &op, const struct work &w, int col,
                         float (&S)[KEY / 8][4])
 {
+    const float *before = (const float *)ctw_state_at(&op.states, w.before);
 #pragma unroll
     for (int n = 0; n < KEY / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int64_t at = w.before != NULL ? state_at(op, w, col, n, e) : -1;
-            S[n][e] = at >= 0 ? ((const float *)w.before)[at] : 0.0f;
+            const int64_t at = before != NULL ? state_at(op, w, col, n, e) : -1;
+            S[n][e] = at >= 0 ? before[at] : 0.0f;
         }
 }
 
 CTW_DEV void leave_state(const struct ctw_op_delta &op, const struct work &w, int col,
                          const float (&S)[KEY / 8][4])
 {
+    float *after = (float *)ctw_state_at(&op.states, w.after);
 #pragma unroll
     for (int n = 0; n < KEY / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int64_t at = state_at(op, w, col, n, e);
             if (at >= 0)
-                ((float *)w.after)[at] = S[n][e];
+                after[at] = S[n][e];
         }
+}
+
+CTW_DEV void consumers_sync(void)
+{
+    asm volatile("bar.sync 3, 256;" ::: "memory"); /* CONSUMERS */
+}
+
+/* Hands S on to the next block. */
+CTW_DEV void hand_on(const struct ctw_cuda_delta &a, const float (&S)[KEY / 8][4])
+{
+    float4 *to = (float4 *)a.handed + (int64_t)blockIdx.x * (KEY * VALUE / 4) + threadIdx.x;
+#pragma unroll
+    for (int n = 0; n < KEY / 8; n++)
+        to[n * CONSUMERS] = make_float4(S[n][0], S[n][1], S[n][2], S[n][3]);
+    __threadfence();
+    consumers_sync();
+    if (threadIdx.x == 0)
+        asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(a.there + blockIdx.x) : "memory");
+}
+
+/* Takes S from the block before. That block did this first, and began no later: blocks begin in
+ * their order, and each has a multiprocessor of its own. */
+CTW_DEV void take_over(const struct ctw_cuda_delta &a, float (&S)[KEY / 8][4])
+{
+    const int block = (int)blockIdx.x - 1;
+    const float4 *from = (const float4 *)a.handed + (int64_t)block * (KEY * VALUE / 4);
+    int there = 0;
+    while (threadIdx.x == 0 && there == 0)
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                     : "=r"(there)
+                     : "l"(a.there + block)
+                     : "memory");
+    consumers_sync();
+#pragma unroll
+    for (int n = 0; n < KEY / 8; n++) {
+        const float4 v = __ldcg(from + n * CONSUMERS + threadIdx.x);
+        S[n][0] = v.x;
+        S[n][1] = v.y;
+        S[n][2] = v.z;
+        S[n][3] = v.w;
+    }
 }
 
 /* read = S^T k, out = S^T q, columns: the chunk's tokens. */
@@ -204,55 +249,71 @@ CTW_DEV void store_outputs(const struct ctw_op_delta &op, const struct work &w, 
     }
 }
 
+/* Chunk c of the block's, whose stages are full or being filled. adds: S goes on. */
 template <typename T>
-CTW_DEV void compute_chunks(const struct ctw_cuda_delta &a, const struct work &w,
-                            struct shared<T> &s)
+CTW_DEV void compute_chunk(const struct ctw_op_delta &op, const struct work &w, struct shared<T> &s,
+                           int c, int64_t chunk, bool adds, float (&S)[KEY / 8][4])
 {
-    const bool leaves = w.after != NULL;
-    const struct ctw_op_delta &op = a.op;
+    const int stage = c % LOADED, ready = c % READY;
     const int column = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-    float S[KEY / 8][4];
-    take_state(op, w, w.col0 + column, S);
-    for (int64_t c = 0; c * CHUNK < w.n_tok; c++) {
-        const int stage = (int)(c % LOADED), ready = (int)(c % READY);
-        const bool adds = (c + 1) * CHUNK <= w.n_tok && (leaves || (c + 1) * CHUNK < w.n_tok);
-        const struct factors &f = s.factors[ready];
-        const T(&m)[MATRICES][CHUNK * CHUNK] = s.matrix[ready];
-        float x[CHUNK / 8][4], out[CHUNK / 8][4];
-        struct halves h[CHUNK / 16];
-        barrier_wait(shared_address(&s.loaded[stage]), (uint32_t)(c / LOADED & 1));
-        read_state<T>(s, stage, S, x, out);
-        barrier_wait(shared_address(&s.ready[ready]), (uint32_t)(c / READY & 1));
-        subtract<T>(f, shared_address(s.v[stage]), column, x, x);
-        split_columns<T>(x, h);
+    const struct factors &f = s.factors[ready];
+    const T(&m)[MATRICES][CHUNK * CHUNK] = s.matrix[ready];
+    float x[CHUNK / 8][4], out[CHUNK / 8][4];
+    struct halves h[CHUNK / 16];
+    barrier_wait(shared_address(&s.loaded[stage]), (uint32_t)(c / LOADED & 1));
+    read_state<T>(s, stage, S, x, out);
+    barrier_wait(shared_address(&s.ready[ready]), (uint32_t)(c / READY & 1));
+    subtract<T>(f, shared_address(s.v[stage]), column, x, x);
+    split_columns<T>(x, h);
 #pragma unroll
-        for (int i = 0; i < CHUNK / 2; i++)
-            x[i / 4][i % 4] = 0;
-        multiply_lower<T>(m[T_HIGH], m[T_LOW], h, x);
+    for (int i = 0; i < CHUNK / 2; i++)
+        x[i / 4][i % 4] = 0;
+    multiply_lower<T>(m[T_HIGH], m[T_LOW], h, x);
+    split_columns<T>(x, h);
+    scale_columns(f.out, out, out);
+    multiply_lower<T>(m[P_HIGH], m[P_LOW], h, out);
+    const float last = f.last;
+    scale_columns(f.add, x, x);
+    __syncwarp();
+    if (lane == 0)
+        barrier_arrive(shared_address(&s.done[ready]));
+    store_outputs<T>(op, w, chunk, s.v[stage], column, out);
+    if (adds) {
         split_columns<T>(x, h);
-        scale_columns(f.out, out, out);
-        multiply_lower<T>(m[P_HIGH], m[P_LOW], h, out);
-        const float last = f.last;
-        scale_columns(f.add, x, x);
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(shared_address(&s.done[ready]));
-        store_outputs<T>(op, w, c, s.v[stage], column, out);
-        if (adds) {
-            split_columns<T>(x, h);
-            add_keys<T>(s, stage, last, h, S);
-        }
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(shared_address(&s.used[stage]));
+        add_keys<T>(s, stage, last, h, S);
     }
-    if (leaves)
-        leave_state(op, w, w.col0 + column, S);
+    __syncwarp();
+    if (lane == 0)
+        barrier_arrive(shared_address(&s.used[stage]));
+}
+
+template <typename T>
+CTW_DEV void compute_chunks(const struct ctw_cuda_delta &a, struct shared<T> &s)
+{
+    const int column = threadIdx.x / 32 * 16;
+    struct steps steps = steps_of_block(a);
+    struct work w;
+    float S[KEY / 8][4];
+    for (int c = 0; next_unit(a, steps, w);) {
+        const bool leaves = w.after >= 0;
+        if (w.from > 0)
+            take_over(a, S);
+        else
+            take_state(a.op, w, w.col0 + column, S);
+        for (int chunk = w.from; chunk < w.to; chunk++, c++) {
+            const int64_t end = ((int64_t)chunk + 1) * CHUNK;
+            compute_chunk<T>(a.op, w, s, c, chunk,
+                             end <= w.n_tok && (leaves || end < w.n_tok), S);
+        }
+        if (w.to < w.n_chunks)
+            hand_on(a, S);
+        else if (leaves)
+            leave_state(a.op, w, w.col0 + column, S);
+    }
 }
 
 #endif
 
-/* Columns blockIdx.x * VALUE .. of value head blockIdx.y, of the part blockIdx.z. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 1)
     delta_chunks(const __grid_constant__ struct ctw_cuda_delta a, bool aligned)
@@ -260,15 +321,6 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) char memory[];
     struct shared<T> &s = *(struct shared<T> *)memory;
-    struct work w;
-    w.head = blockIdx.y;
-    w.col0 = blockIdx.x * VALUE;
-    const struct ctw_cuda_part &part = a.parts.part[blockIdx.z];
-    w.before = ctw_state_at(&a.op.states, part.before);
-    w.after = ctw_state_at(&a.op.states, part.after);
-    w.first = part.row;
-    w.begun = part.pos0 % CHUNK;
-    w.n_tok = w.begun + part.n_tok;
     if (threadIdx.x == 0) {
         for (int i = 0; i < LOADED; i++) {
             barrier_init(shared_address(&s.loaded[i]), PRODUCERS);
@@ -283,10 +335,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         registers_fewer<PRODUCER_REGISTERS>();
-        prepare_chunks<T>(a, w, s, aligned);
+        prepare_chunks<T>(a, s, aligned);
     } else {
         registers_more<CONSUMER_REGISTERS>();
-        compute_chunks<T>(a, w, s);
+        compute_chunks<T>(a, s);
     }
 #endif
 }
@@ -321,24 +373,49 @@ __global__ void delta_rows(const __grid_constant__ struct ctw_cuda_delta a)
     }
 }
 
+/* Deals the chunks of all units to the blocks. Returns how many blocks there are. */
+static int deal(const struct ctw_cuda *cu, struct ctw_cuda_delta *a)
+{
+    const int64_t most = cu->n_sm < CTW_GPU_HANDED ? cu->n_sm : CTW_GPU_HANDED;
+    int64_t n = 0, longest = 0;
+    for (int i = 0; i < a->parts.n; i++) {
+        const int chunks = chunks_of(&a->parts.part[i]);
+        longest = chunks > longest ? chunks : longest;
+        n += (int64_t)chunks * units_of(&a->op);
+    }
+    /* A unit is never shared by three. */
+    const int64_t even = (n + most - 1) / most, share = even > longest ? even : longest;
+    a->n_steps = (int)n;
+    a->block_steps = (int)share;
+    return (int)((n + share - 1) / share);
+}
+
 template <typename T>
-static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *a,
-                              struct ctw_err *err)
+static enum ctw_status launch(struct ctw_cuda *cu, struct ctw_cuda_delta *a, struct ctw_err *err)
 {
     const struct ctw_op_delta *op = &a->op;
     const size_t bytes = sizeof(struct shared<T>);
     const bool aligned = op->key % 8 == 0 && op->value % 8 == 0 && op->ldx % 8 == 0 &&
                          ctw_cuda_aligned16(op->x) &&
                          ctw_cuda_aligned16(op->states.data) && op->states.bytes % 16 == 0;
-    const dim3 grid((unsigned)((op->value + VALUE - 1) / VALUE), (unsigned)op->n_value,
-                    (unsigned)a->parts.n);
-    enum ctw_status st = ctw_cuda_check(
-        cudaFuncSetAttribute(delta_chunks<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes),
+    const int blocks = deal(cu, a);
+    struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
+    enum ctw_status st = ctw_cuda_grow(cu, scratch, CTW_GPU_HANDED_BYTES, err);
+    if (st == CTW_OK)
+        st = ctw_cuda_check(
+            cudaFuncSetAttribute(delta_chunks<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)bytes),
+            "gated delta rule", err);
+    if (st != CTW_OK)
+        return st;
+    a->handed = (float *)scratch->p;
+    a->there = (int *)(a->handed + (int64_t)CTW_GPU_HANDED * KEY * VALUE);
+    st = ctw_cuda_check(
+        cudaMemsetAsync(a->there, 0, CTW_GPU_HANDED * sizeof(int), cu->stream),
         "gated delta rule", err);
     if (st != CTW_OK)
         return st;
-    delta_chunks<T><<<grid, THREADS, bytes, cu->stream>>>(*a, aligned);
+    delta_chunks<T><<<(unsigned)blocks, THREADS, bytes, cu->stream>>>(*a, aligned);
     if (a->parts.leave)
         delta_rows<T><<<dim3(CHUNK - 1, (unsigned)a->parts.n), 256, 0, cu->stream>>>(*a);
     return CTW_OK;
@@ -349,7 +426,7 @@ bool ctw_cuda_delta_has_chunks(const struct ctw_cuda *cu, const struct ctw_op_de
     return cu->hopper && op->dtype != CTW_F32 && op->key <= KEY && !op->by_channel;
 }
 
-enum ctw_status ctw_cuda_delta_chunks(struct ctw_cuda *cu, const struct ctw_cuda_delta *a,
+enum ctw_status ctw_cuda_delta_chunks(struct ctw_cuda *cu, struct ctw_cuda_delta *a,
                                       struct ctw_err *err)
 {
     return a->op.dtype == CTW_BF16 ? launch<__nv_bfloat16>(cu, a, err) : launch<__half>(cu, a, err);

@@ -10,20 +10,29 @@
 struct ctw_cuda_delta {
     struct ctw_op_delta op;
     struct ctw_cuda_parts parts;
+    /* By chunks: of all units, and of a block. A unit that two blocks share is handed on: its state
+     * lies in handed[the first block], and there[the first block] is 1 then. */
+    int n_steps, block_steps;
+    float *handed;
+    int *there;
 };
 
 /* Is the operation computed by chunks? That depends on its shape alone. */
 bool ctw_cuda_delta_has_chunks(const struct ctw_cuda *cu, const struct ctw_op_delta *op);
-enum ctw_status ctw_cuda_delta_chunks(struct ctw_cuda *cu, const struct ctw_cuda_delta *a,
+enum ctw_status ctw_cuda_delta_chunks(struct ctw_cuda *cu, struct ctw_cuda_delta *a,
                                       struct ctw_err *err);
 
 #ifdef __CUDACC__
 
-/* exp(a_log) */
+/* exp(a_log), of an element of op.a_log */
+static __device__ __forceinline__ float delta_rate_of(const struct ctw_op_delta &op, float a_log)
+{
+    return op.as_rates ? -a_log : expf(a_log);
+}
+
 static __device__ __forceinline__ float delta_rate(const struct ctw_op_delta &op, int head)
 {
-    const float a_log = ctw_cuda_number(op.a_log, op.a_log_dtype, head);
-    return op.as_rates ? -a_log : expf(a_log);
+    return delta_rate_of(op, ctw_cuda_number(op.a_log, op.a_log_dtype, head));
 }
 
 /* -rate softplus(x), or least sigmoid(rate x) */

@@ -1,6 +1,7 @@
 /*
- * The part of delta_chunks.cu that does not need the state: four warps load a chunk, and make T and
- * P of the next, while the others compute the one before.
+ * The part of delta_chunks.cu that does not need the state: a group of four warps loads a chunk and
+ * makes its T and P, while another group does so for the next chunk, and the others compute the one
+ * before.
  *
  * With the logarithms g of decays from the chunk's border on, and q, k of unit length:
  *     A[i, j] = beta[i] exp(g[i] - g[j]) k[i] k[j], j < i       T = (I + A)^-1
@@ -15,9 +16,10 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-CTW_DEV void producers_sync(void)
+/* Of a group. */
+CTW_DEV void producers_sync(int group)
 {
-    asm volatile("bar.sync 1, 128;" ::: "memory"); /* PRODUCERS */
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); /* PRODUCERS */
 }
 
 /* ---- products of keys and queries ---------------------------------------------------------- */
@@ -84,8 +86,7 @@ CTW_DEV int column_in(int half, int e)
  * The lengths are on the diagonals: of k, in the warp's block `warp`; of q, in the last. Of a
  * block's diagonal, a lane has elements of rows lane / 4 and 8 further down, or none.
  */
-template <typename T>
-CTW_DEV void store_lengths(struct shared<T> &s, int warp, int key,
+CTW_DEV void store_lengths(struct preparation &p, int warp, int key,
                            const float (&dots)[BLOCKS + 1][2][4])
 {
     const int row = threadIdx.x % 32 / 4;
@@ -100,24 +101,23 @@ CTW_DEV void store_lengths(struct shared<T> &s, int warp, int key,
             if (b == warp)
                 k = row % 2 == 0 ? dots[b][half][e] : dots[b][half][e + 1];
         const float q = row % 2 == 0 ? dots[BLOCKS][half][e] : dots[BLOCKS][half][e + 1];
-        s.unit_k[t] = 1.0f / sqrtf(k + 1e-6f);
-        s.unit_q[t] = 1.0f / sqrtf(q + 1e-6f) / sqrtf((float)key);
+        p.unit_k[t] = 1.0f / sqrtf(k + 1e-6f);
+        p.unit_q[t] = 1.0f / sqrtf(q + 1e-6f) / sqrtf((float)key);
     }
 }
 
-template <typename T> CTW_DEV float decay_between(const struct shared<T> &s, int from, int to)
+CTW_DEV float decay_between(const struct preparation &p, int from, int to)
 {
-    return exp2f((s.log_high[to] - s.log_high[from]) + (s.log_low[to] - s.log_low[from]));
+    return exp2f((p.log_high[to] - p.log_high[from]) + (p.log_low[to] - p.log_low[from]));
 }
 
-template <typename T>
-CTW_DEV void store_factors(const struct shared<T> &s, int t, struct factors &f)
+CTW_DEV void store_factors(const struct preparation &p, int t, struct factors &f)
 {
-    const float decay = exp2f(s.log_high[t] + s.log_low[t]);
-    f.beta[t] = s.beta[t];
-    f.read[t] = decay * s.unit_k[t];
-    f.out[t] = decay * s.unit_q[t];
-    f.add[t] = decay_between(s, t, CHUNK - 1) * s.unit_k[t];
+    const float decay = exp2f(p.log_high[t] + p.log_low[t]);
+    f.beta[t] = p.beta[t];
+    f.read[t] = decay * p.unit_k[t];
+    f.out[t] = decay * p.unit_q[t];
+    f.add[t] = decay_between(p, t, CHUNK - 1) * p.unit_k[t];
     if (t == CHUNK - 1)
         f.last = decay;
 }
@@ -127,16 +127,15 @@ struct rows {
     float factor[2], high[2], low[2];
 };
 
-template <typename T>
-CTW_DEV struct rows rows_of(const struct shared<T> &s, int row, bool of_k)
+CTW_DEV struct rows rows_of(const struct preparation &p, int row, bool of_k)
 {
     struct rows r;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int t = row + threadIdx.x % 32 / 4 + 8 * i;
-        r.factor[i] = of_k ? s.beta[t] * s.unit_k[t] : s.unit_q[t];
-        r.high[i] = s.log_high[t];
-        r.low[i] = s.log_low[t];
+        r.factor[i] = of_k ? p.beta[t] * p.unit_k[t] : p.unit_q[t];
+        r.high[i] = p.log_high[t];
+        r.low[i] = p.log_low[t];
     }
     return r;
 }
@@ -160,18 +159,18 @@ CTW_DEV void store_block(T *high, int row, int column, const float (&x)[2][4])
 /* A block below the diagonal: decays are products of those to the end of the block's columns, and
  * from there. */
 template <typename T>
-CTW_DEV void store_lower(struct shared<T> &s, T *high, int row, int column, const struct rows &r,
-                         const float (&dots)[2][4])
+CTW_DEV void store_lower(const struct preparation &p, T *high, int row, int column,
+                         const struct rows &r, const float (&dots)[2][4])
 {
-    const float end_high = s.log_high[column + 15], end_low = s.log_low[column + 15];
+    const float end_high = p.log_high[column + 15], end_low = p.log_low[column + 15];
     float by[2], x[2][4];
 #pragma unroll
     for (int i = 0; i < 2; i++)
         by[i] = r.factor[i] * exp2f((r.high[i] - end_high) + (r.low[i] - end_low));
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float2 unit = columns_at(s.unit_k, column, h);
-        const float2 end = columns_at(s.to_end, column, h);
+        const float2 unit = columns_at(p.unit_k, column, h);
+        const float2 end = columns_at(p.to_end, column, h);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             x[h][e] = by[e / 2] * (e % 2 == 0 ? unit.x * end.x : unit.y * end.y) * dots[h][e];
@@ -180,14 +179,13 @@ CTW_DEV void store_lower(struct shared<T> &s, T *high, int row, int column, cons
 }
 
 /* A block on the diagonal, in place; strict: 0 on the diagonal, too. */
-template <typename T>
-CTW_DEV void scale_diagonal(const struct shared<T> &s, int at, const struct rows &r, bool strict,
+CTW_DEV void scale_diagonal(const struct preparation &p, int at, const struct rows &r, bool strict,
                             float (&dots)[2][4])
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float2 unit = columns_at(s.unit_k, at, h);
-        const float2 high = columns_at(s.log_high, at, h), low = columns_at(s.log_low, at, h);
+        const float2 unit = columns_at(p.unit_k, at, h);
+        const float2 high = columns_at(p.log_high, at, h), low = columns_at(p.log_low, at, h);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const bool odd = e % 2 == 1;
@@ -201,13 +199,13 @@ CTW_DEV void scale_diagonal(const struct shared<T> &s, int at, const struct rows
     }
 }
 
-/* The warp's blocks of A and P, from products. Blocks of A's diagonal go to s.diagonal, the others
+/* The warp's blocks of A and P, from products. Blocks of A's diagonal go to p.diagonal, the others
  * where T's will be. */
 template <typename T>
-CTW_DEV void store_blocks(struct shared<T> &s, int ready, int warp,
+CTW_DEV void store_blocks(struct shared<T> &s, struct preparation &p, int ready, int warp,
                           float (&dots)[BLOCKS + 1][2][4])
 {
-    const struct rows of_k = rows_of(s, 16 * warp, true), of_q = rows_of(s, 48 - 16 * warp, false);
+    const struct rows of_k = rows_of(p, 16 * warp, true), of_q = rows_of(p, 48 - 16 * warp, false);
     float diagonal[2][4];
 #pragma unroll
     for (int b = 0; b < BLOCKS - 1; b++) {
@@ -216,24 +214,25 @@ CTW_DEV void store_blocks(struct shared<T> &s, int ready, int warp,
             for (int e = 0; e < 8; e++)
                 diagonal[e / 4][e % 4] = dots[b][e / 4][e % 4];
         } else if (b < warp) {
-            store_lower(s, s.matrix[ready][T_HIGH], 16 * warp, 16 * b, of_k, dots[b]);
+            store_lower(p, s.matrix[ready][T_HIGH], 16 * warp, 16 * b, of_k, dots[b]);
         } else {
-            store_lower(s, s.matrix[ready][P_HIGH], 48 - 16 * warp, 16 * (b - warp - 1), of_q,
+            store_lower(p, s.matrix[ready][P_HIGH], 48 - 16 * warp, 16 * (b - warp - 1), of_q,
                         dots[b]);
         }
     }
-    scale_diagonal(s, 16 * warp, of_k, true, diagonal);
+    scale_diagonal(p, 16 * warp, of_k, true, diagonal);
 #pragma unroll
     for (int e = 0; e < 8; e++)
-        s.diagonal[warp][column_in(e / 4, e % 4)][row_in(e % 4)] = diagonal[e / 4][e % 4];
-    scale_diagonal(s, 48 - 16 * warp, of_q, false, dots[BLOCKS - 1]);
+        p.diagonal[warp][column_in(e / 4, e % 4)][row_in(e % 4)] = diagonal[e / 4][e % 4];
+    scale_diagonal(p, 48 - 16 * warp, of_q, false, dots[BLOCKS - 1]);
     store_block(s.matrix[ready][P_HIGH], 48 - 16 * warp, 48 - 16 * warp, dots[BLOCKS - 1]);
 }
 
 /* ---- the inverse --------------------------------------------------------------------------- */
 
 /* T's diagonal block of the warp, column by column: lanes 16 apart have the same column. */
-template <typename T> CTW_DEV void invert_diagonal(struct shared<T> &s, int ready, int warp)
+template <typename T>
+CTW_DEV void invert_diagonal(struct shared<T> &s, const struct preparation &p, int ready, int warp)
 {
     const int lane = threadIdx.x % 32, column = lane % 16;
     float x[16];
@@ -245,7 +244,7 @@ template <typename T> CTW_DEV void invert_diagonal(struct shared<T> &s, int read
         float a[16];
 #pragma unroll
         for (int i = (j + 1) / 4 * 4; i < 16; i += 4)
-            *(float4 *)(a + i) = *(const float4 *)&s.diagonal[warp][j][i];
+            *(float4 *)(a + i) = *(const float4 *)&p.diagonal[warp][j][i];
 #pragma unroll
         for (int i = j + 1; i < 16; i++)
             x[i] = fmaf(-a[i], x[j], x[i]);
@@ -253,12 +252,14 @@ template <typename T> CTW_DEV void invert_diagonal(struct shared<T> &s, int read
     char *to = (char *)(s.matrix[ready][lane < 16 ? T_HIGH : T_LOW] + 16 * warp * CHUNK);
     const uint32_t at = tile_at<CHUNK>(0, 2 * warp + column / 8) + column % 8 * sizeof(T);
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        T high, low;
-        ctw_cuda_narrow(x[i], &high);
-        ctw_cuda_narrow(x[i] - ctw_cuda_widen(high), &low);
-        *(T *)(to + (at ^ (uint32_t)((i & 7) << 4)) + i * CHUNK * sizeof(T)) =
-            lane < 16 ? high : low;
+    for (int i = 0; i < 16; i += 2) {
+        uint32_t high, low;
+        T pair[2];
+        split<T>(x[i], x[i + 1], high, low);
+        memcpy(pair, lane < 16 ? &high : &low, sizeof(pair));
+#pragma unroll
+        for (int j = i; j < i + 2; j++)
+            *(T *)(to + (at ^ (uint32_t)((j & 7) << 4)) + j * CHUNK * sizeof(T)) = pair[j - i];
     }
 }
 
@@ -334,52 +335,104 @@ CTW_DEV void store_column(struct shared<T> &s, int ready, int warp, const struct
 
 /* ---- together ------------------------------------------------------------------------------ */
 
-template <typename T>
-CTW_DEV void prepare_chunks(const struct ctw_cuda_delta &a, const struct work &w,
-                            struct shared<T> &s, bool aligned)
+/* The n-th of the block's chunks after `from`. */
+CTW_DEV void next_chunk(const struct ctw_cuda_delta &a, const struct place &from, int n,
+                        struct place &to)
 {
-    const struct ctw_op_delta &op = a.op;
-    const int thread = threadIdx.x - CONSUMERS;
-    const int64_t n_chunks = (w.n_tok + CHUNK - 1) / CHUNK;
-    const float rate = delta_rate(op, w.head);
-    const float dt_bias = ctw_cuda_number(op.dt_bias, op.dt_bias_dtype, w.head);
-    struct gates gates; /* of the last warp, which has no column of blocks to invert */
-    for (int64_t c = 0; c < 2 && c < n_chunks; c++)
-        load_chunk<T>(a, w, c, s, aligned);
-    if (thread / 32 == 3) {
-        load_gates<T>(op, w, 0, gates);
-        sum_decays<T>(op, gates, rate, dt_bias, s);
-    }
-    for (int64_t c = 0; c < n_chunks; c++) {
-        const int stage = (int)(c % LOADED), ready = (int)(c % READY);
-        int warp = thread / 32;
-        asm volatile("" : "+r"(warp)); /* addresses kept for all chunks would take registers */
-        float dots[BLOCKS + 1][2][4];
-        struct halves t[4];
-        if (c + 2 < n_chunks) {
-            barrier_wait(shared_address(&s.used[(c + 2) % LOADED]),
-                         (uint32_t)(((c + 2) / LOADED & 1) ^ 1));
-            load_chunk<T>(a, w, c + 2, s, aligned);
+    to = from;
+    for (int i = 0; i < n && to.is_there; i++)
+        if (++to.chunk >= to.work.to) {
+            to.is_there = next_unit(a, to.steps, to.work);
+            to.chunk = to.work.from;
         }
-        if (warp == 3)
-            load_gates<T>(op, w, c + 1, gates);
-        barrier_wait(shared_address(&s.loaded[stage]), (uint32_t)(c / LOADED & 1));
-        multiply_keys<T>(s, stage, warp, dots);
-        store_lengths<T>(s, warp, op.key, dots);
-        producers_sync();
-        barrier_wait(shared_address(&s.done[ready]), (uint32_t)((c / READY & 1) ^ 1));
-        if (thread < CHUNK)
-            store_factors<T>(s, thread, s.factors[ready]);
-        store_blocks<T>(s, ready, warp, dots);
-        __syncwarp();
-        invert_diagonal<T>(s, ready, warp);
-        producers_sync();
-        invert_column<T>(s, ready, warp, t);
-        if (warp == 3)
-            sum_decays<T>(op, gates, rate, dt_bias, s);
-        producers_sync(); /* the blocks of A have been read */
-        store_column<T>(s, ready, warp, t);
-        barrier_arrive(shared_address(&s.ready[ready]));
+}
+
+/* The last two warps of a group, which have the least to invert, prepare beta and decays. */
+template <typename T>
+CTW_DEV void load_own_gates(const struct ctw_op_delta &op, const struct place &at, int warp,
+                            struct gates<T> &g)
+{
+    if (warp < 2 || !at.is_there)
+        return;
+    load_gates<T>(op, at.work, at.chunk, warp - 2, g.of);
+    if (warp == 3 && g.head != at.work.head) {
+        g.head = at.work.head;
+        g.a_log = ctw_cuda_number(op.a_log, op.a_log_dtype, g.head);
+        g.dt_bias = ctw_cuda_number(op.dt_bias, op.dt_bias_dtype, g.head);
+    }
+}
+
+template <typename T>
+CTW_DEV void store_own_gates(const struct ctw_op_delta &op, const struct place &at, int warp,
+                             const struct gates<T> &g, struct preparation &p)
+{
+    if (warp == 2 && at.is_there)
+        store_betas<T>(op, g.of, p);
+    else if (warp == 3 && at.is_there)
+        sum_decays<T>(op, g, at.work.n_tok - (int64_t)at.chunk * CHUNK, p);
+}
+
+/* T and P of the group's chunk number c of the block, and its factors. */
+template <typename T>
+CTW_DEV void prepare_chunk(const struct ctw_op_delta &op, struct shared<T> &s,
+                           struct preparation &p, int group, int c, const struct place &next,
+                           struct gates<T> &gates)
+{
+    const int thread = threadIdx.x % PRODUCERS, stage = c % LOADED;
+    int warp = thread / 32;
+    asm volatile("" : "+r"(warp)); /* addresses kept for all chunks would take registers */
+    float dots[BLOCKS + 1][2][4];
+    struct halves t[4];
+    barrier_wait(shared_address(&s.loaded[stage]), (uint32_t)(c / LOADED & 1));
+    multiply_keys<T>(s, stage, warp, dots);
+    store_lengths(p, warp, op.key, dots);
+    producers_sync(group);
+    load_own_gates<T>(op, next, warp, gates);
+    barrier_wait(shared_address(&s.done[group]), (uint32_t)((c / READY & 1) ^ 1));
+    if (thread < CHUNK)
+        store_factors(p, thread, s.factors[group]);
+    store_blocks<T>(s, p, group, warp, dots);
+    __syncwarp();
+    invert_diagonal<T>(s, p, group, warp);
+    producers_sync(group);
+    invert_column<T>(s, group, warp, t);
+    store_own_gates<T>(op, next, warp, gates, p);
+    producers_sync(group); /* the blocks of A have been read */
+    store_column<T>(s, group, warp, t);
+    barrier_arrive(shared_address(&s.ready[group]));
+}
+
+/* Groups take chunks in turn. Loads of a group's next chunk begin when the others have finished the
+ * chunk before this one. */
+template <typename T>
+CTW_DEV void prepare_chunks(const struct ctw_cuda_delta &a, struct shared<T> &s, bool aligned)
+{
+    const int thread = threadIdx.x % PRODUCERS, group = (threadIdx.x - CONSUMERS) / PRODUCERS;
+    struct preparation &p = s.preparation[group];
+    struct gates<T> gates = {};
+    gates.head = -1;
+    if (thread == 0) {
+        p.next[1] = (struct place){};
+        p.next[1].steps = steps_of_block(a);
+        p.next[1].is_there = true;
+        next_chunk(a, p.next[1], group + 1, p.next[0]);
+    }
+    producers_sync(group);
+    if (p.next[0].is_there)
+        load_chunk<T>(a.op, p.next[0].work, p.next[0].chunk, group, s, aligned);
+    load_own_gates<T>(a.op, p.next[0], thread / 32, gates);
+    store_own_gates<T>(a.op, p.next[0], thread / 32, gates, p);
+    for (int c = group, at = 0; p.next[at].is_there; c += GROUPS, at ^= 1) {
+        const int ahead = (c + GROUPS) % LOADED;
+        const struct place &next = p.next[at ^ 1];
+        if (thread == 0)
+            next_chunk(a, p.next[at], GROUPS, p.next[at ^ 1]);
+        prepare_chunk<T>(a.op, s, p, group, c, next, gates);
+        if (next.is_there) {
+            barrier_wait(shared_address(&s.used[ahead]),
+                         (uint32_t)(((c + GROUPS) / LOADED & 1) ^ 1));
+            load_chunk<T>(a.op, next.work, next.chunk, ahead, s, aligned);
+        }
     }
 }
 

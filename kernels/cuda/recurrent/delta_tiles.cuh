@@ -12,11 +12,12 @@ enum {
     VALUE = 128, /* columns of S that a block has */
     LOADED = 3,  /* chunks of q, k and v */
     READY = 2,   /* chunks of the matrices T and P */
-    PRODUCERS = 128,
+    PRODUCERS = 128, /* of a group; groups prepare chunks in turn */
+    GROUPS = READY,
     CONSUMERS = VALUE / 16 * 32,
-    THREADS = CONSUMERS + PRODUCERS,
-    PRODUCER_REGISTERS = 104, /* of a thread: 65536 in all */
-    CONSUMER_REGISTERS = 200
+    THREADS = CONSUMERS + GROUPS * PRODUCERS,
+    PRODUCER_REGISTERS = 88, /* of a thread: 65536 in all */
+    CONSUMER_REGISTERS = 168
 };
 
 /* Numbers that are sums of two of type T, the second at most half a unit of the first. */
@@ -28,29 +29,94 @@ struct __align__(16) factors {
     float last;
 };
 
+/* Chunks from .. to - 1 of a unit: columns col0 .. of a value head of one part. */
+struct work {
+    int head, col0;
+    int from, to, n_chunks; /* of the unit, too */
+    int before, after;      /* the part's states; -1: none */
+    int begun;              /* tokens of the first chunk that are in the state before */
+    int64_t first;          /* the row of x of the first token that is not */
+    int64_t n_tok;          /* from the first chunk's border on */
+};
+
+/*
+ * The chunks of all units, unit after unit, are dealt to the blocks in equal shares. A block takes
+ * the units of its share from the last to the first. So the unit that two blocks share is the first
+ * of the one that has its beginning, and the last of the other.
+ */
+struct steps {
+    int begin, end; /* what is left of a block's share */
+    int part, at;   /* the part that has step end - 1, or a later one, and its first step */
+};
+
+/* A chunk of a block's share. */
+struct place {
+    struct steps steps;
+    struct work work;
+    int chunk;
+    bool is_there;
+};
+
+/* Of a group of producers: the diagonal blocks of A, transposed; logarithms of decays to base 2 from
+ * the chunk's start, in two parts; the decay from a token to the end of its 16 tokens; 1 / the
+ * lengths of k and q. */
+struct __align__(16) preparation {
+    float diagonal[CHUNK / 16][16][20];
+    float log_high[CHUNK], log_low[CHUNK], to_end[CHUNK], beta[CHUNK], unit_k[CHUNK], unit_q[CHUNK];
+    struct place next[2]; /* the group's chunk after the one that is loaded, and that one */
+};
+
 template <typename T> struct shared {
     T q[LOADED][CHUNK * KEY], k[LOADED][CHUNK * KEY], v[LOADED][CHUNK * VALUE];
     T matrix[READY][MATRICES][CHUNK * CHUNK];
     struct factors factors[READY];
-    /* Of the producers: the diagonal blocks of A, transposed; logarithms of decays to base 2 from
-     * the chunk's start, in two parts; the decay from a token to the end of its 16 tokens; 1 / the
-     * lengths of k and q. */
-    float diagonal[CHUNK / 16][16][20];
-    float log_high[CHUNK], log_low[CHUNK], to_end[CHUNK], beta[CHUNK], unit_k[CHUNK], unit_q[CHUNK];
+    struct preparation preparation[GROUPS];
     uint64_t loaded[LOADED], used[LOADED], ready[READY], done[READY]; /* barriers */
 };
 
-/* What a block computes: columns col0 .. of a value head of one sequence. */
-struct work {
-    int head, col0;
-    int64_t first;  /* the row of x of the first token that is not in `before` */
-    int64_t begun;  /* tokens of the first chunk that are in `before` */
-    int64_t n_tok;  /* from the first chunk's border on */
-    const void *before; /* states; NULL: none */
-    void *after;
-};
+CTW_HD int units_of(const struct ctw_op_delta *op)
+{
+    return op->n_value * ((op->value + VALUE - 1) / VALUE);
+}
+
+CTW_HD int chunks_of(const struct ctw_cuda_part *p)
+{
+    return (p->pos0 % CHUNK + p->n_tok + CHUNK - 1) / CHUNK;
+}
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+CTW_DEV struct steps steps_of_block(const struct ctw_cuda_delta &a)
+{
+    const int begin = (int)blockIdx.x * a.block_steps, end = begin + a.block_steps;
+    const int last = a.parts.n - 1;
+    return (struct steps){begin, end < a.n_steps ? end : a.n_steps, last,
+                          a.n_steps - chunks_of(&a.parts.part[last]) * units_of(&a.op)};
+}
+
+/* The next of the block's units, or what the block has of it. */
+CTW_DEV bool next_unit(const struct ctw_cuda_delta &a, struct steps &left, struct work &w)
+{
+    if (left.end <= left.begin)
+        return false;
+    while (left.end <= left.at)
+        left.at -= chunks_of(&a.parts.part[--left.part]) * units_of(&a.op);
+    const struct ctw_cuda_part &part = a.parts.part[left.part];
+    w.before = part.before;
+    w.after = part.after;
+    w.begun = part.pos0 % CHUNK;
+    w.first = part.row;
+    w.n_tok = w.begun + part.n_tok;
+    w.n_chunks = chunks_of(&part);
+    const int blocks = (a.op.value + VALUE - 1) / VALUE;
+    const int unit = (left.end - 1 - left.at) / w.n_chunks, at = left.at + unit * w.n_chunks;
+    w.head = unit / blocks;
+    w.col0 = unit % blocks * VALUE;
+    w.from = left.begin > at ? left.begin - at : 0;
+    w.to = left.end - at;
+    left.end = at + w.from;
+    return true;
+}
 
 /* The offset in bytes of 8 elements of a tile with rows of W elements. */
 template <int W> CTW_DEV uint32_t tile_at(int row, int eighth)

@@ -1,9 +1,10 @@
 /*
  * A gated delta rule. f->wide holds, one behind another, the product of q, k, v and z, the
- * convolution's output q | k | v, the rule's output [chunk, n_value * value], and b and a [chunk,
- * 2 n_value, or by channel n_value + n_value * key]. Columns of which a and z are products are
- * where the convolution's output comes later. The carries are states: the convolution's last
- * inputs, and what the rule leaves.
+ * convolution's output q | k | v, b and a [chunk, 2 n_value, or by channel n_value + n_value *
+ * key], and the rule's output [chunk, n_value * value]: where columns of z follow all of q, k and
+ * v, in the columns of the product that the convolution has read. Columns of which a and z are
+ * products are where the convolution's output comes later. The carries are states: the
+ * convolution's last inputs, and what the rule leaves.
  */
 #include "kernels/conv.h"
 #include "kernels/delta.h"
@@ -12,8 +13,8 @@
 enum { CARRY_CONV, CARRY_DELTA };
 
 struct places {
-    void *in, *qkv, *out, *ba;
-    int64_t in_columns;
+    void *in, *qkv, *ba, *out;
+    int64_t in_columns, out_columns; /* of a row */
 };
 
 static void *behind(const struct ctw_step *s, void *from, int64_t columns)
@@ -27,8 +28,9 @@ static struct places places_of(const struct ctw_step *s)
     const struct ctw_delta_rule *d = &s->branch->delta_rule;
     struct places p = {.in = s->f->wide, .in_columns = ctw_delta_qkv(d) + ctw_delta_values(d)};
     p.qkv = behind(s, p.in, p.in_columns);
-    p.out = behind(s, p.qkv, ctw_delta_qkv(d));
-    p.ba = behind(s, p.out, ctw_delta_values(d));
+    p.ba = behind(s, p.qkv, ctw_delta_qkv(d));
+    p.out = d->by_head ? behind(s, p.ba, ctw_delta_ba(d)) : p.in;
+    p.out_columns = d->by_head ? ctw_delta_values(d) : p.in_columns;
     return p;
 }
 
@@ -113,7 +115,7 @@ static enum ctw_status rule(const struct ctw_step *s, const struct places *p,
                                     .n_parts = r->n_parts,
                                     .states = ctw_step_states(s, CARRY_DELTA),
                                     .y = p->out,
-                                    .ldy = ctw_delta_values(d)};
+                                    .ldy = p->out_columns};
     return ctw_delta(s->f->be, &op, err);
 }
 
@@ -127,6 +129,7 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
     norm.dim = d->value;
     norm.n_groups = d->n_value;
     norm.x = norm.y = p->out;
+    norm.ldx = norm.ldy = p->out_columns;
     norm.x_dtype = norm.dtype = s->f->dtype;
     /* A row of this operation is a token's group. */
     const struct ctw_op_act gate = {.act = d->gate,
@@ -136,9 +139,9 @@ static enum ctw_status finish(const struct ctw_step *s, const struct places *p, 
                                     .x = element(s, p->in, p->in_columns / groups - z),
                                     .ldx = p->in_columns / groups,
                                     .up = p->out,
-                                    .ldup = z,
+                                    .ldup = p->out_columns / groups,
                                     .y = p->out,
-                                    .ldy = z};
+                                    .ldy = p->out_columns / groups};
     return ctw_norm_act(s->f->be, &norm, &gate, err);
 }
 
@@ -173,7 +176,6 @@ static enum ctw_status project_all(const struct ctw_step *s, const struct places
 
 static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
-    const struct ctw_delta_rule *d = &s->branch->delta_rule;
     const struct places p = places_of(s);
     enum ctw_status st = project_all(s, &p, err);
     for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_rounds; i++) {
@@ -183,14 +185,15 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
     }
     if (st == CTW_OK)
         st = finish(s, &p, err);
-    return st == CTW_OK ? ctw_step_join(s, CTW_P_DELTA_OUT, p.out, ctw_delta_values(d), err) : st;
+    return st == CTW_OK ? ctw_step_join(s, CTW_P_DELTA_OUT, p.out, p.out_columns, err) : st;
 }
 
 static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, int64_t longest)
 {
     const struct ctw_delta_rule *d = &l->branch[branch].delta_rule;
     (void)longest;
-    w->wide = ctw_max64(w->wide, 2 * (ctw_delta_qkv(d) + ctw_delta_values(d)) + ctw_delta_ba(d));
+    const int64_t out = d->by_head ? ctw_delta_values(d) : 0;
+    w->wide = ctw_max64(w->wide, 2 * ctw_delta_qkv(d) + ctw_delta_values(d) + out + ctw_delta_ba(d));
     w->inner_k = ctw_max64(w->inner_k, ctw_max64(ctw_delta_values(d), d->rank));
     w->state = ctw_max64(w->state, ctw_delta_padded(d->key, d->value));
 }

@@ -24,9 +24,9 @@ enum {
     CTW_M_DELTA_Z_LOW  /* which A and Z then read */
 };
 enum {
-    CTW_P_DELTA_IN, /* q, k, v; and z, unless it is a product of few columns */
-    CTW_P_DELTA_BA, /* b; and a, unless by_channel */
-    CTW_P_DELTA_OUT,
+    CTW_P_DELTA_IN,  /* q, k, v; and z, unless it is a product of few columns */
+    CTW_P_DELTA_OUT, /* here, beside attention's, because layers share the memory of slots */
+    CTW_P_DELTA_BA,  /* b; and a, unless by_channel */
     CTW_P_DELTA_LOW, /* with `rank`: a's, then z's, unless z_is_whole */
     CTW_P_DELTA_A,   /* by_channel */
     CTW_P_DELTA_Z    /* with `rank`, unless z_is_whole */
