@@ -99,14 +99,15 @@ static bool add(struct renamed *r, const struct ctw_tensor *t, const char *name)
 }
 
 /* "model.layers.3.self_attn.q_proj.weight", with '#' as the expert. */
-static void spell(char buf[MAX_NAME], const struct pieces *p, const struct ctw_gguf_name *n,
-                  int64_t expert)
+static void spell(char buf[MAX_NAME], const struct ctw_gguf_arch *arch, const struct pieces *p,
+                  const struct ctw_gguf_name *n, int64_t expert)
 {
+    const char *prefix = arch->prefix != NULL ? arch->prefix : "model.layers.";
     const char *mark = strchr(n->name, '#');
     const char *ending = (n->changes & CTW_GGUF_WHOLE) != 0 ? "" : p->ending;
     char layer[48] = "", number[32] = "";
     if (p->layer >= 0)
-        (void)snprintf(layer, sizeof(layer), "model.layers.%" PRId64 ".", p->layer);
+        (void)snprintf(layer, sizeof(layer), "%s%" PRId64 ".", prefix, p->layer);
     if (mark != NULL)
         (void)snprintf(number, sizeof(number), "%" PRId64, expert);
     (void)snprintf(buf, MAX_NAME, "%s%.*s%s%s%s", layer,
@@ -123,7 +124,7 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
     int64_t count = t->n_dims >= 2 ? t->shape[0] : 0;
     struct ctw_tensor one = *t;
     if (t->unusable != NULL || count < 1) {
-        spell(name, p, names[0], 0);
+        spell(name, k->arch, p, names[0], 0);
         return add(r, t, name);
     }
     if (count != ctw_gguf_int(k, "expert_count", 0) || t->shape[1] % n_parts != 0) {
@@ -138,7 +139,7 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
     one.bytes = t->bytes / (size_t)(count * n_parts);
     for (int64_t e = 0; e < count * n_parts; e++) {
         one.offset = t->offset + (uint64_t)e * one.bytes;
-        spell(name, p, names[e % n_parts], e / n_parts);
+        spell(name, k->arch, p, names[e % n_parts], e / n_parts);
         if (!add(r, &one, name))
             return false;
     }
@@ -191,7 +192,7 @@ static bool rename_one(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_te
     note(k, t, p, n->changes);
     if ((n->changes & CTW_GGUF_EXPERTS) != 0)
         return add_experts(k, r, t, p, &n, 1);
-    spell(name, p, n, 0);
+    spell(name, k->arch, p, n, 0);
     return add(r, t, name);
 }
 
