@@ -11,6 +11,14 @@ static void no_rope(struct ctw_gguf_keys *k)
     (void)k;
 }
 
+/* The width of MLPs, which the converter takes as 4 * hidden. */
+static void write_inner(struct ctw_gguf_keys *k, const char *name)
+{
+    const struct ctw_tensor *up = ctw_gguf_layer_tensor(k, 0, "ffn_up");
+    if (up != NULL && up->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, name, up->shape[0]);
+}
+
 /* ---- GPT-NeoX: keeps no rotary_emb_base, which llama.cpp takes as 10000 ---- */
 
 static const struct ctw_gguf_name neox_names[] = {
@@ -74,6 +82,11 @@ static const struct ctw_gguf_name gpt2_names[] = {
     {NULL, NULL, 0},
 };
 
+static void write_gpt2(struct ctw_gguf_keys *k)
+{
+    write_inner(k, "n_inner");
+}
+
 /* ---- Falcon: no key tells the models apart ---- */
 
 #define FALCON_NAMES                                                                               \
@@ -108,6 +121,7 @@ static void write_falcon(struct ctw_gguf_keys *k)
 {
     bool two = ctw_gguf_has(k, "attn_norm_2.weight");
     bool grouped = two || ctw_gguf_int(k, "attention.head_count_kv", 1) > 1;
+    write_inner(k, "ffn_hidden_size");
     ctw_json_write_key_bool(&k->writer, "new_decoder_architecture", grouped);
     if (grouped)
         ctw_json_write_key_int(&k->writer, "num_ln_in_parallel_attn", two ? 2 : 1);
@@ -166,7 +180,8 @@ const struct ctw_gguf_arch ctw_gguf_archs_fused[] = {
      .prefix = "transformer.h.",
      .layers = gpt2_names,
      .keys = epsilon_keys,
-     .rope = no_rope},
+     .rope = no_rope,
+     .more = write_gpt2},
     {.name = "falcon",
      .model_type = "falcon",
      .class_name = "FalconForCausalLM",

@@ -64,6 +64,7 @@ static void write_deepseek(struct ctw_gguf_keys *k)
 static void write_deepseek_v2(struct ctw_gguf_keys *k)
 {
     write_deepseek(k);
+    ctw_json_write_key_bool(&k->writer, "mlp_bias", ctw_gguf_has(k, "ffn_down.bias"));
     if (ctw_gguf_int(k, "expert_group_count", 1) > 1)
         ctw_json_write_key_string(&k->writer, "topk_method", "group_limited_greedy");
 }

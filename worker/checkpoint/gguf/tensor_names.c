@@ -204,16 +204,21 @@ static struct pieces with_stem(const struct pieces *p, const char *stem)
     return other;
 }
 
-/* Rows of q, k and v one after another: the converter's option --fuse-qkv. */
+/* Rows of q, k and v one after another: the converter's option --fuse-qkv. Queries may have gates,
+ * as many rows again. */
 static bool split_qkv(struct ctw_gguf_keys *k, struct renamed *r, const struct ctw_tensor *t,
                       const struct pieces *p)
 {
     static const char *const stems[] = {"attn_q", "attn_k", "attn_v"};
     int64_t head = ctw_gguf_head(k), heads = ctw_gguf_int(k, "attention.head_count", 0);
     int64_t kv = ctw_gguf_largest(k, "attention.head_count_kv", heads);
-    const int64_t rows[] = {heads * head, kv * head,
-                            kv * ctw_gguf_int(k, "attention.value_length", head)};
-    const int64_t all = rows[0] + rows[1] + rows[2];
+    int64_t rows[] = {heads * head, kv * head,
+                      kv * ctw_gguf_int(k, "attention.value_length", head)};
+    int64_t all = rows[0] + rows[1] + rows[2];
+    if (t->unusable == NULL && t->shape[0] == all + rows[0]) {
+        all += rows[0];
+        rows[0] *= 2;
+    }
     struct ctw_tensor one = *t;
     if (t->unusable == NULL && t->shape[0] != all) {
         ctw_gguf_refuse(k, "attention.head_count", "%s has %" PRId64 " rows, expected %" PRId64,
@@ -246,10 +251,16 @@ static bool rename_any(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_te
     const struct pieces p = take_apart(t->name);
     const struct ctw_gguf_name *n = find(k->arch, &p);
     char name[MAX_NAME];
+    bool fused = strcmp(p.stem, "attn_qkv") == 0;
+    /* A delta rule's projection has the same name. */
+    if (fused && n != NULL && strstr(n->name, "linear_attn.") == n->name)
+        fused = ctw_gguf_layer_tensor(k, p.layer, "ssm_conv1d") == NULL;
+    else
+        fused &= n == NULL;
+    if (fused)
+        return split_qkv(k, r, t, &p);
     if (n != NULL)
         return rename_one(k, r, t, &p, n);
-    if (strcmp(p.stem, "attn_qkv") == 0)
-        return split_qkv(k, r, t, &p);
     if (strcmp(p.stem, "ffn_gate_up_exps") == 0)
         return split_gate_up(k, r, t, &p);
     (void)snprintf(name, sizeof(name), "%s", t->name);
