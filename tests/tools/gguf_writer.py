@@ -131,6 +131,13 @@ def latent(config):
     return keys | ({"attention.q_lora_rank": config["q_lora_rank"]} if config["q_lora_rank"] else {})
 
 
+def older_latent(config):
+    keys = latent(config)
+    keys |= {"attention.head_count_kv": config["num_attention_heads"], "attention.key_length": keys.pop("attention.key_length_mla"),
+             "attention.value_length": keys.pop("attention.value_length_mla")}
+    return keys
+
+
 def longrope(config):
     rope, length = config["rope_parameters"], config["original_max_position_embeddings"]
     longer = config["max_position_embeddings"] / length
@@ -201,6 +208,8 @@ ARCHITECTURES = {
                       whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}),
     "deepseek2-softmax": dict(tiny="deepseek_v2", names=SHARED | MLA, more=latent, keys=ROUTED | RANK),
     "deepseek2-lite": dict(tiny="deepseek_v2_lite", names=SHARED | MLA, more=latent, keys=ROUTED | RANK),
+    "deepseek2-older": dict(tiny="deepseek_v2_lite", names=SHARED | MLA, more=older_latent, keys=ROUTED | RANK,
+                            whole={"self_attn.kv_b_proj.weight": "attn_kv_b.weight"}),
     "gptneox": dict(plain=True, tiny="gpt_neox", names=NEOX, keys={"layer_norm_eps": "attention.layer_norm_epsilon",
                                                                    "use_parallel_residual": "use_parallel_residual"}),
     "gpt2": dict(plain=True, tiny="gpt2", names=GPT2, keys={"layer_norm_epsilon": "attention.layer_norm_epsilon"},
@@ -374,7 +383,7 @@ class Writer:
     def add(self, name, dtype, raw):
         values = cio.decode(raw, dtype)
         module = name.rsplit(".", 1)[0]
-        if module.endswith("kv_b_proj"):
+        if module.endswith("kv_b_proj") and "self_attn.kv_b_proj.weight" not in self.whole:
             self.add_latent(name, dtype, values)
             return
         if self.arch in ("gptneox", "gpt2", "falcon"):
@@ -458,7 +467,7 @@ class Writer:
 def write(name, out, blocks=False):
     """Returns the paths of the GGUF file and of the folder with safetensors."""
     rules = ARCHITECTURES[name]
-    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused|softmax|lite)$", "", name)
+    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused|softmax|lite|older)$", "", name)
     folder = os.path.join(out, "hf")
     tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
