@@ -281,6 +281,13 @@ static inline bool ctw_weight_is_dense(const struct ctw_weight *w)
            w->format->id == CTW_FORMAT_dense_paired;
 }
 
+/* The same, but in whatever parts and order: reports do not count the weight as quantised. */
+static inline bool ctw_weight_has_no_codes(const struct ctw_weight *w)
+{
+    return ctw_weight_is_dense(w) ||
+           (w->format->id == CTW_FORMAT_ggml_heads && w->block == 0 && w->more_block == 0);
+}
+
 /* n rows of a dense weight, as a weight; its values begin with the first of them. */
 struct ctw_weight ctw_weight_rows(const struct ctw_weight *w, int64_t n);
 

@@ -53,6 +53,11 @@ LFM2 = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_pro
 LFM2_KEYS = {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"}
 MLA = {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
        "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm"}
+JAMBA = {"model.final_layernorm": "output_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.router": "ffn_gate_inp",
+         **{f"mamba.{p}_layernorm": f"ssm_{p}_norm" for p in ("dt", "b", "c")}, "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d",
+         "mamba.x_proj": "ssm_x", "mamba.dt_proj": "ssm_dt", "mamba.out_proj": "ssm_out",
+         **{f"feed_forward.{p}_proj": f"ffn_{p}" for p in ("gate", "up", "down")},
+         **{f"feed_forward.experts.#.{p}_proj": f"ffn_{p}_exps" for p in ("gate", "up", "down")}}
 RANK = {"kv_lora_rank": "attention.kv_lora_rank"}
 WIDE_MLP = {"mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
 NEOX = WIDE_MLP | {"gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
@@ -131,6 +136,12 @@ def latent(config):
     return keys | ({"attention.q_lora_rank": config["q_lora_rank"]} if config["q_lora_rank"] else {})
 
 
+def jamba(config):
+    attends = [i % config["attn_layer_period"] == config["attn_layer_offset"] for i in range(config["num_hidden_layers"])]
+    return {"attention.head_count_kv": [config["num_key_value_heads"] * here for here in attends],
+            "ssm.inner_size": config["mamba_expand"] * config["hidden_size"]}
+
+
 def older_latent(config):
     keys = latent(config)
     keys |= {"attention.head_count_kv": config["num_attention_heads"], "attention.key_length": keys.pop("attention.key_length_mla"),
@@ -204,6 +215,9 @@ ARCHITECTURES = {
                     keys=LFM2_KEYS | MOE | {"num_dense_layers": "leading_dense_block_count"},
                     whole={"feed_forward.expert_bias": "exp_probs_b.bias"},
                     set={"norm_topk_prob": True, "routed_scaling_factor": 1.0}),
+    "jamba": dict(tiny="jamba", names=JAMBA, more=jamba, near=1e-4, plain=True, keys=MOE | {
+        "mamba_d_conv": "ssm.conv_kernel", "mamba_d_state": "ssm.state_size", "mamba_dt_rank": "ssm.time_step_rank"},
+        whole={"mamba.A_log": "ssm_a", "mamba.D": "ssm_d"}),
     "deepseek2": dict(tiny="deepseek_v3", names=SHARED | MLA, more=latent, keys=ROUTED | RANK,
                       whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}),
     "deepseek2-softmax": dict(tiny="deepseek_v2", names=SHARED | MLA, more=latent, keys=ROUTED | RANK),
@@ -287,7 +301,7 @@ def metadata(arch, config, keys, more):
             out[f"{arch}.{key}"] = config[name]
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if "rope_parameters" not in config:
-        return out
+        return out | {f"{arch}.{key}": found for key, found in more.items()}
     rope = config["rope_parameters"].get("full_attention", config["rope_parameters"])
     rotated = int(head * rope.get("partial_rotary_factor", 1))
     out |= {f"{arch}.rope.dimension_count": rotated, f"{arch}.rope.freq_base": float(rope["rope_theta"])}
@@ -393,9 +407,10 @@ class Writer:
         if "linear_attn" in name and "linear_attn.norm" not in name:
             self.add_tiled(name, dtype, values, stored)
             return
-        router = stored.endswith("ffn_gate_inp.weight")
-        if values.ndim == 1 or router or "shared_expert_gate" in name or ".conv.conv." in name:
+        f32 = stored.endswith(("ffn_gate_inp.weight", ".ssm_a"))
+        if values.ndim == 1 or f32 or "shared_expert_gate" in name or ".conv.conv." in name or ".conv1d." in name:
             self.keep(name, dtype, values)
+            values = -np.exp(values) if stored.endswith(".ssm_a") else values
             plus = self.arch in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name
             plus = values + np.float32(1) if plus else values
             plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
