@@ -19,6 +19,7 @@
 #include "kernels/formats/exl3_table/decode.h"
 #include "kernels/formats/float_quantized/decode.h"
 #include "kernels/formats/ggml/decode.h"
+#include "kernels/formats/ggml_heads/decode.h"
 #include "kernels/formats/gptq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
 #include "kernels/formats/mlx_affine/decode.h"

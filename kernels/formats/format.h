@@ -34,6 +34,7 @@ enum ctw_part_kind {
     CTW_PART_CODE_VALUES,  /* the values of codes */
     CTW_PART_SCALE_VALUES, /* the values of scales that are codes */
     CTW_PART_SCALE_SCALE,  /* factors of those */
+    CTW_PART_MORE_VALUES,  /* of other rows of the matrix */
     CTW_PART_SHAPE,        /* from here on: read on opening, never by a decoder */
     CTW_PART_CODEBOOK,     /* its name counts */
     CTW_PART_STATE,        /* JSON */
@@ -151,8 +152,11 @@ struct ctw_weight {
     float scale_offset;   /* added to scales that are codes */
     bool fp4;             /* bitsandbytes: codes are FP4, not NF4 */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
-    uint32_t block;       /* of format ggml: enum ctw_block_id, the type of its blocks */
-    int codebook;         /* of exl3: the function from codes to values */
+    uint32_t block;       /* of ggml, ggml_heads: enum ctw_block_id, the type of VALUES' blocks;
+                             0 of a plain type */
+    uint32_t more_block;  /* the same of MORE_VALUES */
+    int64_t key_rows, value_rows; /* of ggml_heads: rows of each head */
+    int codebook;                 /* of exl3: the function from codes to values */
     struct ctw_part part[CTW_N_PARTS];
 };
 
@@ -255,8 +259,8 @@ const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes);
 void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,
                        int64_t n_rows, enum ctw_dtype dtype, void *dst, int64_t ld);
 
-/* Decodes columns col0 .. col0+n_col-1 of rows row0 .. row0+n_rows-1 into dst [n_rows, ld], in bands
- * if the format has bands. */
+/* Decodes columns col0 .. col0+n_col-1 of rows row0 .. row0+n_rows-1 into dst [n_rows, ld], in
+ * bands if the format has bands. */
 static inline void ctw_weight_decode_rows(const struct ctw_weight *w,
                                           const struct ctw_weight_data *data, int64_t row0,
                                           int64_t n_rows, int64_t col0, int64_t n_col, float *dst,
@@ -275,6 +279,13 @@ static inline bool ctw_weight_is_dense(const struct ctw_weight *w)
 {
     return w->format->id == CTW_FORMAT_dense || w->format->id == CTW_FORMAT_dense_transposed ||
            w->format->id == CTW_FORMAT_dense_paired;
+}
+
+/* The same, but in whatever parts and order: reports do not count the weight as quantised. */
+static inline bool ctw_weight_has_no_codes(const struct ctw_weight *w)
+{
+    return ctw_weight_is_dense(w) ||
+           (w->format->id == CTW_FORMAT_ggml_heads && w->block == 0 && w->more_block == 0);
 }
 
 /* n rows of a dense weight, as a weight; its values begin with the first of them. */

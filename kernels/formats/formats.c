@@ -77,8 +77,11 @@ static const struct ctw_part_names methods[] = {
                [CTW_PART_ZERO_POINT] = "qzeros"},
      .values = "weight",
      .needs_config = true},
-    /* A file of GGUF has no other tensors than the values. */
-    {.method = "ggml", .formats = DENSE | FORMAT(dense_paired) | FORMAT(ggml), .values = "weight"},
+    /* A file of GGUF has no other tensors than values. */
+    {.method = "ggml",
+     .formats = DENSE | FORMAT(dense_paired) | FORMAT(ggml) | FORMAT(ggml_heads),
+     .codes = {[CTW_PART_MORE_VALUES] = "more_values"},
+     .values = "weight"},
     {.method = "bitsandbytes",
      .formats = DENSE | FORMAT(bnb_4bit) | FORMAT(bnb_int8),
      .codes = {[CTW_PART_SCALE] = "weight.absmax",

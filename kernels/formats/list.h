@@ -8,6 +8,7 @@
 
 #define CTW_FORMATS(X)                                                                             \
     X(bnb_4bit)                                                                                    \
+    X(ggml_heads)                                                                                  \
     X(dense)                                                                                       \
     X(dense_transposed)                                                                            \
     X(dense_paired)                                                                                \

@@ -41,6 +41,15 @@ class Gguf(unittest.TestCase):
                 pairs = zip(*(json.loads(done.stdout)["logprobs"] for done in (ours, theirs)))  # -exp(A_log) was rounded
                 self.assertLess(max(abs(a - b) for a, b in pairs), near)
 
+    def test_report_of_latent_attention(self):
+        """A matrix in two parts counts as quantised if one of them has codes."""
+        for blocks, types, bits in ((False, "BF16, BF16", False), (True, "BF16, Q8_0", True)):
+            with self.subTest(types):
+                file, _ = gguf_writer.write("deepseek2", str(self.dir / types), blocks=blocks)
+                text = run("inspect", file, text="").stdout
+                self.assertIn(f"ggml-heads {types} ", text)
+                self.assertEqual("bits per weight" in text, bits)
+
     def test_the_original_configuration(self):
         """It replaces the metadata's keys, and must agree with them."""
         file, folder = gguf_writer.write("gemma2", str(self.dir / "m"), blocks=False)

@@ -33,7 +33,8 @@ ROOMS = {
     "ipc/messages": ("base", "ipc"),
     "kernels": ("base", "kernels/formats"),
     "kernels/formats": ("base", "kernels/dtype.h", "kernels/formats/*"),
-    "kernels/formats/*": ("base", "kernels/dtype.h", "kernels/formats"),
+    "kernels/formats/*": ("base", "kernels/dtype.h", "kernels/formats",
+                          "kernels/formats/ggml/decode.h"),  # its blocks, for ggml_heads
     "kernels/cpu": ("base", "kernels", "kernels/formats"),
     "kernels/cuda": ("base", "kernels", "kernels/formats", "kernels/cuda/gemm", "kernels/cuda/attention",
                      "kernels/cuda/decode"),

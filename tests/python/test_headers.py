@@ -19,6 +19,7 @@ from conftest import ROOT, SRC
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import checkpoint_io  # noqa: E402
+import gguf_writer  # noqa: E402
 
 COMMIT = "c0ffee" + "0" * 34
 UNREAD = {"README.md": b"x" * 5000, "tokenizer.json": b"{}", "pytorch_model.bin": b"x" * 5000}
@@ -140,6 +141,35 @@ def test_a_copy_of_headers_is_never_scored(real_worker: str, hub: Hub, tmp_path:
         assert done.returncode == 66 and done.stdout == "" and re.search(alone, done.stderr), done.stderr
 
 
+def test_gguf(real_worker: str, tmp_path: Path) -> None:
+    """The metadata, the names and places of tensors, and the divisors of RoPE, which are a part of the keys."""
+    file = Path(gguf_writer.write("llama-llama3", str(tmp_path / "made"), blocks=True)[0])
+    hub = Hub(UNREAD | {"Q4/model.gguf": file.read_bytes(), "config.json": b"{}", "mmproj-a.gguf": b"GGUF"})
+    local = subprocess.run([real_worker, "inspect", "--json", "--backend", "cpu", file], capture_output=True, check=True)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    for number, name in enumerate(("org/model", "org/model/Q4/model.gguf@v1")):
+        done = inspect(hub, tmp_path / str(number), "--json", "--backend", "cpu", name)
+        assert done.returncode == 0, done.stderr
+        found, expected = json.loads(done.stdout), json.loads(local.stdout)
+        copy = Path(found.pop("path"))
+        assert (found.pop("headers_alone"), expected.pop("headers_alone"), bool(expected.pop("path"))) == (True, False, True)
+        assert found == expected and found["weight_bits"] > 4
+    served = {name for name, n in hub.served.items() if n > 0}
+    assert served == {"Q4/model.gguf"}
+    done = subprocess.run([real_worker, "score", "--backend", "cpu", "--model", copy], input='{"tokens": [1, 2]}\n',
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 66 and "a copy of the file's header" in done.stderr
+    hub.files["Q8/model2.gguf"], hub.served["Q8/model2.gguf"] = b"GGUF", 0
+    done = inspect(hub, tmp_path / "2", "org/model")
+    assert done.returncode == 65 and "has 2 GGUF models on the hub: name a file, such as org/model/Q4/model.gguf" in done.stderr
+    done = inspect(hub, tmp_path / "2", "org/model/Q8/model2.gguf")
+    assert done.returncode == 65 and "no header of a GGUF file ends within 4 bytes" in done.stderr
+    done = inspect(hub, tmp_path / "2", "org/model/other.gguf")
+    assert done.returncode == 65 and "has no other.gguf on the hub; it has Q4/model.gguf" in done.stderr
+    hub.shutdown()
+    hub.server_close()
+
+
 def test_messages(real_worker: str, hub: Hub, tmp_path: Path) -> None:
     done = inspect(hub, tmp_path, "org/other")
     assert done.returncode == 66 and "no folder org/other" in done.stderr and "HF_TOKEN" in done.stderr
@@ -155,7 +185,7 @@ def test_messages(real_worker: str, hub: Hub, tmp_path: Path) -> None:
     assert done.returncode == 65 and "names model-00002-of-00002.safetensors, which is not among the files" in done.stderr
     del hub.files["model.safetensors.index.json"]
     done = inspect(hub, tmp_path, "org/model")
-    assert done.returncode == 65 and "only safetensors checkpoints can be read" in done.stderr
+    assert done.returncode == 65 and "only such checkpoints can be read" in done.stderr
     assert not list((tmp_path / "ours").rglob("*.safetensors"))  # nothing half
 
 

@@ -25,12 +25,14 @@ MAX_TOKENS = 300  # of the golden sequences
 #: Keys that published configurations have and transformers 5 does not write, by the golden checkpoint's name.
 PUBLISHED = {
     "deepseekv3-dense": {"scoring_func": "sigmoid"}, "cohere2-dense": {"rotary_pct": 1.0}, "gptneox-dense": {"rotary_pct": 0.25},
-    "gpt2-dense": {"n_ctx": 2048}, "minimax_m2-dense": {"rotary_dim": 16, "scoring_func": "sigmoid"},
+    "gpt2-dense": {"n_ctx": 1152}, "glm4_moe_lite-dense": {"first_k_dense_replace": 1, "scoring_func": "sigmoid"},
+    "falcon_7b-dense": {"num_kv_heads": 1}, "mpt-dense": {"architectures": ["MPTForCausalLM"]},
+    "minimax_m2-dense": {"rotary_dim": 16, "scoring_func": "sigmoid"},
     "exaone_moe-dense": {"scoring_func": "sigmoid"}, "dots1-dense": {"scoring_func": "sigmoid"},
     **{f"nemotron_h{kind}-dense": {"rms_norm_eps": 1e-5} for kind in ("", "_moe", "_latent")},
     "hunyuan_v1_dense-dense": {"max_position_embeddings": 32768},
-    "hunyuan_v1_moe-dense": {"max_position_embeddings": 32768, "moe_intermediate_size": [48] * 2, "num_shared_expert": [1] * 2,
-                             "moe_topk": [3] * 2},
+    "hunyuan_v1_moe-dense": {"rope_parameters": {"rope_type": "default"}, "max_position_embeddings": 32768,
+                             "moe_intermediate_size": [48] * 2, "num_shared_expert": [1] * 2, "moe_topk": [3] * 2},
 }
 
 #: What llama.cpp assumes of a model and no metadata say, where the golden checkpoint differs from the published models.
@@ -38,6 +40,8 @@ ASSUMED = {
     "gemma2-dense": {"query_pre_attn_scalar": 32}, "gemma3-dense": {"query_pre_attn_scalar": 32},
     "gemma3_vl-dense": {"text_config": {"query_pre_attn_scalar": 32}}, "mistral_swa-dense": {"sliding_window": None},
     "smollm3-dense": {"no_rope_layers": None, "no_rope_layer_interval": 4}, "olmoe-dense": {"clip_qkv": None},
+    "hunyuan_v1_moe-dense": {"rope_parameters": {"rope_type": "default"}},
+    "mistral4_vl-dense": {"text_config": {"rope_parameters": {"llama_4_scaling_beta": 0.0}}},
     "starcoder2-dense": {"sliding_window": None}, "granitehybrid-dense": {"position_embedding_type": None},
 }
 
@@ -54,10 +58,13 @@ def convert(folder, out, outtype, options):
     types = {"f32": gguf.LlamaFileType.ALL_F32, "bf16": gguf.LlamaFileType.MOSTLY_BF16, "f16": gguf.LlamaFileType.MOSTLY_F16,
              "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
     made = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
-    made.set_vocab = no_vocabulary
+    for inner in (made, getattr(made, "Ministral3Model", made), getattr(made, "Mistral4Model", made)):
+        inner.set_vocab = no_vocabulary
     made.no_mtp = getattr(made, "supports_mtp_export", False)
     with torch.inference_mode():
-        made(folder, types[outtype], out, eager=True, **options).write()
+        model = made(folder, types[outtype], out, eager=True, **options)
+        model.hparams = PUBLISHED.get(folder.name, {}) | model.hparams  # transformers drops keys that it does not know
+        model.write()
 
 
 def why(error):

@@ -51,6 +51,21 @@ LFM2 = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_pro
         **{f"feed_forward.experts.#.{w}": f"ffn_{p}_exps" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
         "feed_forward.gate": "ffn_gate_inp"}
 LFM2_KEYS = {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"}
+MLA = {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+       "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm"}
+JAMBA = {"model.final_layernorm": "output_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.router": "ffn_gate_inp",
+         **{f"mamba.{p}_layernorm": f"ssm_{p}_norm" for p in ("dt", "b", "c")}, "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d",
+         "mamba.x_proj": "ssm_x", "mamba.dt_proj": "ssm_dt", "mamba.out_proj": "ssm_out",
+         **{f"feed_forward.{p}_proj": f"ffn_{p}" for p in ("gate", "up", "down")},
+         **{f"feed_forward.experts.#.{p}_proj": f"ffn_{p}_exps" for p in ("gate", "up", "down")}}
+RANK = {"kv_lora_rank": "attention.kv_lora_rank"}
+WIDE_MLP = {"mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
+NEOX = WIDE_MLP | {"gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
+                   "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output"}
+FALCON = WIDE_MLP | {"transformer.word_embeddings": "token_embd", "transformer.ln_f": "output_norm", "ln_mlp": "attn_norm",
+                     "ln_attn": "attn_norm_2", "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output"}
+GPT2 = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm",
+        "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 KEYS = {"hidden_size": "embedding_length", "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
         "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length",
         "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon"}
@@ -111,6 +126,29 @@ def ministral(config):
     return {"attention.temperature_scale": rope["llama_4_scaling_beta"], "rope.scaling.yarn_log_multiplier": rope["mscale"]}
 
 
+def latent(config):
+    """DeepseekV2Model: attention over latents has one key head."""
+    rope, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
+    keys = {"attention.head_count_kv": 1, "attention.key_length": rank + rope, "attention.value_length": rank,
+            "attention.key_length_mla": config["qk_nope_head_dim"] + rope, "attention.value_length_mla": config["v_head_dim"],
+            "rope.dimension_count": rope, "rope.scaling.yarn_log_multiplier": 0.1 * config["rope_parameters"]["mscale_all_dim"],
+            "expert_gating_func": 1 + (config["model_type"] == "deepseek_v3")}
+    return keys | ({"attention.q_lora_rank": config["q_lora_rank"]} if config["q_lora_rank"] else {})
+
+
+def jamba(config):
+    attends = [i % config["attn_layer_period"] == config["attn_layer_offset"] for i in range(config["num_hidden_layers"])]
+    return {"attention.head_count_kv": [config["num_key_value_heads"] * here for here in attends],
+            "ssm.inner_size": config["mamba_expand"] * config["hidden_size"]}
+
+
+def older_latent(config):
+    keys = latent(config)
+    keys |= {"attention.head_count_kv": config["num_attention_heads"], "attention.key_length": keys.pop("attention.key_length_mla"),
+             "attention.value_length": keys.pop("attention.value_length_mla")}
+    return keys
+
+
 def longrope(config):
     rope, length = config["rope_parameters"], config["original_max_position_embeddings"]
     longer = config["max_position_embeddings"] / length
@@ -169,12 +207,30 @@ ARCHITECTURES = {
                                   "experts.down_proj": "ffn_down_exps.weight"}),
     "qwen35": dict(tiny="qwen3_5_text", names=DELTA, keys=DELTA_KEYS, more=delta, near=1e-4, plain=True,
                    whole={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}),
+    "qwen35-fused": dict(tiny="qwen3_5_text", names=DELTA, keys=DELTA_KEYS, more=delta, near=1e-4, plain=True,
+                         whole={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}),
     "lfm2": dict(tiny="lfm2", names=LFM2, keys=LFM2_KEYS, more=key_heads,
                  set={"intermediate_size": 224, "block_auto_adjust_ff_dim": False}),
     "lfm2moe": dict(tiny="lfm2_moe", names=LFM2, more=lambda config: key_heads(config) | {"expert_gating_func": 2},
                     keys=LFM2_KEYS | MOE | {"num_dense_layers": "leading_dense_block_count"},
                     whole={"feed_forward.expert_bias": "exp_probs_b.bias"},
                     set={"norm_topk_prob": True, "routed_scaling_factor": 1.0}),
+    "jamba": dict(tiny="jamba", names=JAMBA, more=jamba, near=1e-4, plain=True, keys=MOE | {
+        "mamba_d_conv": "ssm.conv_kernel", "mamba_d_state": "ssm.state_size", "mamba_dt_rank": "ssm.time_step_rank"},
+        whole={"mamba.A_log": "ssm_a", "mamba.D": "ssm_d"}),
+    "deepseek2": dict(tiny="deepseek_v3", names=SHARED | MLA, more=latent, keys=ROUTED | RANK,
+                      whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}),
+    "deepseek2-softmax": dict(tiny="deepseek_v2", names=SHARED | MLA, more=latent, keys=ROUTED | RANK),
+    "deepseek2-lite": dict(tiny="deepseek_v2_lite", names=SHARED | MLA, more=latent, keys=ROUTED | RANK),
+    "deepseek2-older": dict(tiny="deepseek_v2_lite", names=SHARED | MLA, more=older_latent, keys=ROUTED | RANK,
+                            whole={"self_attn.kv_b_proj.weight": "attn_kv_b.weight"}),
+    "gptneox": dict(plain=True, tiny="gpt_neox", names=NEOX, keys={"layer_norm_eps": "attention.layer_norm_epsilon",
+                                                                   "use_parallel_residual": "use_parallel_residual"}),
+    "gpt2": dict(plain=True, tiny="gpt2", names=GPT2, keys={"layer_norm_epsilon": "attention.layer_norm_epsilon"},
+                 alias={"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+                        "n_positions": "max_position_embeddings"}),
+    "falcon": dict(plain=True, tiny="falcon", names=FALCON, keys={"layer_norm_epsilon": "attention.layer_norm_epsilon",
+                                                                  "num_kv_heads": "attention.head_count_kv"}),
     "command-r": dict(tiny="cohere", keys={"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"}),
     "olmo2": dict(tiny="olmo2", names={"post_attention_layernorm": "post_attention_norm",
                                        "post_feedforward_layernorm": "post_ffw_norm"}),
@@ -232,7 +288,8 @@ def config_of(folder, changes):
     """The checkpoint's config, with what llama.cpp assumes."""
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
-    config["rope_parameters"] |= changes.get("rope", {})
+    if "rope" in changes:
+        config["rope_parameters"] |= changes["rope"]
     config |= {k: v for k, v in changes.items() if k != "rope"}
     return {k: v for k, v in config.items() if v is not LACKS}
 
@@ -243,6 +300,8 @@ def metadata(arch, config, keys, more):
         if config.get(name) is not None:
             out[f"{arch}.{key}"] = config[name]
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    if "rope_parameters" not in config:
+        return out | {f"{arch}.{key}": found for key, found in more.items()}
     rope = config["rope_parameters"].get("full_attention", config["rope_parameters"])
     rotated = int(head * rope.get("partial_rotary_factor", 1))
     out |= {f"{arch}.rope.dimension_count": rotated, f"{arch}.rope.freq_base": float(rope["rope_theta"])}
@@ -282,7 +341,7 @@ class Writer:
 
     def stored(self, name):
         """GGUF's name, and the expert."""
-        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        layer = re.fullmatch(r"(?:model\.|gpt_neox\.|transformer\.|)(?:layers|h)\.(\d+)\.(.+)", name)
         inside = layer[2] if layer else name
         if inside in self.whole:
             return f"blk.{layer[1]}.{self.whole[inside]}", None
@@ -300,16 +359,58 @@ class Writer:
     def keep(self, name, dtype, values):
         self.safetensors.append(cio.Batch([(name, dtype, values.shape)], lambda: [cio.encode(values, dtype)]))
 
+    def add_latent(self, name, dtype, values):
+        """The keys and values of all heads: two tensors, of which keys are transposed; here values are in blocks, too."""
+        layer, c = name.split(".")[2], self.config
+        heads = values.reshape(c["num_attention_heads"], c["qk_nope_head_dim"] + c["v_head_dim"], -1).copy()
+        keys, rows = heads[:, :c["qk_nope_head_dim"]], np.ascontiguousarray(heads[:, c["qk_nope_head_dim"]:])
+        kind, data = BF16_TENSOR, cio.encode(rows, "BF16").tobytes()
+        if self.blocks:
+            n, k = rows.shape[0] * rows.shape[1], rows.shape[2]
+            data = ggml_blocks.make("Q8_0", n, k, self.rng, float(values.std()))
+            kind, rows = ggml_blocks.TYPES["Q8_0"][0], ggml_blocks.decode("Q8_0", data, n, k).reshape(rows.shape)
+        both = np.concatenate([keys, rows], axis=1).reshape(values.shape)
+        self.keep(name, "F32" if self.blocks else dtype, both)
+        keys = np.ascontiguousarray(keys.swapaxes(1, 2))
+        self.put(f"blk.{layer}.attn_k_b.weight", BF16_TENSOR, keys.shape, cio.encode(keys, "BF16").tobytes())
+        self.put(f"blk.{layer}.attn_v_b.weight", kind, rows.shape, data)
+
+    def in_turn(self, name, values):
+        """Rows of q, k and v of all heads one after another; GPT-2's [outputs, inputs]."""
+        if self.arch == "gpt2" and values.ndim == 2 and ".c_" in name:
+            return np.ascontiguousarray(values.T)
+        if "query_key_value" not in name:
+            return values
+        heads = self.config["num_attention_heads"]
+        kv = self.config.get("num_kv_heads", heads)
+        rows = values.reshape(kv, heads // kv + 2, self.config["hidden_size"] // heads, -1)
+        return np.concatenate([part.reshape(-1, rows.shape[-1]) for part in (rows[:, :-2], rows[:, -2], rows[:, -1])]).reshape(values.shape)
+
+    def add_fused(self, name, dtype, values):
+        self.keep(name, dtype, values)
+        rows, stored = self.in_turn(name, values), self.stored(name)[0]
+        if rows.ndim == 1:
+            self.put(stored, F32_TENSOR, rows.shape, rows.astype("<f4").tobytes())
+        else:
+            self.put(stored, BF16_TENSOR, rows.shape, cio.encode(rows, "BF16").tobytes())
+
     def add(self, name, dtype, raw):
         values = cio.decode(raw, dtype)
         module = name.rsplit(".", 1)[0]
+        if module.endswith("kv_b_proj") and "self_attn.kv_b_proj.weight" not in self.whole:
+            self.add_latent(name, dtype, values)
+            return
+        if self.arch in ("gptneox", "gpt2", "falcon"):
+            self.add_fused(name, dtype, values)
+            return
         stored, expert = self.stored(name)
         if "linear_attn" in name and "linear_attn.norm" not in name:
             self.add_tiled(name, dtype, values, stored)
             return
-        router = stored.endswith("ffn_gate_inp.weight")
-        if values.ndim == 1 or router or "shared_expert_gate" in name or ".conv.conv." in name:
+        f32 = stored.endswith(("ffn_gate_inp.weight", ".ssm_a"))
+        if values.ndim == 1 or f32 or "shared_expert_gate" in name or ".conv.conv." in name or ".conv1d." in name:
             self.keep(name, dtype, values)
+            values = -np.exp(values) if stored.endswith(".ssm_a") else values
             plus = self.arch in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name
             plus = values + np.float32(1) if plus else values
             plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
@@ -370,7 +471,7 @@ class Writer:
         """The converter's --fuse-qkv and --fuse-gate-up-exps."""
         fusions = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
         for fused, stems in fusions.items():
-            for first in [name for name in self.tensors if f".{stems[0]}." in name]:
+            for first in [name for name in self.tensors if f".{stems[0]}." in name and name.endswith("weight")]:
                 parts = [self.tensors.pop(first.replace(stems[0], stem)) for stem in stems]
                 dim = len(parts[0][1]) - 2
                 rows = [np.frombuffer(data, np.uint16).reshape(own) for _, own, data in parts]
@@ -381,7 +482,7 @@ class Writer:
 def write(name, out, blocks=False):
     """Returns the paths of the GGUF file and of the folder with safetensors."""
     rules = ARCHITECTURES[name]
-    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused)$", "", name)
+    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused|softmax|lite|older)$", "", name)
     folder = os.path.join(out, "hf")
     tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
@@ -392,7 +493,7 @@ def write(name, out, blocks=False):
     w.finish()
     if name.endswith("-fused"):
         w.fuse()
-    rope = config["rope_parameters"]
+    rope = config.get("rope_parameters", {})
     if rope.get("rope_type") == "llama3":
         divisors = llama3_divisors(rope, config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
         w.put("rope_freqs.weight", F32_TENSOR, divisors.shape, divisors.tobytes())
@@ -407,7 +508,8 @@ def write(name, out, blocks=False):
             w.put(f"rope_factors_{kind}.weight", F32_TENSOR, factors.shape, factors.tobytes())
             rope[f"{kind}_factor"] = [float(str(f)) for f in factors]
     more = rules["more"](config) if "more" in rules else {}
-    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, config, rules.get("keys", {}), more), w.tensors)
+    view = config | {key: config[own] for own, key in rules.get("alias", {}).items()}
+    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, view, rules.get("keys", {}), more), w.tensors)
     cio.write_safetensors(os.path.join(folder, "model.safetensors"), w.safetensors)
     cio.write_json(os.path.join(folder, "config.json"), config)
     return os.path.join(out, f"{name}.gguf"), folder

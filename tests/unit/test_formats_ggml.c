@@ -19,6 +19,8 @@ struct ggml_case {
 #include "ggml_vectors.h"
 
 enum { ROWS = 5, COLUMNS = 512 };
+/* Of a matrix from latents to the keys and values of heads. */
+enum { HEADS = 3, KEY_ROWS = 64, VALUE_ROWS = 8, RANK = 512 };
 
 static void start_ggml(struct made *m, uint32_t id, int64_t n, int64_t k)
 {
@@ -160,6 +162,100 @@ static void spans_agree_with_rows(void **state)
     }
 }
 
+/* One part of a matrix of heads: its own rows [heads * rows, columns] in blocks, or BF16. */
+static uint8_t *add_heads(struct made *m, enum ctw_part_kind kind, uint32_t id, int64_t rows,
+                          int64_t columns)
+{
+    const struct ctw_block_type *type = ctw_block_type_find(id);
+    uint64_t bytes;
+    assert_true(ctw_block_bytes(type, (uint64_t)(HEADS * rows * columns), &bytes));
+    uint8_t *p = add_part(m, kind, CTW_U8, 1, (int64_t)bytes, 0);
+    struct ctw_part *part = &m->w.part[kind];
+    part->block = type->plain ? NULL : type;
+    part->dtype = type->plain ? type->dtype : CTW_U8;
+    part->n_dims = 3;
+    part->shape[0] = HEADS;
+    part->shape[1] = rows;
+    part->shape[2] = columns;
+    for (uint64_t i = 0; i < bytes; i++)
+        p[i] = (uint8_t)(next_byte(m) & 0x37); /* no infinite factors */
+    return p;
+}
+
+static void start_heads(struct made *m, uint32_t keys, uint32_t values)
+{
+    start(m, (int64_t)HEADS * (KEY_ROWS + VALUE_ROWS), RANK, (struct ctw_quant_args){0});
+    m->w.names = ctw_part_names_find("ggml");
+    (void)add_heads(m, CTW_PART_VALUES, keys, RANK, KEY_ROWS);
+    (void)add_heads(m, CTW_PART_MORE_VALUES, values, VALUE_ROWS, RANK);
+}
+
+/* The stored rows of one part, as a weight of its own decodes them. */
+static void decode_part(const struct made *m, enum ctw_part_kind kind, float *dst)
+{
+    struct made one;
+    const struct ctw_part *part = &m->w.part[kind];
+    start(&one, part->shape[0] * part->shape[1], part->shape[2], (struct ctw_quant_args){0});
+    one.w.names = ctw_part_names_find("ggml");
+    one.w.part[CTW_PART_VALUES] = *part;
+    one.w.part[CTW_PART_VALUES].n_dims = 2;
+    one.w.part[CTW_PART_VALUES].shape[0] = one.w.n;
+    one.w.part[CTW_PART_VALUES].shape[1] = one.w.k;
+    one.w.part[CTW_PART_VALUES].paired = 0;
+    one.w.part[CTW_PART_VALUES].transposed = false;
+    one.data.part[CTW_PART_VALUES] = m->data.part[kind];
+    check_ok(&one);
+    for (int64_t r = 0; r < one.w.n; r++)
+        one.w.format->decode(&one.w, &one.data, r, 0, one.w.k, dst + r * one.w.k);
+}
+
+/* Rows of keys are columns of their tensor, rows of values are rows of theirs. */
+static void heads_agree_with_their_tensors(void **state)
+{
+    (void)state;
+    static const uint32_t types[][2] = {
+        {CTW_BLOCK_Q8_0, CTW_BLOCK_Q6_K}, {CTW_BLOCK_Q5_1, 30}, {30, CTW_BLOCK_Q4_K}};
+    for (size_t i = 0; i < CTW_COUNT(types); i++) {
+        struct made m;
+        static float keys[HEADS * RANK * KEY_ROWS], values[HEADS * VALUE_ROWS * RANK];
+        start_heads(&m, types[i][0], types[i][1]);
+        check_ok(&m);
+        assert_ptr_equal(m.w.format, &ctw_format_ggml_heads);
+        decode_part(&m, CTW_PART_VALUES, keys);
+        decode_part(&m, CTW_PART_MORE_VALUES, values);
+        for (int64_t r = 0; r < m.w.n; r++)
+            for (int64_t c = 0; c < RANK; c += CTW_DECODE_ALIGN) {
+                float span[CTW_DECODE_ALIGN];
+                int64_t head = r / (KEY_ROWS + VALUE_ROWS), row = r % (KEY_ROWS + VALUE_ROWS);
+                int64_t n = c == 0 ? CTW_DECODE_ALIGN : 37; /* ends within a block */
+                m.w.format->decode(&m.w, &m.data, r, c, n, span);
+                for (int64_t j = 0; j < n; j++) {
+                    const float *want =
+                        row < KEY_ROWS
+                            ? &keys[(head * RANK + c + j) * KEY_ROWS + row]
+                            : &values[(head * VALUE_ROWS + row - KEY_ROWS) * RANK + c + j];
+                    assert_memory_equal(&span[j], want, sizeof(*want));
+                }
+            }
+        finish(&m);
+    }
+}
+
+static void contradictory_heads_are_refused(void **state)
+{
+    (void)state;
+    struct made m;
+    start_heads(&m, 30, 30);
+    m.w.part[CTW_PART_VALUES].n_dims = 2;
+    expect_refusal(&m, NULL, "weight: found BF16 [3, 512], expected [heads, 512, rows of keys]");
+    start_heads(&m, 30, 30);
+    m.w.part[CTW_PART_MORE_VALUES].shape[1]--;
+    expect_refusal(&m, NULL, "more_values: found BF16 [3, 7, 512], expected [3, 8, 512]");
+    start_heads(&m, 30, CTW_BLOCK_Q4_K);
+    m.w.part[CTW_PART_MORE_VALUES].bytes--;
+    expect_refusal(&m, NULL, "expected 6912 bytes for 24 rows, found 6911");
+}
+
 static void contradictions_are_refused(void **state)
 {
     (void)state;
@@ -215,8 +311,12 @@ static void types_have_ids_of_their_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_equal_gguf),           cmocka_unit_test(known_blocks),
-        cmocka_unit_test(spans_agree_with_rows),       cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(blocks_equal_gguf),
+        cmocka_unit_test(known_blocks),
+        cmocka_unit_test(spans_agree_with_rows),
+        cmocka_unit_test(heads_agree_with_their_tensors),
+        cmocka_unit_test(contradictory_heads_are_refused),
+        cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(types_have_ids_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

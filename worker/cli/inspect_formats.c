@@ -11,6 +11,11 @@ void ctw_inspect_describe(const struct ctw_weight *w, char *buf, size_t bytes)
         snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
         return;
     }
+    if (w->format->id == CTW_FORMAT_ggml_heads) {
+        snprintf(buf, bytes, "%s %s, %s", w->format->name, ctw_part_type(&w->part[CTW_PART_VALUES]),
+                 ctw_part_type(&w->part[CTW_PART_MORE_VALUES]));
+        return;
+    }
     if (w->part[CTW_PART_VALUES].block != NULL) {
         snprintf(buf, bytes, "%s", ctw_part_type(&w->part[CTW_PART_VALUES]));
         return;

@@ -239,8 +239,10 @@ static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
         return st;
     c->quantised = find_quantised(c);
     st = ctw_quant_config_read(&c->quant, c->quantised, err);
-    if (st == CTW_OK && c->files != NULL && ctw_container_method(c->files) != NULL)
-        c->quant.names = ctw_part_names_find(ctw_container_method(c->files));
+    const char *method = c->files != NULL ? ctw_container_method(c->files) : NULL;
+    c->in_turn = method != NULL && strcmp(method, "ggml") == 0;
+    if (st == CTW_OK && method != NULL)
+        c->quant.names = ctw_part_names_find(method);
     if (st == CTW_OK)
         st = check_base_keys(c, root, err);
     if (st == CTW_OK && c->text != root)

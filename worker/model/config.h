@@ -35,8 +35,8 @@ struct ctw_want {
     char *described;  /* the name that the family's function gave it; NULL: this name */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
-    bool transposed;           /* a matrix that the module (a Conv1D) stores as [k, n] */
-    int64_t below; /* > 0: a vector of integers from 0 on, below this, different ones in a row */
+    bool transposed; /* a matrix that the module (a Conv1D) stores as [k, n] */
+    int64_t below;   /* > 0: a vector of integers from 0 on, below this, different ones in a row */
     int64_t expert, n_stacked; /* the expert; n_stacked > 0: all, whose matrices are one tensor */
 };
 
@@ -90,6 +90,8 @@ struct ctw_config {
     int64_t named_as;              /* ctw_describe_named_as(): 1 + the layer; 0: none */
     int64_t first_draft, n_drafts; /* ctw_describe_drafts(): layers that are no part of the model */
     bool conv1d;                   /* the layers' linear weights are transposed */
+    bool in_turn;                  /* GGUF files have rows of q, k and v one after another, and no
+                                      transposed weights, whatever the module has */
     const char *const *buffers;    /* endings of tensors that are not weights; NULL: none */
     bool has_dtype;
     enum ctw_dtype dtype;

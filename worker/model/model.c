@@ -196,7 +196,7 @@ static void count_weights(struct ctw_model *m)
                 ctw_is_repeated_matrix(m, l, i))
                 continue;
             m->n_params += w->n * w->k;
-            if (ctw_weight_is_dense(w))
+            if (ctw_weight_has_no_codes(w))
                 continue;
             bits += 8.0 * (double)ctw_weight_bytes(w);
             quantised += (double)w->n * (double)w->k;

@@ -20,6 +20,8 @@ enum {
 };
 static const uint64_t MAX_SIZE = (uint64_t)1 << 40; /* of a dimension */
 
+static const uint32_t HEADER_ALONE = 1u << 31; /* in the version */
+
 /* ---- the first bytes ---- */
 
 static uint32_t swapped(uint32_t v)
@@ -27,7 +29,7 @@ static uint32_t swapped(uint32_t v)
     return v >> 24 | (v >> 8 & 0xff00) | (v << 8 & 0xff0000) | v << 24;
 }
 
-static void read_start(struct ctw_gguf_cursor *c)
+static void read_start(struct ctw_gguf_cursor *c, bool *header_alone)
 {
     uint64_t n = c->file_bytes < PRELUDE ? c->file_bytes : PRELUDE;
     if (c->file_bytes == 0) {
@@ -44,6 +46,8 @@ static void read_start(struct ctw_gguf_cursor *c)
                          c->what);
     (void)ctw_gguf_take(c, 4, "the header");
     uint32_t version = ctw_gguf_u32(c, "the version");
+    *header_alone = (version & HEADER_ALONE) != 0;
+    version &= ~HEADER_ALONE;
     uint32_t other = swapped(version);
     if (c->st == CTW_OK && version > 0xffff && other <= 0xffff)
         c->st = ctw_fail(c->err, CTW_EUNSUP,
@@ -304,7 +308,7 @@ static enum ctw_status read_header(struct ctw_gguf_cursor *c, struct ctw_records
 {
     struct list list = {0};
     *out = (struct ctw_records){0};
-    read_start(c);
+    read_start(c, &out->header_alone);
     uint64_t n_tensors = ctw_gguf_u64(c, "the number of tensors");
     uint64_t n_keys = ctw_gguf_u64(c, "the number of keys");
     ctw_gguf_keys(c, &out->metadata, n_keys);

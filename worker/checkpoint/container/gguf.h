@@ -11,6 +11,10 @@
  * each padded to the alignment; the last tensor's padding may be missing. Versions 2 and 3 are
  * equal.
  *
+ * A copy of the header alone has the highest bit of the version set, and zeros in place of the
+ * data, as many as the data has bytes, but for tensors rope_f*, which are a part of the keys.
+ * `ctworker inspect ORG/NAME` makes such copies; no other reader accepts them.
+ *
  * Types of tensors are those of kernels/formats/ggml/ggml_types.h. A tensor of another type is
  * recorded, not refused (see struct ctw_tensor): forks use the same numbers for other types, so
  * that only a size that fits the place in the file makes a type believable.

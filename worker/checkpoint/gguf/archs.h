@@ -44,6 +44,8 @@ struct ctw_gguf_arch {
     const char *name; /* general.architecture */
     const char *model_type, *class_name;
     const char *only_with;                /* the row is for files whose key is above 0; NULL: all */
+    const char *only_with_tensor;         /* the same: files with this tensor in some layer */
+    const char *prefix;                   /* of layers: "transformer.h."; NULL: "model.layers." */
     const struct ctw_gguf_name *layers;   /* beyond the names that architectures share, or in their
                                              place; up to NULL */
     const struct ctw_gguf_key *keys;      /* the same of keys */
@@ -55,6 +57,7 @@ struct ctw_gguf_arch {
     bool norms_plus_one; /* 1 was added to the weights of all norms ("*norm.weight") */
     bool partial_rope;   /* a part of each head may be rotated: partial_rotary_factor */
     bool longrope;       /* may have rope_factors_short and rope_factors_long */
+    bool yarn_mscale;    /* yarn_log_multiplier is a tenth of mscale and mscale_all_dim */
     bool wide;           /* activations exceed the range of float16 */
     int gating;          /* enum ctw_gguf_gating, which the family has; another is refused */
 };
@@ -66,7 +69,8 @@ enum ctw_gguf_gating { CTW_GGUF_SOFTMAX = 1, CTW_GGUF_SIGMOID = 2 };
 extern const struct ctw_gguf_arch ctw_gguf_archs_llama[], ctw_gguf_archs_qwen[],
     ctw_gguf_archs_gemma[], ctw_gguf_archs_more[], ctw_gguf_archs_glm[], ctw_gguf_archs_window[],
     ctw_gguf_archs_mixture[], ctw_gguf_archs_layer_norm[], ctw_gguf_archs_hybrid[],
-    ctw_gguf_archs_recurrent[];
+    ctw_gguf_archs_recurrent[], ctw_gguf_archs_latent[], ctw_gguf_archs_fused[],
+    ctw_gguf_archs_mamba[];
 
 /* Names that all architectures share, in layers and outside them. */
 extern const struct ctw_gguf_name ctw_gguf_layer_names[], ctw_gguf_top_names[];

@@ -87,6 +87,22 @@ static const struct ctw_gguf_name hunyuan_layers[] = {
     {NULL, NULL, 0},
 };
 
+static const struct ctw_gguf_name hunyuan_moe_layers[] = {
+    {"attn_q_norm", "self_attn.query_layernorm", 0},
+    {"attn_k_norm", "self_attn.key_layernorm", 0},
+    {"ffn_gate_inp", "mlp.gate.wg", 0},
+    {"ffn_gate_shexp", "mlp.shared_mlp.gate_proj", 0},
+    {"ffn_up_shexp", "mlp.shared_mlp.up_proj", 0},
+    {"ffn_down_shexp", "mlp.shared_mlp.down_proj", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key hunyuan_moe_keys[] = {
+    {"num_experts", "expert_count", true},
+    {"moe_topk", "expert_used_count", true},
+    {NULL, NULL, false},
+};
+
 const struct ctw_gguf_arch ctw_gguf_archs_more[] = {
     {.name = "seed_oss",
      .model_type = "seed_oss",
@@ -97,6 +113,11 @@ const struct ctw_gguf_arch ctw_gguf_archs_more[] = {
      .model_type = "hunyuan_v1_dense",
      .class_name = "HunYuanDenseV1ForCausalLM",
      .layers = hunyuan_layers},
+    {.name = "hunyuan-moe",
+     .model_type = "hunyuan_v1_moe",
+     .class_name = "HunYuanMoEV1ForCausalLM",
+     .layers = hunyuan_moe_layers,
+     .keys = hunyuan_moe_keys},
     {.name = "phi3",
      .model_type = "phi3",
      .class_name = "Phi3ForCausalLM",

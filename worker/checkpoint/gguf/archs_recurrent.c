@@ -1,7 +1,6 @@
 /* Models with Mamba 2 layers: Nemotron H, Granite 4. The converter stores -exp(A_log). */
 #include <inttypes.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
@@ -15,18 +14,6 @@
     {                                                                                              \
         "ssm_out", module ".out_proj", 0                                                           \
     }
-
-/* The size of a Mamba head. */
-static void write_mamba_head(struct ctw_gguf_keys *k, const char *name)
-{
-    int64_t heads = ctw_gguf_int(k, "ssm.time_step_rank", 0);
-    int64_t inner = ctw_gguf_int(k, "ssm.inner_size", 0);
-    if (heads < 1 || inner % heads != 0)
-        ctw_gguf_refuse(k, "ssm.inner_size",
-                        "found %" PRId64 ", not a multiple of %" PRId64 " heads", inner, heads);
-    else
-        ctw_json_write_key_int(&k->writer, name, inner / heads);
-}
 
 /* ---- Nemotron H, Nemotron 3 ---- */
 
@@ -71,14 +58,6 @@ static const struct ctw_gguf_key nemotron_keys[] = {
     {NULL, NULL, false},
 };
 
-static const struct ctw_tensor *layer_tensor(const struct ctw_gguf_keys *k, int64_t layer,
-                                             const char *name)
-{
-    char full[96];
-    (void)snprintf(full, sizeof(full), "blk.%" PRId64 ".%s.weight", layer, name);
-    return ctw_container_find(k->files, full);
-}
-
 /* Each layer is a letter; the metadata do not tell an MLP from a mixture. */
 static void write_nemotron(struct ctw_gguf_keys *k)
 {
@@ -90,11 +69,11 @@ static void write_nemotron(struct ctw_gguf_keys *k)
         return;
     }
     for (int64_t i = 0; i < n; i++) {
-        const struct ctw_tensor *up = layer_tensor(k, i, "ffn_up");
-        letters[i] = layer_tensor(k, i, "ssm_in") != NULL         ? 'M'
-                     : layer_tensor(k, i, "attn_q") != NULL       ? '*'
-                     : layer_tensor(k, i, "ffn_gate_inp") != NULL ? 'E'
-                                                                  : '-';
+        const struct ctw_tensor *up = ctw_gguf_layer_tensor(k, i, "ffn_up");
+        letters[i] = ctw_gguf_layer_tensor(k, i, "ssm_in") != NULL         ? 'M'
+                     : ctw_gguf_layer_tensor(k, i, "attn_q") != NULL       ? '*'
+                     : ctw_gguf_layer_tensor(k, i, "ffn_gate_inp") != NULL ? 'E'
+                                                                           : '-';
         if (letters[i] == '-' && up != NULL && up->n_dims == 2)
             inner = up->shape[0];
     }
@@ -106,7 +85,7 @@ static void write_nemotron(struct ctw_gguf_keys *k)
         ctw_json_write_key_int(&k->writer, "intermediate_size", inner);
     ctw_json_write_key_int(&k->writer, "num_key_value_heads",
                            ctw_gguf_largest(k, "attention.head_count_kv", 0));
-    write_mamba_head(k, "mamba_head_dim");
+    ctw_gguf_write_space_head(k, "mamba_head_dim");
 }
 
 static void no_rope(struct ctw_gguf_keys *k)
@@ -165,7 +144,7 @@ static void write_granite(struct ctw_gguf_keys *k)
     ctw_gguf_write_layers(k, "layer_types", kv, "mamba", "attention");
     ctw_json_write_key_double(&k->writer, "mamba_expand",
                               ctw_gguf_number(k, "ssm.inner_size", 0) / hidden);
-    write_mamba_head(k, "mamba_d_head");
+    ctw_gguf_write_space_head(k, "mamba_d_head");
     if (ctw_gguf_int(k, "expert_count", 0) == 0 && ctw_gguf_meta(k, "expert_count") == NULL)
         ctw_json_write_key_int(&k->writer, "num_local_experts", 0);
     if (ctw_gguf_int(k, "rope.scaling.finetuned", 0) != 0)

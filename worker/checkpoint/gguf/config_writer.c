@@ -100,6 +100,14 @@ bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor)
            ctw_container_find(k->files, first) != NULL;
 }
 
+const struct ctw_tensor *ctw_gguf_layer_tensor(const struct ctw_gguf_keys *k, int64_t layer,
+                                               const char *name)
+{
+    char full[96];
+    (void)snprintf(full, sizeof(full), "blk.%" PRId64 ".%s.weight", layer, name);
+    return ctw_container_find(k->files, full);
+}
+
 /* ---- members ---- */
 
 void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, bool needed)
@@ -163,6 +171,17 @@ int64_t ctw_gguf_head(struct ctw_gguf_keys *k)
     if (k->st == CTW_OK && head < 1)
         ctw_gguf_refuse(k, "attention.head_count", "found %" PRId64 " heads", heads);
     return head;
+}
+
+void ctw_gguf_write_space_head(struct ctw_gguf_keys *k, const char *name)
+{
+    int64_t heads = ctw_gguf_int(k, "ssm.time_step_rank", 0);
+    int64_t inner = ctw_gguf_int(k, "ssm.inner_size", 0);
+    if (heads < 1 || inner % heads != 0)
+        ctw_gguf_refuse(k, "ssm.inner_size",
+                        "found %" PRId64 ", not a multiple of %" PRId64 " heads", inner, heads);
+    else
+        ctw_json_write_key_int(&k->writer, name, inner / heads);
 }
 
 /* Rows of the embedding: no metadata gives them reliably. */

@@ -31,6 +31,9 @@ int64_t ctw_gguf_layers(struct ctw_gguf_keys *k);
 int64_t ctw_gguf_largest(struct ctw_gguf_keys *k, const char *key, int64_t absent);
 /* Has the model a tensor of this stored name, or of "blk.0."? */
 bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor);
+/* "blk.LAYER.NAME.weight"; NULL: there is none. */
+const struct ctw_tensor *ctw_gguf_layer_tensor(const struct ctw_gguf_keys *k, int64_t layer,
+                                               const char *name);
 
 /* Writes a member from a metadata's key; an absent key writes none, or is an error if `needed`. */
 void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, bool needed);
@@ -48,6 +51,8 @@ void ctw_gguf_refuse(struct ctw_gguf_keys *k, const char *key, const char *fmt, 
 void ctw_gguf_write_sizes(struct ctw_gguf_keys *k);
 /* rope_scaling.c: rope_theta, rope_scaling and partial_rotary_factor. */
 void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head);
+/* The size of a state space's head. */
+void ctw_gguf_write_space_head(struct ctw_gguf_keys *k, const char *name);
 /* Size of a head of keys. */
 int64_t ctw_gguf_head(struct ctw_gguf_keys *k);
 

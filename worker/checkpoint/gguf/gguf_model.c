@@ -10,14 +10,29 @@ static const struct ctw_gguf_arch *const tables[] = {
     ctw_gguf_archs_llama,     ctw_gguf_archs_qwen,   ctw_gguf_archs_gemma,
     ctw_gguf_archs_glm,       ctw_gguf_archs_window, ctw_gguf_archs_mixture,
     ctw_gguf_archs_recurrent, ctw_gguf_archs_hybrid, ctw_gguf_archs_layer_norm,
+    ctw_gguf_archs_latent,    ctw_gguf_archs_fused,  ctw_gguf_archs_mamba,
     ctw_gguf_archs_more,
 };
 
-static bool is_for(const struct ctw_gguf_arch *arch, const struct ctw_metadata *m, const char *name)
+/* Does a layer have a tensor of this name? */
+static bool has_tensor(const struct ctw_container *files, const char *name)
 {
-    struct ctw_gguf_keys k = {.metadata = m, .arch = arch};
+    for (int64_t i = 0; i < ctw_container_count(files); i++) {
+        const char *stored = ctw_container_at(files, i)->name;
+        const char *dot = strncmp(stored, "blk.", 4) == 0 ? strchr(stored + 4, '.') : NULL;
+        if (dot != NULL && strcmp(dot + 1, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_for(const struct ctw_gguf_arch *arch, const struct ctw_container *files,
+                   const char *name)
+{
+    struct ctw_gguf_keys k = {.metadata = ctw_container_metadata(files), .arch = arch};
     return strcmp(arch->name, name) == 0 &&
-           (arch->only_with == NULL || ctw_gguf_number(&k, arch->only_with, 0) > 0);
+           (arch->only_with == NULL || ctw_gguf_number(&k, arch->only_with, 0) > 0) &&
+           (arch->only_with_tensor == NULL || has_tensor(files, arch->only_with_tensor));
 }
 
 /* All names, each once. */
@@ -33,9 +48,11 @@ static void list_names(char *list, size_t cap)
         }
 }
 
-static enum ctw_status find_arch(const struct ctw_gguf_arch **out, const struct ctw_metadata *m,
-                                 const char *file, struct ctw_err *err)
+static enum ctw_status find_arch(const struct ctw_gguf_arch **out,
+                                 const struct ctw_container *files, const char *file,
+                                 struct ctw_err *err)
 {
+    const struct ctw_metadata *m = ctw_container_metadata(files);
     const struct ctw_meta *name = ctw_meta_find(m, "general.architecture");
     char list[1024], text[64];
     const char *bytes;
@@ -50,7 +67,7 @@ static enum ctw_status find_arch(const struct ctw_gguf_arch **out, const struct 
     (void)ctw_meta_describe(name, text, sizeof(text));
     for (size_t t = 0; t < CTW_COUNT(tables); t++)
         for (*out = tables[t]; (*out)->name != NULL; ++*out)
-            if (is_for(*out, m, text))
+            if (is_for(*out, files, text))
                 return CTW_OK;
     list_names(list, sizeof(list));
     return ctw_fail(err, CTW_EUNSUP,
@@ -108,7 +125,7 @@ enum ctw_status ctw_gguf_describe(struct ctw_json **keys, struct ctw_container *
     const char *text;
     size_t bytes;
     *keys = NULL;
-    k.st = find_arch(&k.arch, k.metadata, file, err);
+    k.st = find_arch(&k.arch, files, file, err);
     if (k.st == CTW_OK)
         write_keys(&k);
     if (k.st == CTW_OK)

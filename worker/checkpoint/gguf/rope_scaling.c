@@ -80,6 +80,20 @@ static void write_attention_factor(struct ctw_gguf_keys *k, bool yarn)
         ctw_gguf_write(k, "attention_factor", key, true);
 }
 
+/* DeepSeek's two weights of yarn's factors, of which files have one, as all models have equal ones.
+ */
+static void write_mscale(struct ctw_gguf_keys *k)
+{
+    static const char key[] = "rope.scaling.yarn_log_multiplier";
+    float weight = (float)(10 * ctw_gguf_number(k, key, 0));
+    if (ctw_gguf_meta(k, key) == NULL)
+        return;
+    ctw_json_write_key(&k->writer, "mscale");
+    ctw_json_write_float(&k->writer, weight);
+    ctw_json_write_key(&k->writer, "mscale_all_dim");
+    ctw_json_write_float(&k->writer, weight);
+}
+
 /* Types linear and yarn. */
 static void write_scaled(struct ctw_gguf_keys *k, const char *type)
 {
@@ -99,6 +113,8 @@ static void write_scaled(struct ctw_gguf_keys *k, const char *type)
          yarn && own != NULL && own->name != NULL; own++)
         ctw_gguf_write(k, own->name, own->stored, own->needed);
     write_attention_factor(k, yarn);
+    if (yarn && k->arch->yarn_mscale)
+        write_mscale(k);
     if (yarn && k->arch->yarn != NULL)
         ctw_json_write_source(&k->writer, k->arch->yarn, strlen(k->arch->yarn));
     ctw_json_write_close(&k->writer, '}');

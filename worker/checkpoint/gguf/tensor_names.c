@@ -99,14 +99,15 @@ static bool add(struct renamed *r, const struct ctw_tensor *t, const char *name)
 }
 
 /* "model.layers.3.self_attn.q_proj.weight", with '#' as the expert. */
-static void spell(char buf[MAX_NAME], const struct pieces *p, const struct ctw_gguf_name *n,
-                  int64_t expert)
+static void spell(char buf[MAX_NAME], const struct ctw_gguf_arch *arch, const struct pieces *p,
+                  const struct ctw_gguf_name *n, int64_t expert)
 {
+    const char *prefix = arch->prefix != NULL ? arch->prefix : "model.layers.";
     const char *mark = strchr(n->name, '#');
     const char *ending = (n->changes & CTW_GGUF_WHOLE) != 0 ? "" : p->ending;
     char layer[48] = "", number[32] = "";
     if (p->layer >= 0)
-        (void)snprintf(layer, sizeof(layer), "model.layers.%" PRId64 ".", p->layer);
+        (void)snprintf(layer, sizeof(layer), "%s%" PRId64 ".", prefix, p->layer);
     if (mark != NULL)
         (void)snprintf(number, sizeof(number), "%" PRId64, expert);
     (void)snprintf(buf, MAX_NAME, "%s%.*s%s%s%s", layer,
@@ -123,7 +124,7 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
     int64_t count = t->n_dims >= 2 ? t->shape[0] : 0;
     struct ctw_tensor one = *t;
     if (t->unusable != NULL || count < 1) {
-        spell(name, p, names[0], 0);
+        spell(name, k->arch, p, names[0], 0);
         return add(r, t, name);
     }
     if (count != ctw_gguf_int(k, "expert_count", 0) || t->shape[1] % n_parts != 0) {
@@ -138,7 +139,7 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
     one.bytes = t->bytes / (size_t)(count * n_parts);
     for (int64_t e = 0; e < count * n_parts; e++) {
         one.offset = t->offset + (uint64_t)e * one.bytes;
-        spell(name, p, names[e % n_parts], e / n_parts);
+        spell(name, k->arch, p, names[e % n_parts], e / n_parts);
         if (!add(r, &one, name))
             return false;
     }
@@ -191,7 +192,7 @@ static bool rename_one(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_te
     note(k, t, p, n->changes);
     if ((n->changes & CTW_GGUF_EXPERTS) != 0)
         return add_experts(k, r, t, p, &n, 1);
-    spell(name, p, n, 0);
+    spell(name, k->arch, p, n, 0);
     return add(r, t, name);
 }
 
@@ -203,16 +204,21 @@ static struct pieces with_stem(const struct pieces *p, const char *stem)
     return other;
 }
 
-/* Rows of q, k and v one after another: the converter's option --fuse-qkv. */
+/* Rows of q, k and v one after another: the converter's option --fuse-qkv. Queries may have gates,
+ * as many rows again. */
 static bool split_qkv(struct ctw_gguf_keys *k, struct renamed *r, const struct ctw_tensor *t,
                       const struct pieces *p)
 {
     static const char *const stems[] = {"attn_q", "attn_k", "attn_v"};
     int64_t head = ctw_gguf_head(k), heads = ctw_gguf_int(k, "attention.head_count", 0);
     int64_t kv = ctw_gguf_largest(k, "attention.head_count_kv", heads);
-    const int64_t rows[] = {heads * head, kv * head,
-                            kv * ctw_gguf_int(k, "attention.value_length", head)};
-    const int64_t all = rows[0] + rows[1] + rows[2];
+    int64_t rows[] = {heads * head, kv * head,
+                      kv * ctw_gguf_int(k, "attention.value_length", head)};
+    int64_t all = rows[0] + rows[1] + rows[2];
+    if (t->unusable == NULL && t->shape[0] == all + rows[0]) {
+        all += rows[0];
+        rows[0] *= 2;
+    }
     struct ctw_tensor one = *t;
     if (t->unusable == NULL && t->shape[0] != all) {
         ctw_gguf_refuse(k, "attention.head_count", "%s has %" PRId64 " rows, expected %" PRId64,
@@ -245,10 +251,16 @@ static bool rename_any(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_te
     const struct pieces p = take_apart(t->name);
     const struct ctw_gguf_name *n = find(k->arch, &p);
     char name[MAX_NAME];
+    bool fused = strcmp(p.stem, "attn_qkv") == 0;
+    /* A delta rule's projection has the same name. */
+    if (fused && n != NULL && strstr(n->name, "linear_attn.") == n->name)
+        fused = ctw_gguf_layer_tensor(k, p.layer, "ssm_conv1d") == NULL;
+    else
+        fused &= n == NULL;
+    if (fused)
+        return split_qkv(k, r, t, &p);
     if (n != NULL)
         return rename_one(k, r, t, &p, n);
-    if (strcmp(p.stem, "attn_qkv") == 0)
-        return split_qkv(k, r, t, &p);
     if (strcmp(p.stem, "ffn_gate_up_exps") == 0)
         return split_gate_up(k, r, t, &p);
     (void)snprintf(name, sizeof(name), "%s", t->name);

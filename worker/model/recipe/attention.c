@@ -199,13 +199,15 @@ static void describe_heads_gate(struct ctw_config *c, int64_t i,
                                                    c->model->hidden});
 }
 
-/* With the model's heads where the rules give none. */
+/* With the model's heads where the rules give none, and the files' order of rows. */
 static struct ctw_attention_rules with_heads(const struct ctw_config *c,
                                              const struct ctw_attention_rules *rules)
 {
     struct ctw_attention_rules full = *rules;
     full.n_head = rules->n_head != 0 ? rules->n_head : c->n_head;
     full.n_kv = rules->n_kv != 0 ? rules->n_kv : c->n_kv;
+    if (full.order == CTW_QKV_BY_HEAD && c->in_turn)
+        full.order = CTW_QKV_IN_ORDER;
     return full;
 }
 

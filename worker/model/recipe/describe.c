@@ -173,7 +173,7 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     m->head_softcap = (float)rules->head_softcap;
     m->unit_head = rules->unit_head;
     c->layers = ctw_name_or(rules->layers, "model.layers");
-    c->conv1d = rules->conv1d;
+    c->conv1d = rules->conv1d && !c->in_turn;
     c->n_head = s->n_head;
     c->n_kv = s->n_kv;
     if (c->status == CTW_OK)

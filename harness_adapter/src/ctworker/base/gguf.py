@@ -27,17 +27,25 @@ class _Broken(Exception):
     pass
 
 
+class _Short(_Broken):
+    """More bytes are needed."""
+
+
 class _Cursor:
     """A place in the bytes of a file. Every read checks that the bytes are there."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: mmap.mmap | bytes) -> None:
         self._data = data
         self._at = 0
+
+    @property
+    def at(self) -> int:
+        return self._at
 
     def _take(self, n: int, what: str) -> int:
         start = self._at
         if n > len(self._data) - start:
-            raise _Broken(f"{what} at byte {start} needs {n} bytes, but {len(self._data) - start} are left")
+            raise _Short(f"{what} at byte {start} needs {n} bytes, but {len(self._data) - start} are left")
         self._at += n
         return start
 
@@ -70,32 +78,33 @@ class _Cursor:
         if of in _NUMBERS:
             return list(self.numbers(_NUMBERS[of], n, what))
         if n > len(self._data) - self._at:  # each element has at least one byte
-            raise _Broken(f"{what} has {n} elements, but {len(self._data) - self._at} bytes are left")
+            raise _Short(f"{what} has {n} elements, but {len(self._data) - self._at} bytes are left")
         return [self.value(of, what, depth + 1) for _ in range(n)]
 
 
-def _metadata(cursor: _Cursor) -> dict[str, Any]:
+def _metadata(cursor: _Cursor) -> tuple[dict[str, Any], int]:
+    """The keys, and the number of tensors."""
     if cursor.bytes(4, "the file's mark") != _MAGIC:
         raise _Broken("the file does not begin with GGUF")
     version = cursor.number("I", "the version")
     if version not in (2, 3):
         big = version in (2 << 24, 3 << 24)
         raise _Broken("the file is big-endian" if big else f"the version is {version}, expected 2 or 3")
-    cursor.number("Q", "the number of tensors")
+    n_tensors = cursor.number("Q", "the number of tensors")
     out: dict[str, Any] = {}
     for i in range(cursor.number("Q", "the number of keys")):
         key = cursor.string(f"key {i}")
         if key in out:
             raise _Broken(f"the key {key} stands twice")
         out[key] = cursor.value(cursor.number("I", key), key)
-    return out
+    return out, n_tensors
 
 
 def read(path: Path) -> dict[str, Any]:
     """The metadata by key. Raises an ArgumentError that names the file."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _metadata(_Cursor(data))
+            return _metadata(_Cursor(data))[0]
     except _Broken as broken:
         raise ArgumentError(
             f"{path}: {broken}: is the file complete? Download it again, or convert the model again"
@@ -104,7 +113,28 @@ def read(path: Path) -> dict[str, Any]:
         raise ArgumentError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _model(name: str) -> str:
+def header(start: bytes, file: str) -> tuple[int, list[tuple[int, int]]] | None:
+    """Where the header ends in a file that begins with these bytes, and the places and lengths of the tensors that are a part of
+    the keys (rope_f*: F32); None: more bytes are needed. Raises an ArgumentError that names the file."""
+    cursor, places = _Cursor(start), []
+    try:
+        keys, n_tensors = _metadata(cursor)
+        for i in range(n_tensors):
+            name = cursor.string(f"tensor {i}")
+            shape = cursor.numbers("Q", cursor.number("I", name), name)
+            kind, at = cursor.number("I", name), cursor.number("Q", name)
+            if name.startswith("rope_f") and kind == 0 and len(shape) == 1:
+                places.append((at, 4 * shape[0]))
+    except _Short:
+        return None
+    except _Broken as broken:
+        raise ArgumentError(f"{file}: {broken}") from None
+    alignment = keys.get("general.alignment", 32)
+    data = -(-cursor.at // alignment) * alignment
+    return cursor.at, [(data + at, n) for at, n in places]
+
+
+def model_of(name: str) -> str:
     """What the files of one model share: the name without the part's number."""
     part = _PART.fullmatch(name)
     return part[1] + part[2] if part else name
@@ -112,7 +142,7 @@ def _model(name: str) -> str:
 
 def is_part(file: Path, name: str) -> bool:
     """Whether a file of that name, beside `file`, has a part of the same model."""
-    return _model(name) == _model(file.name)
+    return model_of(name) == model_of(file.name)
 
 
 def parts(file: Path) -> list[Path]:
@@ -132,7 +162,7 @@ def find(place: Path) -> Path | None:
     if place.is_file():
         return place if place.suffix == ".gguf" else None
     files = sorted(place.glob("*.gguf")) if place.is_dir() else []
-    if len({_model(file.name) for file in files}) > 1:
+    if len({model_of(file.name) for file in files}) > 1:
         raise ArgumentError(
             f"{place}: has {len(files)} GGUF files of several models ({', '.join(file.name for file in files[:4])}, ...): name the "
             "file of one of them"

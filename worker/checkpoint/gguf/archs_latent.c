@@ -1,0 +1,110 @@
+/* Models with latent attention, which the converter's DeepseekV2Model writes: the matrix from
+ * latents to keys and values is two tensors, whose keys are transposed
+ * (kernels/formats/ggml_heads); in older files it is attn_kv_b. */
+#include <inttypes.h>
+#include <stddef.h>
+
+#include "worker/checkpoint/gguf/archs.h"
+#include "worker/checkpoint/gguf/config_writer.h"
+
+static const struct ctw_gguf_name latent_layers[] = {
+    {"attn_q_a", "self_attn.q_a_proj", 0},
+    {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},
+    {"attn_q_b", "self_attn.q_b_proj", 0},
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},
+    {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0},
+    {"attn_kv_b", "self_attn.kv_b_proj", 0},
+    {"attn_k_b", "self_attn.kv_b_proj", 0},
+    {"attn_v_b.weight", "self_attn.kv_b_proj.more_values", CTW_GGUF_WHOLE},
+    CTW_GGUF_ROUTED_NAMES,
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key latent_keys[] = {
+    {"num_key_value_heads", NULL, false},
+    {"head_dim", NULL, false},
+    {"kv_lora_rank", "attention.kv_lora_rank", true},
+    CTW_GGUF_ROUTED_KEYS,
+    {NULL, NULL, false},
+};
+
+/* Keys of heads without "_mla" are those of the latents, but in older files. */
+static void write_latent(struct ctw_gguf_keys *k)
+{
+    static const char turning[] = "rope.dimension_count";
+    bool old = ctw_gguf_meta(k, "attention.key_length_mla") == NULL;
+    const char *key = old ? "attention.key_length" : "attention.key_length_mla";
+    const char *value = old ? "attention.value_length" : "attention.value_length_mla";
+    int64_t rope = ctw_gguf_int(k, turning, 0), head = ctw_gguf_int(k, key, 0);
+    if (rope < 1 || head <= rope)
+        ctw_gguf_refuse(k, turning, "found %" PRId64 " of the %" PRId64 " elements of a head", rope,
+                        head);
+    ctw_json_write_key_int(&k->writer, "qk_rope_head_dim", rope);
+    ctw_json_write_key_int(&k->writer, "qk_nope_head_dim", head - rope);
+    ctw_gguf_write(k, "v_head_dim", value, true);
+    ctw_json_write_key_int(&k->writer, "num_key_value_heads",
+                           ctw_gguf_int(k, "attention.head_count", 0));
+    if (ctw_gguf_meta(k, "attention.q_lora_rank") != NULL) {
+        ctw_gguf_write(k, "q_lora_rank", "attention.q_lora_rank", true);
+    } else {
+        ctw_json_write_key(&k->writer, "q_lora_rank");
+        ctw_json_write_null(&k->writer);
+    }
+}
+
+static void write_deepseek(struct ctw_gguf_keys *k)
+{
+    write_latent(k);
+    if (ctw_gguf_meta(k, "attention.temperature_scale") != NULL)
+        ctw_gguf_refuse(k, "attention.temperature_scale",
+                        "queries that grow with their position are not supported for this "
+                        "architecture");
+}
+
+static void write_deepseek_v2(struct ctw_gguf_keys *k)
+{
+    write_deepseek(k);
+    ctw_json_write_key_bool(&k->writer, "mlp_bias", ctw_gguf_has(k, "ffn_down.bias"));
+    if (ctw_gguf_int(k, "expert_group_count", 1) > 1)
+        ctw_json_write_key_string(&k->writer, "topk_method", "group_limited_greedy");
+}
+
+static void write_latent_rope(struct ctw_gguf_keys *k)
+{
+    ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
+}
+
+const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
+    /* DeepSeek V3 and R1, Kimi K2, GLM 4.7 Flash, which have a correction of the choice. */
+    {.name = "deepseek2",
+     .model_type = "deepseek_v3",
+     .class_name = "DeepseekV3ForCausalLM",
+     .only_with_tensor = "exp_probs_b.bias",
+     .layers = latent_layers,
+     .keys = latent_keys,
+     .gating = CTW_GGUF_SIGMOID,
+     .yarn_mscale = true,
+     .rope = write_latent_rope,
+     .more = write_deepseek},
+    {.name = "deepseek2",
+     .model_type = "deepseek_v2",
+     .class_name = "DeepseekV2ForCausalLM",
+     .layers = latent_layers,
+     .keys = latent_keys,
+     .gating = CTW_GGUF_SOFTMAX,
+     .yarn_mscale = true,
+     .rope = write_latent_rope,
+     .more = write_deepseek_v2},
+    /* Mistral4Model keeps no llama_4_scaling_beta. */
+    {.name = "mistral4",
+     .model_type = "mistral4",
+     .class_name = "Mistral4ForCausalLM",
+     .layers = latent_layers,
+     .keys = latent_keys,
+     .gating = CTW_GGUF_SOFTMAX,
+     .yarn = "\"llama_4_scaling_beta\":0",
+     .yarn_mscale = true,
+     .rope = write_latent_rope,
+     .more = write_deepseek},
+    {0},
+};
