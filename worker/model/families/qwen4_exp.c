@@ -74,6 +74,18 @@ static bool is_prime(int64_t v)
     return v >= 2;
 }
 
+/* ple_layer_ids counts layers from 1. */
+static const bool *key_layers(struct ctw_config *c, int64_t n_layers)
+{
+    static const char name[] = "ple_layer_ids";
+    const bool *layers = ctw_key_layer_set(c, name, CTW_MAX_DECODERS + 1);
+    for (int64_t i = 0; layers != NULL && i <= CTW_MAX_DECODERS; i++)
+        if (layers[i] && (i < 1 || i > n_layers))
+            ctw_key_fail(c, name, CTW_EFORMAT, "found %" PRId64 ", expected 1 to %" PRId64, i,
+                         n_layers);
+    return c->status == CTW_OK ? layers : NULL;
+}
+
 /* The first token of eos_token_id, which may be a list. */
 static int64_t key_end(struct ctw_config *c, int64_t vocab)
 {
@@ -93,7 +105,7 @@ static int64_t key_end(struct ctw_config *c, int64_t vocab)
 static struct ngrams key_ngrams(struct ctw_config *c, const struct ctw_sizes *s)
 {
     struct ngrams n = {
-        .layers = ctw_key_layer_set(c, "ple_layer_ids", s->n_layers + 1),
+        .layers = key_layers(c, s->n_layers),
         .base = ctw_key_int(c, "ngram_vocab_size_base", 20000000, NO, 2, 1 << 30),
         .multiple = ctw_key_int(c, "make_ngram_vocab_size_divisible_by", 128, NO, 1, 1 << 30),
         .seed = ctw_key_int(c, "seed", 1234, NO, INT64_MIN / 2, INT64_MAX / 2),
@@ -111,8 +123,6 @@ static struct ngrams key_ngrams(struct ctw_config *c, const struct ctw_sizes *s)
                      "found %" PRId64 ", expected a multiple of the %d heads of n-grams", columns,
                      heads);
     n.g.dim = columns / heads;
-    if (n.layers != NULL && n.layers[0])
-        ctw_key_fail(c, "ple_layer_ids", CTW_EFORMAT, "found 0, expected numbers from 1 on");
     bool any = false;
     for (int64_t i = 0; n.layers != NULL && i < s->n_layers; i++)
         any |= n.layers[i + 1];
@@ -164,8 +174,8 @@ static void check_numbers(struct ctw_config *c, int64_t i, const char *buffer,
             memcmp(ctw_container_data(c->files, t), expected, (size_t)n * sizeof(*expected)) == 0;
     if (!equal)
         ctw_key_fail(c, "seed", CTW_EUNSUP,
-                     "%s has other numbers than follow from seed, vocab_size and the keys of "
-                     "n-grams; such a table is not supported",
+                     "the numbers in %s do not follow from this key, vocab_size and the keys of "
+                     "n-grams, which is not supported",
                      t->name);
 }
 
