@@ -238,7 +238,7 @@ enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
 {
     REQUIRE("index",
             ctw_is_float(op->dtype) && op->n_head >= 1 && op->head >= 1 && op->chosen >= 1);
-    REQUIRE("index", op->head <= CTW_MAX_HEAD && op->ld_weights >= op->n_head);
+    REQUIRE("index", op->head <= CTW_MAX_HEAD && (op->weights == NULL || op->ld_weights >= op->n_head));
     struct ctw_op_index full = *op;
     full.ld_k = op->ld_k == 0 ? op->head : op->ld_k;
     full.block = op->block == 0 ? 1 : op->block;

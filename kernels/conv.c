@@ -9,8 +9,10 @@ enum ctw_status ctw_conv(struct ctw_backend *be, const struct ctw_op_conv *op, s
               op->step >= 0 && op->ldy >= op->dim &&
               op->ldx >= ctw_conv_column(op, op->dim - 1) + 1 + ctw_conv_columns(op) - op->dim &&
               (op->bias == NULL || ctw_is_float(op->bias_dtype));
-    if (!ok || (op->n_tok > 0 &&
-                !ctw_are_in_order(op->parts, op->n_parts, op->n_tok, &op->states)))
+    struct ctw_op_conv full = *op;
+    full.dilation = op->dilation == 0 ? 1 : op->dilation;
+    if (!ok || full.dilation < 1 ||
+        (op->n_tok > 0 && !ctw_are_in_order(op->parts, op->n_parts, op->n_tok, &op->states)))
         return ctw_fail(err, CTW_EINTERNAL, "conv: an argument is out of range");
-    return op->n_tok == 0 ? CTW_OK : be->ops->conv(be, op, err);
+    return op->n_tok == 0 ? CTW_OK : be->ops->conv(be, &full, err);
 }

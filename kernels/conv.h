@@ -13,17 +13,19 @@ enum ctw_conv_form {
 
 /*
  * For column i of the token at position p of its sequence:
- *     conv[i] = bias[i] + sum over j of weight[i, j] * (input[i] of position p - taps + 1 + j)
+ *     conv[i] = bias[i] + sum over j of weight[i, j] * (input[i] of position p - behind(j)),
+ *     behind(j) = (taps - 1 - j) * dilation
  * where positions before the sequence count as 0. In fp32, in the order of j; y is rounded once.
- * A state has the last taps - 1 inputs, fp32 [taps - 1, dim]. So results do not depend on how a
+ * A state has the last behind(0) inputs, fp32 [behind(0), dim]. So results do not depend on how a
  * sequence is cut into parts and calls.
  */
 struct ctw_op_conv {
     enum ctw_conv_form form;
     enum ctw_dtype dtype;
     int64_t n_tok, dim;
-    int taps;      /* 1..CTW_MAX_TAPS */
-    const void *x; /* device [n_tok, ldx] */
+    int taps;         /* 1..CTW_MAX_TAPS */
+    int64_t dilation; /* tokens from tap to tap; 0: 1 */
+    const void *x;    /* device [n_tok, ldx] */
     int64_t ldx;
     /* CTW_CONV_SILU: channel i is column i / run * step + i % run of x; run 0: i */
     int64_t run, step;
@@ -33,9 +35,15 @@ struct ctw_op_conv {
     const struct ctw_seq_part *parts;
     int64_t n_parts;
     struct ctw_states states;
-    void *y;             /* device [n_tok, ldy], must not overlap x */
+    void *y; /* device [n_tok, ldy], must not overlap x */
     int64_t ldy;
 };
+
+/* Inputs before its own that an output depends on. */
+CTW_HD int64_t ctw_conv_behind(const struct ctw_op_conv *op)
+{
+    return (op->taps - 1) * op->dilation;
+}
 
 /* Columns of x. */
 static inline int64_t ctw_conv_columns(const struct ctw_op_conv *op)

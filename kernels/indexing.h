@@ -26,7 +26,7 @@ struct ctw_op_index {
     int64_t ld_k;  /* 0: head */
     int64_t block; /* 0: 1 */
     bool by_token;
-    const void *weights; /* device [rows, ld_weights] */
+    const void *weights; /* device [rows, ld_weights]; NULL: ones */
     int64_t ld_weights;
     const struct ctw_attn_seq *seqs; /* host */
     int64_t n_seqs;

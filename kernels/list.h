@@ -35,6 +35,7 @@
     X(divergence)                                                                                  \
     X(difference)                                                                                  \
     X(blend)                                                                                       \
+    X(ngram_gate)                                                                                  \
     X(route)                                                                                       \
     X(group)
 

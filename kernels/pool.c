@@ -21,7 +21,8 @@ static bool have_tokens(const struct ctw_attn_seq *seqs, int64_t n_seqs)
 enum ctw_status ctw_pool(struct ctw_backend *be, const struct ctw_op_pool *op, struct ctw_err *err)
 {
     int64_t columns = (op->overlaps ? 2 : 1) * (int64_t)op->dim;
-    REQUIRE("pool", ctw_is_float(op->dtype) && ctw_is_float(op->bias_dtype));
+    REQUIRE("pool", ctw_is_float(op->dtype));
+    REQUIRE("pool", op->gate == NULL || ctw_is_float(op->bias_dtype));
     REQUIRE("pool", op->norm == NULL || ctw_is_float(op->norm_dtype));
     REQUIRE("pool", op->block >= 1 && op->block <= CTW_MAX_POOL);
     REQUIRE("pool", op->dim >= 1 && op->dim <= CTW_MAX_HEAD && op->ldx >= columns);

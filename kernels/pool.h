@@ -18,7 +18,8 @@ enum { CTW_MAX_POOL = 1024 }; /* tokens of a block */
  * For each query's token that ends a block (the sequences' queries are the tokens of this call):
  *     v[i] = sum over the block's tokens j of softmax over j of (gate[j, i] + bias[j, i]) x[j, i]
  *     y = the RMS norm of v with its weight, or v; the last `turning` elements are rotated as in
- *         ctw_op_turn, by the position of the block's first token
+ *         ctw_op_turn, by the position of the block's first token; with turns_first, the first ones
+ * Without gate and bias, v is the mean of x.
  * With `overlaps`, rows of x, gate and bias have 2 dim columns: the softmax and the sum are over
  * the tokens of the block before, if there is one, with their first dim columns, and then over the
  * block's own with their last dim columns. In fp32 or better, rounded once.
@@ -27,13 +28,14 @@ struct ctw_op_pool {
     enum ctw_dtype dtype;
     int block; /* 1..CTW_MAX_POOL */
     bool overlaps;
-    int dim, turning;     /* dim: 1..CTW_MAX_HEAD; turning: even, 0..dim */
-    const void *x, *gate; /* device [rows of tokens, ldx] */
+    int dim, turning; /* dim: 1..CTW_MAX_HEAD; turning: even, 0..dim */
+    bool turns_first;
+    const void *x, *gate; /* device [rows of tokens, ldx]; gate NULL: the mean */
     int64_t ldx;
     const void *bias; /* device [block, columns] */
     const void *norm; /* device [dim]; NULL: v has no norm */
     enum ctw_dtype bias_dtype, norm_dtype;
-    float norm_eps;
+    float norm_eps, norm_offset; /* offset: added to the weight */
     enum ctw_rope_pairing pairing;
     const float *cos_sin;            /* device [max position + 1, turning]; turning 0: not read */
     const struct ctw_attn_seq *seqs; /* host; runs of rows of x and y */

@@ -45,6 +45,7 @@ struct ctw_op_expand {
     int64_t n_tok, dim;
     int n;
     const float *mix;     /* device [n_tok, ctw_stream_mix(n)], as of ctw_collapse() */
+    bool apart;           /* comb is the identity, and not in mix: [n_tok, n] */
     const void *out;      /* device [n_tok, dim] */
     enum ctw_dtype dtype; /* of `out` */
     float factor;         /* 0: 1 */

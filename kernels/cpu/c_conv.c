@@ -10,7 +10,7 @@ static float input_at(const struct ctw_op_conv *op, const struct ctw_seq_part *p
     const float *before = ctw_state_at(&op->states, p->before);
     int64_t behind = row - p->q_row; /* below 0: so many rows before the part's */
     if (behind < 0)
-        return p->pos0 + behind < 0 ? 0 : before[(op->taps - 1 + behind) * op->dim + col];
+        return p->pos0 + behind < 0 ? 0 : before[(ctw_conv_behind(op) + behind) * op->dim + col];
     float v = ctw_load_float(op->x, op->dtype, row * op->ldx + ctw_conv_column(op, col));
     if (op->form == CTW_CONV_GATED)
         v *= ctw_load_float(op->x, op->dtype, row * op->ldx + 2 * op->dim + col);
@@ -42,7 +42,7 @@ static void one_row(void *arg, int64_t row, int thread)
         float sum = op->bias == NULL ? 0 : ctw_load_float(op->bias, op->bias_dtype, col);
         for (int j = 0; j < op->taps; j++)
             sum += ctw_load_float(op->weight, op->weight_dtype, col * op->taps + j) *
-                   input_at(op, p, row - op->taps + 1 + j, col);
+                   input_at(op, p, row - (op->taps - 1 - j) * op->dilation, col);
         if (op->form == CTW_CONV_GATED)
             sum *= ctw_load_float(op->x, op->dtype, row * op->ldx + op->dim + col);
         else
@@ -53,12 +53,12 @@ static void one_row(void *arg, int64_t row, int thread)
 
 void ctw_conv_leave(const struct ctw_op_conv *op)
 {
+    const int64_t n = ctw_conv_behind(op);
     for (const struct ctw_seq_part *p = op->parts; p < op->parts + op->n_parts; p++) {
         float *after = ctw_state_at(&op->states, p->after);
-        for (int64_t j = 0; after != NULL && j < op->taps - 1; j++)
+        for (int64_t j = 0; after != NULL && j < n; j++)
             for (int64_t col = 0; col < op->dim; col++)
-                after[j * op->dim + col] =
-                    input_at(op, p, p->q_row + p->n_q - op->taps + 1 + j, col);
+                after[j * op->dim + col] = input_at(op, p, p->q_row + p->n_q - n + j, col);
     }
 }
 

@@ -37,7 +37,9 @@ static void score_keys(const struct job *job, int64_t i, double *scores)
     float q[CTW_MAX_HEAD + LANES], k[CTW_MAX_HEAD + LANES];
     memset(scores, 0, (size_t)n * sizeof(*scores));
     for (int h = 0; h < op->n_head; h++) {
-        double weight = ctw_load_float(op->weights, op->dtype, row * op->ld_weights + h);
+        const double weight =
+            op->weights == NULL ? 1
+                                : ctw_load_float(op->weights, op->dtype, row * op->ld_weights + h);
         struct ctw_walk walk = ctw_walk_begin(job->seq);
         widen(q, op->q, op->dtype, (row * op->n_head + h) * op->head, op->head);
         for (int64_t p = 0; p < n; p++) {

@@ -38,8 +38,10 @@ static double pooled(const struct ctw_op_pool *op, const struct tokens *t, int64
         bool first = j < t->before || !op->overlaps;
         int64_t column = first ? i : op->dim + i;
         int64_t in_block = j < t->before ? j : j - t->before;
-        logit[j] = (double)ctw_load_float(op->gate, op->dtype, t->row[j] * op->ldx + column) +
-                   ctw_load_float(op->bias, op->bias_dtype, in_block * columns + column);
+        logit[j] = op->gate == NULL
+                       ? 0
+                       : (double)ctw_load_float(op->gate, op->dtype, t->row[j] * op->ldx + column) +
+                             ctw_load_float(op->bias, op->bias_dtype, in_block * columns + column);
         most = logit[j] > most ? logit[j] : most;
     }
     for (int j = 0; j < t->n; j++) {
@@ -80,9 +82,9 @@ static void pool_one(void *arg, int64_t item, int thread)
     }
     const double rms = sqrt(squares / op->dim + op->norm_eps);
     for (int i = 0; op->norm != NULL && i < op->dim; i++)
-        v[i] = v[i] / rms * ctw_load_float(op->norm, op->norm_dtype, i);
+        v[i] = v[i] / rms * (ctw_load_float(op->norm, op->norm_dtype, i) + (double)op->norm_offset);
     if (op->turning > 0)
-        turn(op, block * op->block, v + op->dim - op->turning);
+        turn(op, block * op->block, v + (op->turns_first ? 0 : op->dim - op->turning));
     for (int i = 0; i < op->dim; i++)
         ctw_store_float(op->y, op->dtype, t.row[t.n - 1] * op->ldy + i, (float)v[i]);
 }

@@ -151,7 +151,7 @@ static void expand_one(void *arg, int64_t row, int thread)
     (void)thread;
     const struct ctw_op_expand *op = arg;
     const int n = op->n;
-    const float *post = op->mix + row * ctw_stream_mix(n), *comb = post + n;
+    const float *post = op->mix + row * (op->apart ? n : ctw_stream_mix(n)), *comb = post + n;
     float *x = op->x + row * n * op->dim, out[BLOCK], sum[MOST][BLOCK];
     const struct ctw_stream_weights outs = {op->out, op->dtype};
     for (int64_t from = 0; from < op->dim; from += BLOCK) {
@@ -160,9 +160,9 @@ static void expand_one(void *arg, int64_t row, int thread)
         for (int t = 0; t < n; t++) {
             for (int i = 0; i < count; i++)
                 sum[t][i] = post[t] * op->factor * out[i];
-            for (int s = 0; s < n; s++)
+            for (int s = op->apart ? t : 0; s < (op->apart ? t + 1 : n); s++)
                 for (int i = 0; i < count; i++)
-                    sum[t][i] += comb[s * n + t] * x[s * op->dim + from + i];
+                    sum[t][i] += (op->apart ? 1 : comb[s * n + t]) * x[s * op->dim + from + i];
         }
         for (int t = 0; t < n; t++)
             memcpy(x + t * op->dim + from, sum[t], (size_t)count * sizeof(float));

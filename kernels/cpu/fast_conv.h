@@ -91,7 +91,7 @@ static enum ctw_status fast_conv(struct ctw_cpu *cpu, const struct ctw_op_conv *
                                  struct ctw_err *err)
 {
     struct ctw_op_conv copy = *op;
-    if (op->dim % VL != 0 || op->run % VL != 0)
+    if (op->dim % VL != 0 || op->run % VL != 0 || op->dilation > 1)
         return ctw_cpu_conv_c(cpu, op, err);
     ctw_threads_for(cpu->threads, ceil_div(op->n_tok, CONV_ROWS), conv_rows, &copy);
     ctw_conv_leave(op);

@@ -161,6 +161,7 @@ SUPPORTED = {
     "qwen3_next-dense",
     "qwen3_next-w4a16_g128",
     "qwen3_vl_moe-dense",
+    "qwen4_exp-dense",
     "solar_open-dense",
     "step3p7-dense",
 }

@@ -15,7 +15,7 @@ struct conv_problem {
 /* Sequences of 1 to `longest` tokens. packed: rows without gaps; with SiLU, two runs of columns. */
 static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form form,
                                      enum ctw_dtype dtype, int64_t dim, int taps, bool bias,
-                                     int64_t n_seqs, int64_t longest, bool packed)
+                                     int64_t n_seqs, int64_t longest, bool packed, int64_t dilation)
 {
     struct conv_problem p = {.be = be};
     int64_t n_tok = 0;
@@ -30,7 +30,8 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
     int64_t ldy = dim + rng_below(gaps);
     const int64_t run = packed && form == CTW_CONV_SILU ? dim / 2 : 0, step = run + 8;
     ldx += run > 0 ? 2 * step - dim : 0;
-    size_t es = ctw_dtype_bytes(dtype), state = (size_t)((taps - 1) * dim + 1) * sizeof(float);
+    size_t es = ctw_dtype_bytes(dtype),
+           state = (size_t)((taps - 1) * dilation * dim + 1) * sizeof(float);
     p.x = buf_random(dtype, n_tok * ldx, 1, 0);
     p.weight = buf_random(weight_dtype, dim * taps, 1, 0);
     p.bias = buf_random(CTW_F32, dim, 1, 0);
@@ -44,6 +45,7 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
                                 .n_tok = n_tok,
                                 .dim = dim,
                                 .taps = taps,
+                                .dilation = dilation,
                                 .x = p.device[0],
                                 .ldx = ldx,
                                 .run = run,
@@ -94,11 +96,10 @@ static double conv_at(const struct conv_problem *p, const struct ctw_seq_part *s
     const struct ctw_op_conv *op = &p->op;
     double sum = op->bias == NULL ? 0 : ctw_load_float(p->bias.p, CTW_F32, col);
     for (int j = 0; j < op->taps; j++) {
-        int64_t from = row - op->taps + 1 + j;
+        int64_t from = row - (op->taps - 1 - j) * op->dilation;
         if (from < s->q_row)
             continue;
-        double input =
-            ctw_load_float(p->x.p, op->dtype, from * op->ldx + ctw_conv_column(op, col));
+        double input = ctw_load_float(p->x.p, op->dtype, from * op->ldx + ctw_conv_column(op, col));
         if (op->form == CTW_CONV_GATED)
             input *= ctw_load_float(p->x.p, op->dtype, from * op->ldx + 2 * op->dim + col);
         sum += ctw_load_float(p->weight.p, op->weight_dtype, col * op->taps + j) * input;
@@ -140,9 +141,10 @@ static void conv_agrees(struct ctw_backend *be)
         int64_t dim, n_seqs, longest;
         int taps;
         bool packed;
-    } shapes[] = {{1, 3, 5, 1, false},    {130, 40, 9, 3, false}, {257, 5, 70, 4, false},
-                  {64, 300, 3, 3, false}, {33, 9, 20, 8, false},  {144, 5, 70, 4, true},
-                  {64, 9, 40, 3, true}};
+        int64_t dilation;
+    } shapes[] = {{1, 3, 5, 1, false, 1},    {130, 40, 9, 3, false, 1}, {257, 5, 70, 4, false, 1},
+                  {64, 300, 3, 3, false, 1}, {33, 9, 20, 8, false, 1},  {144, 5, 70, 4, true, 1},
+                  {64, 9, 40, 3, true, 1},   {64, 9, 40, 4, true, 3},   {33, 9, 20, 3, false, 2}};
     const size_t n = CTW_COUNT(shapes) * CTW_COUNT(dtypes);
     for (size_t i = 0; i < 2 * n; i++) {
         enum ctw_dtype dtype = dtypes[i % CTW_COUNT(dtypes)];
@@ -150,7 +152,7 @@ static void conv_agrees(struct ctw_backend *be)
         struct conv_problem p =
             conv_open(be, i < n ? CTW_CONV_GATED : CTW_CONV_SILU, dtype, shapes[at].dim,
                       shapes[at].taps, i % 2 == 0, shapes[at].n_seqs, shapes[at].longest,
-                      shapes[at].packed);
+                      shapes[at].packed, shapes[at].dilation);
         struct buf whole = conv_run(&p, p.op.n_tok);
         conv_check(&p, &whole);
         for (int64_t most = CUT_IN_TWO; most < 40; most = 2 * most + 1) {
@@ -177,7 +179,7 @@ static void parts_out_of_order_are_refused(void **state)
 {
     (void)state;
     struct ctw_backend *be = open_place(0, 1);
-    struct conv_problem p = conv_open(be, CTW_CONV_GATED, CTW_F32, 4, 3, false, 3, 4, false);
+    struct conv_problem p = conv_open(be, CTW_CONV_GATED, CTW_F32, 4, 3, false, 3, 4, false, 1);
     struct ctw_op_conv op = p.op;
     op.parts = p.seqs;
     p.seqs[1].q_row--; /* overlaps */

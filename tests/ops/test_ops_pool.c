@@ -166,8 +166,10 @@ static void pooled_key(const struct pool *p, int64_t block, double v[MOST_DIM])
                 continue;
             const int64_t column = op->overlaps && !before ? op->dim + i : i;
             const int64_t in = row_of(pos) * op->ldx + column;
-            double e = exp(at(&p->x, op->dtype, in + columns) +
-                           at(&p->bias, CTW_F32, pos % op->block * columns + column));
+            double e = op->gate == NULL
+                           ? 1
+                           : exp(at(&p->x, op->dtype, in + columns) +
+                                 at(&p->bias, CTW_F32, pos % op->block * columns + column));
             total += e;
             sum += e * at(&p->x, op->dtype, in);
         }
@@ -175,8 +177,9 @@ static void pooled_key(const struct pool *p, int64_t block, double v[MOST_DIM])
         squares += v[i] * v[i];
     }
     for (int i = 0; op->norm != NULL && i < op->dim; i++)
-        v[i] *= at(&p->norm, op->dtype, i) / sqrt(squares / op->dim + op->norm_eps);
-    turn(v + op->dim - op->turning, op->turning, block * op->block, 1);
+        v[i] *=
+            (at(&p->norm, op->dtype, i) + op->norm_offset) / sqrt(squares / op->dim + op->norm_eps);
+    turn(v + (op->turns_first ? 0 : op->dim - op->turning), op->turning, block * op->block, 1);
 }
 
 /* Also that keys lie in the rows of their blocks' last tokens, and other rows stay. */
@@ -186,10 +189,12 @@ static void blocks_have_keys_wherever_calls_are_cut(void **state)
     static const struct {
         enum ctw_dtype dtype;
         int block, dim, turning;
-        bool overlaps, normless;
-    } cases[] = {{CTW_F32, 4, 24, 8, true, false},   {CTW_BF16, 4, 40, 2, true, false},
-                 {CTW_F16, 20, 24, 4, false, false}, {CTW_F32, 128, 8, 8, false, false},
-                 {CTW_F32, 12, 16, 0, false, true},  {CTW_F32, 1, 3, 0, false, false}};
+        bool overlaps, normless, means;
+    } cases[] = {
+        {CTW_F32, 4, 24, 8, true, false, false},   {CTW_BF16, 4, 40, 2, true, false, false},
+        {CTW_F16, 20, 24, 4, false, false, false}, {CTW_F32, 128, 8, 8, false, false, false},
+        {CTW_F32, 12, 16, 0, false, true, false},  {CTW_F32, 1, 3, 0, false, false, false},
+        {CTW_F32, 8, 24, 8, false, false, true},   {CTW_BF16, 4, 16, 4, false, false, true}};
     struct ctw_backend *be;
     for (int place = 0; (be = open_place(place, 2)) != NULL; place++) {
         for (size_t i = 0; i < CTW_COUNT(cases); i++)
@@ -198,6 +203,11 @@ static void blocks_have_keys_wherever_calls_are_cut(void **state)
                                           cases[i].dim, cases[i].turning);
                 struct buf y = buf_open(p.d[4].bytes, 0);
                 p.op.norm = cases[i].normless ? NULL : p.op.norm;
+                if (cases[i].means) {
+                    p.op.gate = p.op.bias = NULL;
+                    p.op.turns_first = true;
+                    p.op.norm_offset = 1;
+                }
                 for (int64_t from = 0; from < N; from += most) {
                     struct ctw_attn_seq seq = queries(from, from + most < N ? most : N - from);
                     p.op.seqs = &seq;

@@ -133,16 +133,18 @@ static void check_collapsed(const struct problem *p, const float *y, const float
 }
 
 /* x after ctw_expand of `out` with the factors in `mix`. */
-static void check_expanded(struct problem *p, const float *mix, enum ctw_dtype dtype)
+static void check_expanded(struct problem *p, const float *mix, enum ctw_dtype dtype, bool apart)
 {
     const int n = p->op.n;
     const int64_t dim = p->op.dim;
     struct buf out = buf_random(dtype, TOKENS * dim, 10, 0), got = buf_copy(&p->x, 0);
     struct dev o = dev_of(p->be, &out), x = dev_of(p->be, &p->x);
+    const int64_t ld = apart ? n : ctw_stream_mix(n); /* apart: other rows of the same numbers */
     const struct ctw_op_expand op = {.n_tok = TOKENS,
                                      .dim = dim,
                                      .n = n,
                                      .mix = p->op.mix,
+                                     .apart = apart,
                                      .out = o.p,
                                      .dtype = dtype,
                                      .factor = 0.5f,
@@ -151,10 +153,10 @@ static void check_expanded(struct problem *p, const float *mix, enum ctw_dtype d
     dev_read(&x, got.p);
     for (int64_t i = 0; i < TOKENS * n * dim; i++) {
         const int64_t row = i / (n * dim), t = i / dim % n, at = i % dim;
-        const float *m = mix + row * ctw_stream_mix(n);
+        const float *m = mix + row * ld;
         double sum = (double)m[t] * 0.5 * ctw_load_float(out.p, dtype, row * dim + at);
         for (int s = 0; s < n; s++)
-            sum += (double)m[n + s * n + t] *
+            sum += (apart ? s == t : (double)m[n + s * n + t]) *
                    ctw_load_float(p->x.p, CTW_F32, (row * n + s) * dim + at);
         near(((float *)got.p)[i], sum, 1e-4, "expand", i);
     }
@@ -187,8 +189,8 @@ static void streams_follow_their_definitions(void **state)
             dev_read(&p.d[5], y.p);
             dev_read(&p.d[6], mix.p);
             check_collapsed(&p, y.p, mix.p);
-            if (cases[i].mixes)
-                check_expanded(&p, mix.p, cases[i].dtype);
+            for (int apart = 0; apart < 2 && cases[i].mixes; apart++)
+                check_expanded(&p, mix.p, cases[i].dtype, apart != 0);
             struct buf alone = buf_copy(&y, 0); /* the last token, by itself */
             struct ctw_op_collapse one = p.op;
             one.n_tok = 1;

@@ -177,7 +177,9 @@ void fake_check_index(struct gpu *gpu, const struct ctw_op_index *op)
     fake_count_rows(op->seqs, op->n_seqs, &n_q, &n_kv);
     gpu_check(gpu, op->q, area(n_q, q, q, op->dtype), "index: q");
     gpu_check(gpu, op->k, area(n_kv, op->ld_k, op->head, op->dtype), "index: k");
-    gpu_check(gpu, op->weights, area(n_q, op->ld_weights, op->n_head, op->dtype), "index: weights");
+    if (op->weights != NULL)
+        gpu_check(gpu, op->weights, area(n_q, op->ld_weights, op->n_head, op->dtype),
+                  "index: weights");
     gpu_check(gpu, op->seen, (size_t)(n_q * op->ld_seen) * sizeof(*op->seen), "index: seen");
 }
 

@@ -6,9 +6,11 @@ void fake_check_pool(struct gpu *gpu, const struct ctw_op_pool *op)
     int64_t columns = (op->overlaps ? 2 : 1) * (int64_t)op->dim, n_q, n_tok;
     fake_count_rows(op->seqs, op->n_seqs, &n_q, &n_tok);
     gpu_check(gpu, op->x, area(n_tok, op->ldx, columns, op->dtype), "pool: x");
-    gpu_check(gpu, op->gate, area(n_tok, op->ldx, columns, op->dtype), "pool: gate");
+    if (op->gate != NULL)
+        gpu_check(gpu, op->gate, area(n_tok, op->ldx, columns, op->dtype), "pool: gate");
     gpu_check(gpu, op->y, area(n_tok, op->ldy, op->dim, op->dtype), "pool: y");
-    gpu_read(gpu, op->bias, area(1, 0, op->block * columns, op->bias_dtype), "pool: bias");
+    if (op->gate != NULL)
+        gpu_read(gpu, op->bias, area(1, 0, op->block * columns, op->bias_dtype), "pool: bias");
     if (op->norm != NULL)
         gpu_read(gpu, op->norm, area(1, 0, op->dim, op->norm_dtype), "pool: norm");
 }

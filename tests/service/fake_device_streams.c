@@ -32,6 +32,6 @@ void fake_check_expand(struct gpu *gpu, const struct ctw_op_expand *op)
     int64_t width = op->n * op->dim;
     gpu_check(gpu, op->x, area(op->n_tok, width, width, CTW_F32), "expand: x");
     gpu_check(gpu, op->out, area(op->n_tok, op->dim, op->dim, op->dtype), "expand: out");
-    gpu_check(gpu, op->mix, (size_t)(op->n_tok * ctw_stream_mix(op->n)) * sizeof(float),
-              "expand: mix");
+    const int64_t mix = op->apart ? op->n : ctw_stream_mix(op->n);
+    gpu_check(gpu, op->mix, (size_t)(op->n_tok * mix) * sizeof(float), "expand: mix");
 }

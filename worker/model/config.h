@@ -22,6 +22,7 @@ enum ctw_want_kind {
     CTW_WANT_VECTOR,
     CTW_WANT_EXPERT, /* a matrix of one expert, or of all of them */
     CTW_WANT_TIED,
+    CTW_WANT_TABLE, /* the next rows of the layer's table, [.., k] */
     CTW_WANT_UNUSED /* a module whose tensors files may hold, but which is not opened */
 };
 

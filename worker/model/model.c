@@ -85,6 +85,8 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
             continue;
         if (w->kind == CTW_WANT_VECTOR)
             st = open_vector(l, finder, w, err);
+        else if (w->kind == CTW_WANT_TABLE)
+            st = ctw_table_open(finder, &l->table, w, err);
         else if (w->kind == CTW_WANT_TIED)
             st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED], w,
                                 err);
@@ -166,6 +168,14 @@ static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finde
 
 /* ---- properties derived from the layers ---- */
 
+bool ctw_has_tables(const struct ctw_model *m)
+{
+    for (int i = 0; i < m->n_layers; i++)
+        if (m->layers[i].table.n > 0)
+            return true;
+    return false;
+}
+
 bool ctw_is_repeated_matrix(const struct ctw_model *m, int layer, int matrix)
 {
     const struct ctw_layer *l = &m->layers[layer];
@@ -201,6 +211,8 @@ static void count_weights(struct ctw_model *m)
             bits += 8.0 * (double)ctw_weight_bytes(w);
             quantised += (double)w->n * (double)w->k;
         }
+        if (layer->table.n > 0)
+            m->n_params += layer->table.row0[layer->table.n] * layer->table.part[0]->shape[1];
         for (int i = 0; i < CTW_N_VECTORS; i++)
             if (layer->vector[i] != NULL && !ctw_is_repeated_vector(m, l, i))
                 m->n_params += (int64_t)(ctw_vector_bytes(layer, i) /

@@ -40,9 +40,20 @@ struct ctw_branch {
 #undef CTW_MEMBER
 };
 
+/*
+ * A table of rows of which a pass needs few, and which is larger than the rest of its layer: no
+ * arena has it, and its rows are read from the files when they are needed.
+ */
+struct ctw_table {
+    const struct ctw_tensor **part; /* [n], of one dtype and width */
+    int64_t *row0;                  /* [n + 1]: the row with which each begins, and the end */
+    int n;                          /* 0: the layer has no table */
+};
+
 /* A decoder layer: its branches, one after another or side by side. */
 struct ctw_layer {
     int n_branches; /* the first of them may be of no kind */
+    int leads;      /* the branch that comes before the others, which keep their order */
     struct ctw_branch branch[CTW_MAX_BRANCHES];
     struct ctw_residual residual; /* also the embedding's and the head's layers have it */
     /* The branches' stretches (recipe/parts.h). The embedding's and the head's layers have one. */
@@ -52,6 +63,7 @@ struct ctw_layer {
     const struct ctw_tensor *vector[CTW_N_VECTORS]; /* NULL: the layer has none */
     const struct ctw_tensor **more[CTW_N_VECTORS]; /* tensors that continue the vector, in order, up
                                                       to NULL; NULL: it is one tensor */
+    struct ctw_table table;
     struct ctw_matrix *expert; /* [n_experts][CTW_N_EXPERT_MATRICES], of the layer's mixture */
     int n_experts;
     /* The layer's tensors in the order of the files, and the size of its arena
@@ -102,6 +114,8 @@ struct ctw_model {
     double q_factor_first;                 /* floor((p + first) / length)); beta 0: none */
     int n_kept;                            /* keys and values that other layers use */
     bool shares_choices; /* sparse attention: layers use another layer's choice of keys */
+    int ngram_before;    /* tokens before its own that a token's features depend on; 0: none */
+    int32_t ngram_end;   /* the token that ends them, and stands before a sequence */
     int64_t input_dim;   /* of a layer's own input (Gemma 4); 0: none */
     float input_embed_scale;
     int n_ropes;
@@ -140,6 +154,15 @@ static inline const char *ctw_activations_mode(const struct ctw_model *m)
 {
     return m->quantises_activations ? "checkpoint" : "none";
 }
+
+/* The layer's i-th branch in the order of their computation. */
+static inline int ctw_branch_at(const struct ctw_layer *l, int i)
+{
+    return i == 0 ? l->leads : i <= l->leads ? i - 1 : i;
+}
+
+/* Has the model tables, whose rows are read from the files in every pass? */
+bool ctw_has_tables(const struct ctw_model *m);
 
 /* The bytes of a vector that the layer has. */
 size_t ctw_vector_bytes(const struct ctw_layer *l, int vector);

@@ -22,6 +22,8 @@ void ctw_model_close(struct ctw_model *m)
             ctw_matrix_close(ctw_layer_matrix(&m->layers[l], i));
         ctw_free(m->layers[l].expert);
         ctw_free(m->layers[l].places);
+        ctw_free(m->layers[l].table.part);
+        ctw_free(m->layers[l].table.row0);
         for (int b = 0; b < m->layers[l].n_branches; b++)
             free_inputs(ctw_branch_inputs(&m->layers[l].branch[b]));
         for (int i = 0; i < CTW_N_VECTORS; i++)

@@ -47,6 +47,10 @@ int64_t ctw_tensor_integer(const struct ctw_finder *finder, const struct ctw_ten
 enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
                                 const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 
+/* The same of the next rows of a layer's table. */
+enum ctw_status ctw_table_open(struct ctw_finder *finder, struct ctw_table *table,
+                               const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
+
 /* Makes the head the embedding's matrix, and refuses a checkpoint that contradicts this. */
 enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *head,
                                const struct ctw_matrix *embed, const struct ctw_want *want,

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "worker/model/names/missing.h"
 #include "worker/model/tensors.h"
 
@@ -75,4 +76,39 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
                         integers ? "I32 or I64" : "BF16, F16 or F32", needed, finder->config->file);
     }
     return integers ? check_integers(finder, t, want, err) : CTW_OK;
+}
+
+enum ctw_status ctw_table_open(struct ctw_finder *finder, struct ctw_table *table,
+                               const struct ctw_want *want, struct ctw_err *err)
+{
+    char found[96];
+    const struct ctw_tensor *t;
+    const size_t n = (size_t)table->n;
+    enum ctw_status st = ctw_tensor_find(finder, "", want->name, &t, err);
+    if (st != CTW_OK)
+        return st;
+    if (t == NULL)
+        return ctw_fail(err, CTW_EFORMAT,
+                        "the checkpoint has no tensor %s, which %s needs as [.., %lld]", want->name,
+                        finder->config->file, (long long)want->k);
+    const enum ctw_dtype dtype = n > 0 ? table->part[0]->dtype : t->dtype;
+    const struct ctw_part part = ctw_tensor_part(t);
+    const bool floats = t->dtype == CTW_F32 || t->dtype == CTW_BF16 || t->dtype == CTW_F16;
+    if (!floats || t->dtype != dtype || t->n_dims != 2 || t->shape[1] != want->k)
+        return ctw_fail(err, CTW_EFORMAT, "%s: %s: found %s, expected %s [.., %lld] by %s",
+                        ctw_container_file(finder->container, t->file), want->name,
+                        ctw_part_text(&part, found, sizeof(found)),
+                        n > 0 ? ctw_dtype_name(dtype) : "BF16, F16 or F32", (long long)want->k,
+                        finder->config->file);
+    const struct ctw_tensor **parts = ctw_realloc(table->part, n + 1, sizeof(*parts));
+    table->part = parts != NULL ? parts : table->part;
+    int64_t *row0 = ctw_realloc(table->row0, n + 2, sizeof(*row0));
+    table->row0 = row0 != NULL ? row0 : table->row0;
+    if (parts == NULL || row0 == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
+    row0[0] = 0;
+    row0[n + 1] = row0[n] + t->shape[0];
+    parts[n] = t;
+    table->n++;
+    return CTW_OK;
 }

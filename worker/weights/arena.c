@@ -84,6 +84,27 @@ static enum ctw_status add_numbers(const struct ctw_model *m, const struct ctw_t
     return st;
 }
 
+/* Adds a table block by block. */
+static enum ctw_status add_table(const struct ctw_model *m, const struct ctw_table *table,
+                                 struct ctw_err *err)
+{
+    char *buffer = ctw_calloc(CTW_BLOCK_BYTES, 1);
+    enum ctw_status st = buffer != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "out of memory");
+    for (int i = 0; i < table->n; i++) {
+        const struct ctw_tensor *t = table->part[i];
+        int64_t block = ctw_identity_first_block(m->identity, t);
+        for (size_t at = 0; st == CTW_OK && at < t->bytes; at += CTW_BLOCK_BYTES) {
+            const size_t left = t->bytes - at,
+                         bytes = left < CTW_BLOCK_BYTES ? left : CTW_BLOCK_BYTES;
+            st = ctw_container_read(m->container, t->file, t->offset + at, buffer, bytes, err);
+            if (st == CTW_OK)
+                ctw_identity_add(m->identity, block++, buffer, bytes);
+        }
+    }
+    ctw_free(buffer);
+    return st;
+}
+
 enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
@@ -96,6 +117,8 @@ enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err 
             for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(matrix->input_part); j++)
                 st = add_numbers(m, matrix->input_part[j], err);
         }
+        if (st == CTW_OK && l->table.n > 0)
+            st = add_table(m, &l->table, err);
         for (int b = 0; b < l->n_branches; b++) {
             const struct ctw_head_inputs *inputs =
                 ctw_branch_inputs((struct ctw_branch *)&l->branch[b]);

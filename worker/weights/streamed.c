@@ -128,7 +128,8 @@ static void streamed_repeat(struct ctw_provider *base, int64_t n)
 
 static bool streamed_needs_files(struct ctw_provider *base)
 {
-    return ctw_stream_needs_files(((struct streamed *)base)->stream);
+    const struct streamed *p = (const struct streamed *)base;
+    return ctw_has_tables(p->model) || ctw_stream_needs_files(p->stream);
 }
 
 static void streamed_close(struct ctw_provider *base)

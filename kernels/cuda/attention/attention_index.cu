@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(THREADS) index_scores(const __grid_constant__ 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = min(row0 + lane / 4 + 8 * i, t.n_q - 1);
-            weight[i / 2][i % 2] = ctw_cuda_widen(weights[(int64_t)(t.q_row + r) * x.op.ld_weights + h]);
+            const int64_t at = (int64_t)(t.q_row + r) * x.op.ld_weights + h;
+            weight[i / 2][i % 2] = weights == NULL ? 1.0f : ctw_cuda_widen(weights[at]);
         }
         copies_wait();
         __syncthreads(); /* these queries have arrived, and no thread reads the last ones any more */
@@ -213,7 +214,8 @@ __global__ void __launch_bounds__(THREADS) index_scores_wide(const __grid_consta
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int r = min(ty + 16 * i, t.n_q - 1);
-            double w = (double)ctw_cuda_widen(weights[(int64_t)(t.q_row + r) * x.op.ld_weights + h]);
+            const int64_t at = (int64_t)(t.q_row + r) * x.op.ld_weights + h;
+            double w = weights == NULL ? 1.0 : (double)ctw_cuda_widen(weights[at]);
 #pragma unroll
             for (int j = 0; j < 2; j++) /* NaN stays */
                 sum[i][j] = __dadd_rn(sum[i][j], __dmul_rn(w, s[i][j] < 0 ? 0.0 : s[i][j]));

@@ -20,7 +20,7 @@ ATTN_DEV float pooled(const struct ctw_op_pool &op, const int *rows, int n, int 
             const int column = j < before || !op.overlaps ? i : op.dim + i;
             const int64_t in_block = j < before ? j : j - before;
             const int64_t at = (int64_t)rows[j] * op.ldx + column;
-            float logit = ctw_cuda_widen(((const T *)op.gate)[at]) +
+            float logit = op.gate == NULL ? 0.0f : ctw_cuda_widen(((const T *)op.gate)[at]) +
                           ctw_cuda_number(op.bias, op.bias_dtype, in_block * columns + column);
             if (pass == 0) {
                 most = fmaxf(most, logit);
@@ -73,12 +73,12 @@ static __global__ void __launch_bounds__(THREADS)
     squares = block_sum(squares, shared);
     const float factor = 1.0f / sqrtf(squares / (float)op.dim + op.norm_eps);
     for (int i = (int)threadIdx.x; op.norm != NULL && i < op.dim; i += THREADS)
-        v[i] *= factor * ctw_cuda_number(op.norm, op.norm_dtype, i);
+        v[i] *= factor * (ctw_cuda_number(op.norm, op.norm_dtype, i) + op.norm_offset);
     __syncthreads();
     for (int i = (int)threadIdx.x; i < op.turning / 2; i += THREADS) {
         int first, second;
         const float *cos_sin = op.cos_sin + (int64_t)start * op.turning;
-        float *part = v + op.dim - op.turning;
+        float *part = v + (op.turns_first ? 0 : op.dim - op.turning);
         ctw_turn_pair(op.pairing, op.turning, i, &first, &second);
         ctw_cuda_turn(&part[first], &part[second], cos_sin[i], cos_sin[op.turning / 2 + i]);
     }

@@ -45,7 +45,7 @@ static __device__ __forceinline__ float input_at(const struct ctw_op_conv &op,
                    ? ctw_cuda_widen(x[col]) * ctw_cuda_widen(x[2 * op.dim + col])
                    : ctw_cuda_widen(x[ctw_conv_column(&op, col)]);
     return p.pos0 + row - p.first < 0 ? 0.0f
-                                      : p.before[(op.taps - 1 + row - p.first) * op.dim + col];
+                                      : p.before[(ctw_conv_behind(&op) + row - p.first) * op.dim + col];
 }
 
 /* Columns of blockIdx.x, rows blockIdx.y * ROWS .. of the part blockIdx.z. */
@@ -78,6 +78,28 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
                 sum = sum / (1 + expf(-sum));
             ctw_cuda_narrow(sum, (T *)op.y + row * op.ldy + col);
         }
+    }
+}
+
+/* With dilation: each tap's input is read anew. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) conv_dilated(const __grid_constant__ struct conv a)
+{
+    const struct ctw_op_conv &op = a.op;
+    const int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const struct piece p = piece_of(a, blockIdx.z);
+    if (col >= op.dim)
+        return;
+    for (int64_t row = p.first + blockIdx.y; row < p.end; row += gridDim.y) {
+        float sum = op.bias == NULL ? 0.0f : ctw_cuda_number(op.bias, op.bias_dtype, col);
+        for (int j = 0; j < op.taps; j++)
+            sum += ctw_cuda_number(op.weight, op.weight_dtype, col * op.taps + j) *
+                   input_at<T>(op, p, row - (op.taps - 1 - j) * op.dilation, col);
+        if (op.form == CTW_CONV_GATED)
+            sum *= ctw_cuda_widen(((const T *)op.x)[row * op.ldx + op.dim + col]);
+        else
+            sum = sum / (1 + expf(-sum));
+        ctw_cuda_narrow(sum, (T *)op.y + row * op.ldy + col);
     }
 }
 
@@ -181,8 +203,9 @@ __global__ void __launch_bounds__(THREADS) conv_leave(const __grid_constant__ st
     float *after = (float *)ctw_state_at(&op.states, a.parts.part[blockIdx.y].after);
     if (col >= op.dim || after == NULL)
         return;
-    for (int j = 0; j < op.taps - 1; j++)
-        after[j * op.dim + col] = input_at<T>(op, p, p.end - op.taps + 1 + j, col);
+    const int64_t n = ctw_conv_behind(&op);
+    for (int64_t j = 0; j < n; j++)
+        after[j * op.dim + col] = input_at<T>(op, p, p.end - n + j, col);
 }
 
 /* Can a thread take VECTOR columns? */
@@ -190,14 +213,16 @@ static bool are_vectors(const struct ctw_op_conv *op)
 {
     return op->dim % VECTOR == 0 && op->ldx % VECTOR == 0 && op->ldy % VECTOR == 0 &&
            op->run % VECTOR == 0 && op->step % VECTOR == 0 && ctw_cuda_aligned16(op->x) &&
-           ctw_cuda_aligned16(op->y) && (op->taps == 3 || op->taps == 4);
+           ctw_cuda_aligned16(op->y) && op->dilation == 1 && (op->taps == 3 || op->taps == 4);
 }
 
 template <typename T>
 static void launch_rows(struct ctw_cuda *cu, dim3 grid, bool vectors, const struct conv &a)
 {
     const bool gated = a.op.form == CTW_CONV_GATED;
-    if (!vectors)
+    if (a.op.dilation > 1)
+        conv_dilated<T><<<grid, THREADS, 0, cu->stream>>>(a);
+    else if (!vectors)
         conv_rows<T><<<grid, THREADS, 0, cu->stream>>>(a);
     else if (a.op.taps == 4 && gated)
         conv_vectors<T, 4, true><<<grid, THREADS, 0, cu->stream>>>(a);

@@ -148,7 +148,9 @@ static __global__ void __launch_bounds__(THREADS)
     const int n = op.n;
     const int64_t row = blockIdx.x;
     for (int i = (int)threadIdx.x; i < n + n * n; i += THREADS)
-        mix[i] = op.mix[row * (n + n * n) + i] * (i < n ? op.factor : 1.0f);
+        mix[i] = i < n       ? op.mix[row * (op.apart ? n : n + n * n) + i] * op.factor
+                 : !op.apart ? op.mix[row * (n + n * n) + i]
+                             : ((i - n) / n == (i - n) % n ? 1.0f : 0.0f);
     __syncthreads();
     float *x = op.x + row * n * op.dim;
     for (int64_t i = threadIdx.x; i < op.dim; i += THREADS) {

@@ -5,10 +5,12 @@
  * in attention's layout [chunk, n_head * head]; then attention's output [chunk, n_head * head_v],
  * which overwrites the product, and the gate of it, which overwrites the queries. If the product
  * holds the gate, the output is behind the queries. The adapters' inputs are behind the queries,
- * too, before there are any: in their place the adapters' outputs are. The choice of blocks has its
- * place behind the queries, before there is an output (block_choice.c).
+ * too, before there are any: in their place the adapters' outputs are. The choice of blocks or
+ * pools has its place behind the queries, before there is an output (block_choice.c,
+ * pool_choice.c).
  */
 #include "worker/engine/mixers/block_choice.h"
+#include "worker/engine/mixers/pool_choice.h"
 
 static const struct ctw_attention *attention_of(const struct ctw_step *s)
 {
@@ -261,7 +263,7 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
     };
     enum ctw_status st;
     if (own_norms || l->limit > 0 || l->adapter_rank > 0 || values_apart(l) ||
-        l->choice.block > 0) {
+        l->choice.block > 0 || l->pools.chosen > 0) {
         st = ctw_linear(s->f->be, &product, err);
         if (st == CTW_OK)
             st = finish_columns(s, &split, err);
@@ -355,6 +357,8 @@ static enum ctw_status attend(const struct ctw_step *s, const struct ctw_keys *k
     };
     if (ctw_blocks_are_chosen(a, s->f->plan.longest))
         ctw_blocks_show(s, &op);
+    if (ctw_pools_are_chosen(a, s->f->plan.longest))
+        ctw_pools_show(s, &op);
     return ctw_keys_attend(s, keys, op, err);
 }
 
@@ -367,6 +371,8 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
     enum ctw_status st = project(s, &keys, err);
     if (st == CTW_OK && ctw_blocks_are_chosen(l, s->f->plan.longest))
         st = ctw_blocks_choose(s, behind_queries(s), err);
+    if (st == CTW_OK && ctw_pools_are_chosen(l, s->f->plan.longest))
+        st = ctw_pools_choose(s, behind_queries(s), err);
     if (st == CTW_OK)
         st = attend(s, &keys, err);
     if (st == CTW_OK && l->gate != CTW_GATE_NONE)
@@ -383,7 +389,9 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
     const struct ctw_attention *a = &l->branch[branch].attention;
     int64_t queries = (int64_t)a->n_head * a->head;
     w->wide = ctw_max64(w->wide, product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1) +
-                                     3 * a->adapter_rank + ctw_blocks_wide(a, longest));
+                                     3 * a->adapter_rank + ctw_blocks_wide(a, longest) +
+                                     ctw_pools_wide(a, longest));
+    w->chooses |= ctw_pools_are_chosen(a, longest);
     w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
     w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
     w->group = ctw_max64(w->group, a->n_head / a->n_kv);
@@ -403,6 +411,8 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
         (struct ctw_carry_rule){.bytes = heads * (size_t)a->head_v, .life = life, .kept = kept};
     if (ctw_blocks_are_chosen(a, longest))
         ctw_blocks_carry(a, longest, dtype, rules);
+    if (ctw_pools_are_chosen(a, longest))
+        ctw_pools_carry(a, longest, dtype, rules);
 }
 
 static double key_flops(const struct ctw_branch *b, int64_t n_keys)

@@ -154,7 +154,9 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         if (buffers[i].bytes > 0)
             st = ctw_device_alloc(be, buffers[i].at, buffers[i].bytes, err);
     f->start = plan->starts > 0 ? ctw_calloc(plan->starts, 1) : NULL;
-    if (st == CTW_OK && plan->starts > 0 && f->start == NULL)
+    f->gathered = plan->gathered > 0 ? ctw_calloc(plan->gathered, 1) : NULL;
+    if (st == CTW_OK &&
+        ((plan->starts > 0 && f->start == NULL) || (plan->gathered > 0 && f->gathered == NULL)))
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
     if (st == CTW_OK && plan->trunk > 0)
         st = make_trunk(f, err);
@@ -210,6 +212,7 @@ void ctw_forward_close(struct ctw_forward *f)
     }
     ctw_free(f->rotations);
     ctw_free(f->start);
+    ctw_free(f->gathered);
     ctw_free(f->trunk_places);
     ctw_free(f->trunk_tokens);
     ctw_free(f);
@@ -320,18 +323,19 @@ static struct ctw_step step_of(struct ctw_forward *f, int layer, const struct ct
                                const struct ctw_chunk *chunk, int branch)
 {
     const struct ctw_layer *l = &f->model->layers[layer];
-    int first = 0;
-    while (l->branch[first].kind == CTW_KIND_none && first < branch)
-        first++;
+    int at = 0;
+    while (at < CTW_MAX_BRANCHES - 1 && l->branch[ctw_branch_at(l, at)].kind == CTW_KIND_none)
+        at++;
+    const int first = ctw_branch_at(l, at);
     return (struct ctw_step){.f = f,
                              .layer = l,
                              .data = data,
                              .chunk = chunk,
                              .index = branch,
                              .branch = &l->branch[branch],
-                             .stamp = (int16_t)(branch > first ? layer - 1
-                                                : layer >= 2   ? layer - 2
-                                                               : 0)};
+                             .stamp = (int16_t)(branch != first ? layer - 1
+                                                : layer >= 2    ? layer - 2
+                                                                : 0)};
 }
 
 enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
@@ -357,7 +361,7 @@ enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
 int ctw_forward_stop(const struct ctw_forward *f, int layer, int from)
 {
     const struct ctw_layer *l = &f->model->layers[layer];
-    while (from < l->n_branches && ctw_ops_of(&l->branch[from])->run_pass == NULL)
+    while (from < l->n_branches && ctw_ops_of(&l->branch[ctw_branch_at(l, from)])->run_pass == NULL)
         from++;
     return from;
 }
@@ -366,14 +370,15 @@ enum ctw_status ctw_forward_branches(struct ctw_forward *f, int layer,
                                      const struct ctw_layer_data *data,
                                      const struct ctw_chunk *chunk, int from, struct ctw_err *err)
 {
-    int stop = ctw_forward_stop(f, layer, from), n = f->model->layers[layer].n_branches;
+    const struct ctw_layer *l = &f->model->layers[layer];
+    int stop = ctw_forward_stop(f, layer, from), n = l->n_branches;
     enum ctw_status st = CTW_OK;
     if (from > 0) {
-        const struct ctw_step s = step_of(f, layer, data, chunk, from - 1);
+        const struct ctw_step s = step_of(f, layer, data, chunk, ctw_branch_at(l, from - 1));
         st = ctw_ops_of(s.branch)->end(&s, err);
     }
     for (int i = from; st == CTW_OK && i <= stop && i < n; i++) {
-        const struct ctw_step s = step_of(f, layer, data, chunk, i);
+        const struct ctw_step s = step_of(f, layer, data, chunk, ctw_branch_at(l, i));
         const struct ctw_kind_ops *ops = ctw_ops_of(s.branch);
         if (ops->run == NULL)
             continue;
@@ -392,7 +397,8 @@ enum ctw_status ctw_forward_whole(struct ctw_forward *f, int layer,
                                   const struct ctw_layer_data *data, int branch, int64_t n_tok,
                                   ctw_rows_done *done, void *arg, struct ctw_err *err)
 {
-    const struct ctw_step s = step_of(f, layer, data, NULL, branch);
+    const int at = ctw_branch_at(&f->model->layers[layer], branch);
+    const struct ctw_step s = step_of(f, layer, data, NULL, at);
     return ctw_ops_of(s.branch)->run_pass(&s, n_tok, done, arg, err);
 }
 

@@ -39,6 +39,10 @@ struct ctw_forward {
     int32_t *device_start;  /* [n_experts + 1]: where each expert's rows begin */
     int32_t *start;         /* the same, on the host */
     int32_t *tokens;        /* [pass] */
+    /* Of models with tables: host, of the pass, [n_tok, 1 + ngram_before]: each token and those
+     * before it (before.h); and room for a chunk's rows of a table. */
+    const int32_t *before;
+    char *gathered;
     int32_t *positions;     /* [pass], each within its sequence; with RoPE for long sequences: the
                                rows of its tables */
     int16_t *bad;     /* [pass]: -1, or the layer after which the token's state is not finite */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "worker/engine/pass/before.h"
 #include "worker/engine/pass/pass_state.h"
 
 static void set_progress(struct ctw_pass *p, double share)
@@ -39,7 +40,9 @@ static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs,
         ctw_forward_forget_trunk(p->f);
     p->bad = ctw_calloc((size_t)l->n_tok, sizeof(*p->bad));
     p->results = ctw_calloc((size_t)l->n_targets, sizeof(*p->results));
-    if (p->bad == NULL || p->results == NULL)
+    p->tokens_before = ctw_tokens_before(p->f->model, l, p->seqs);
+    if (p->bad == NULL || p->results == NULL ||
+        (p->tokens_before == NULL && p->f->model->ngram_before > 0))
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
     double layers = ctw_plan_layer_flops(p->f->model), head = ctw_plan_head_flops(p->f->model);
     p->cost_total = layers * (double)l->n_tok + head * (double)l->n_rows;
@@ -107,6 +110,7 @@ static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct c
 {
     struct ctw_forward *f = p->f;
     const struct ctw_layer *l = &f->model->layers[layer];
+    f->before = p->tokens_before;
     double cost_per_tok = ctw_plan_token_flops(f->model, l);
     struct counting counting = {p, layer, ctw_plan_expert_flops(l)};
     enum ctw_status st = prepare_layer(p, layer, data, err);
@@ -365,6 +369,7 @@ void ctw_pass_close(struct ctw_pass *p)
     if (p == NULL)
         return;
     ctw_layout_free(&p->layout);
+    ctw_free(p->tokens_before);
     ctw_free(p->bad);
     ctw_free(p->results);
     ctw_free(p);

@@ -14,6 +14,7 @@ struct ctw_pass {
     struct ctw_seq *seqs;
     const void *final; /* NULL, or the final hidden states of all rows, if they are known */
     struct ctw_layout layout;
+    int32_t *tokens_before;          /* see before.h */
     int16_t *bad;                    /* [n_tok] */
     struct ctw_head_result *results; /* [n_targets] */
     double cost_done, cost_total;    /* floating-point operations */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "worker/engine/pass/before.h"
 #include "worker/engine/pass/kinds.h"
 #include "worker/engine/pass/layout.h"
 
@@ -242,6 +243,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->wide = (chunk * (size_t)w.wide + CTW_PARTS_OF_WIDE * CTW_WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
+    plan->gathered = ctw_gathered_bytes(r->model, plan->chunk_tokens);
     add_up_trunk(plan, r, spare);
     add_up_carry(plan, r, spare);
     if (w.n_experts > 0) {
@@ -271,7 +273,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->inputs + plan->carried + plan->trunk +
                   plan->mixed + plan->sum + plan->logits + plan->factor + 4 * plan->choices +
-                  plan->starts + plan->tables + plan->scratch;
+                  plan->starts + plan->gathered + plan->tables + plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */

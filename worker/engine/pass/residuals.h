@@ -27,6 +27,16 @@
  * dtype, as the streams are not. There is no rows(): no product adds to a stream, and a mixture has
  * an array of its own for its sum.
  *
+ * Several streams, mixed around each branch by gates of each number (gated_streams.c):
+ *
+ *     begin():  every stream = the embedding
+ *     read():   f = the streams, each after its norm; m = sigmoid(up silu(down f / n));
+ *               y = mean over s of m[s] f[s]; w = 2 sigmoid(inject f / n), kept
+ *     join():   stream[s] += w[s] out
+ *     finish(): y as of read(), with matrices of its own
+ *
+ * Width is n H, and kept is n. down, inject and up are products of the branch's.
+ *
  * Sums of blocks of layers (attention residuals; a running sum p, at most b blocks of H):
  *
  *     begin():  p = the embedding
@@ -77,6 +87,8 @@ struct ctw_residual_ops {
      * f->wide may hold x. */
     enum ctw_status (*join)(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
                             struct ctw_err *err);
+    /* The chunk's streams, [n_tok, width]; NULL: branches may not read or change them. */
+    float *(*streams)(const struct ctw_step *s);
     /* The rows from tok0 on to which a branch without such a norm or factor may add its output
      * itself; joined() ends that. Both NULL: none may, and no branch may have another beside it.
      * Does not read the step's chunk. */

@@ -212,8 +212,7 @@ enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void 
     if (st != CTW_OK)
         return st;
     if (ctw_branch_is_direct(s->layer, s->index)) {
-        st = ctw_step_add_product(s, product, x, ldx, residual->rows(s, s->chunk->tok0), NULL,
-                                  err);
+        st = ctw_step_add_product(s, product, x, ldx, residual->rows(s, s->chunk->tok0), NULL, err);
         return st == CTW_OK ? residual->joined(s, err) : st;
     }
     st = ctw_step_product(s, product, x, ldx, s->f->norm, s->f->model->hidden, err);

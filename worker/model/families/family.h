@@ -313,6 +313,7 @@ struct ctw_attention_rules {
     int64_t adapter_rank;
     struct ctw_block_choice choice; /* with CTW_QKV_SPLIT, ALIKE norms of queries and keys, a RoPE,
                                        and keys and values of its own */
+    struct ctw_pool_choice pools;   /* likewise */
     int uses;  /* 1 + the kept keys and values that it uses instead of its own; 0: own */
     int keeps; /* 1 + the kept keys and values that its own become; 0: none */
 };

@@ -108,6 +108,8 @@
     X(qwen3_5_moe)                                                                                 \
     X(qwen3_5_moe_text)                                                                            \
     X(qwen3_5_text)                                                                                \
+    X(qwen4_exp)                                                                                   \
+    X(qwen4_exp_text)                                                                              \
     X(qwen3_moe)                                                                                   \
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \

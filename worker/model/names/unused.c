@@ -109,6 +109,8 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
                 list_matrix(list, &n, ctw_layer_matrix_of(layer, i));
         for (int b = 0; b < layer->n_branches; b++)
             list_inputs(list, &n, ctw_branch_inputs((struct ctw_branch *)&layer->branch[b]));
+        for (int i = 0; i < layer->table.n; i++)
+            list_one(list, &n, layer->table.part[i]);
         for (int i = 0; i < CTW_N_VECTORS; i++) {
             list_one(list, &n, layer->vector[i]);
             for (const struct ctw_tensor **t = layer->more[i]; t != NULL && *t != NULL; t++)

@@ -7,6 +7,7 @@
 #include "worker/model/recipe/dense.h"
 #include "worker/model/recipe/latent.h"
 #include "worker/model/recipe/mixture.h"
+#include "worker/model/recipe/ngram.h"
 #include "worker/model/recipe/own_input.h"
 #include "worker/model/recipe/pooled.h"
 #include "worker/model/recipe/projection.h"

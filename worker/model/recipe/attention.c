@@ -111,6 +111,22 @@ static void describe_blocks(struct ctw_config *c, int64_t i, const struct ctw_at
     ctw_describe_norm(c, i, CTW_AT_BLOCK_K, &a->norms->form, "self_attn.index_k_norm", b->head);
 }
 
+/* The choice of pools: a product whose columns are behind q, k and v. */
+static void describe_pools(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a)
+{
+    const struct ctw_pool_choice *p = &a->pools;
+    assert(a->order == CTW_QKV_SPLIT && a->norms != NULL && a->norms->heads == CTW_HEADS_ALIKE &&
+           a->rope >= 0 && a->uses == 0 && a->keeps == 0 && a->window == 0);
+    ctw_describe_linear(
+        c, i, CTW_MIXER,
+        &(struct ctw_linear_rules){CTW_P_QKV, CTW_M_POOL_QK, 0, "self_attn.indexer.index_qk_proj",
+                                   (p->n_head + 1) * (int64_t)p->head, c->model->hidden});
+    ctw_describe_norm(c, i, CTW_AT_BLOCK_Q, &a->norms->form, "self_attn.indexer.q_layernorm",
+                      p->head);
+    ctw_describe_norm(c, i, CTW_AT_BLOCK_K, &a->norms->form, "self_attn.indexer.k_layernorm",
+                      p->head);
+}
+
 /* Where the product's columns have the heads. */
 static struct ctw_qkv_columns columns_of(const struct ctw_attention_rules *a)
 {
@@ -126,6 +142,7 @@ static struct ctw_qkv_columns columns_of(const struct ctw_attention_rules *a)
     int64_t q_head = rows_of_q(a) / a->n_head;
     q = rows_of_q(a);
     int64_t choice = a->choice.block > 0 ? (a->n_kv + 1) * a->choice.head : 0;
+    choice += a->pools.chosen > 0 ? (a->pools.n_head + 1) * (int64_t)a->pools.head : 0;
     return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? values : 0) + choice,
                                     .k = q,
                                     .v = has_v ? q + kv : q,
@@ -244,9 +261,12 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
     if (a->uses != 0)
         check_used(c, i, a);
     l->choice = a->choice;
+    l->pools = a->pools;
     describe_qkv(c, i, a);
     if (a->choice.block > 0)
         describe_blocks(c, i, a);
+    if (a->pools.chosen > 0)
+        describe_pools(c, i, a);
     ctw_describe_linear(c, i, CTW_MIXER,
                         &(struct ctw_linear_rules){CTW_P_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : 0,
                                                    ctw_name_or(a->o, "self_attn.o_proj"),

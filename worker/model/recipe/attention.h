@@ -17,8 +17,9 @@ enum {
     CTW_M_ADAPT_Q, /* and from there */
     CTW_M_ADAPT_K,
     CTW_M_ADAPT_V,
-    CTW_M_BLOCK_Q, /* which blocks of keys a query sees: the queries and */
-    CTW_M_BLOCK_K  /* the key of the choice */
+    CTW_M_BLOCK_Q,                /* which blocks of keys a query sees: the queries and */
+    CTW_M_BLOCK_K,                /* the key of the choice, */
+    CTW_M_POOL_QK = CTW_M_BLOCK_Q /* or both in one matrix */
 };
 enum {
     CTW_P_QKV, /* with blocks, behind q, k and v: the queries and the key of the choice */
@@ -60,6 +61,18 @@ struct ctw_block_choice {
     int head;              /* elements of a head */
 };
 
+/*
+ * Attention over chosen pools of keys: a query sees the best `chosen` keys, in whole pools, and
+ * those behind the last whole pool (struct ctw_op_index). A pool's key of the choice is the norm of
+ * the mean of its tokens', turned as the pool's first. The heads of the choice have the RoPE of the
+ * layer's heads, and one key.
+ */
+struct ctw_pool_choice {
+    int64_t chosen;   /* keys, a multiple of `pool`; 0: all keys are seen */
+    int pool;         /* tokens */
+    int n_head, head; /* queries of the choice; elements of a head */
+};
+
 /* o(heads_out_norm(gate * attention(q, k, v))); with adapters, q, k and v of n are each the product
  * plus adapt(adapt_in(n)). */
 struct ctw_attention {
@@ -81,6 +94,7 @@ struct ctw_attention {
     enum ctw_head_norms head_norms;
     bool norms_after_rope;
     struct ctw_block_choice choice;
+    struct ctw_pool_choice pools;
     int64_t adapter_rank; /* of q's, of k's and of v's adapter; 0: there are none */
     struct ctw_head_inputs inputs;
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */

@@ -16,8 +16,7 @@ static bool same_rules(const struct ctw_rope_rules *a, const struct ctw_rope_rul
            a->unscaled == b->unscaled && a->partial == b->partial && a->rotated == b->rotated &&
            a->old_longrope == b->old_longrope && a->original_length == b->original_length &&
            a->mrope == b->mrope && a->alpha == b->alpha && a->mscales == b->mscales &&
-           a->unscaled_yarn == b->unscaled_yarn &&
-           a->lists == b->lists && a->layer == b->layer &&
+           a->unscaled_yarn == b->unscaled_yarn && a->lists == b->lists && a->layer == b->layer &&
            same_string(a->theta_key, b->theta_key) && same_string(a->layer_type, b->layer_type) &&
            same_string(a->partial_key, b->partial_key) && same_string(a->absent, b->absent);
 }

@@ -14,6 +14,7 @@
     X(dense)                                                                                       \
     X(mixture)                                                                                     \
     X(own_input)                                                                                   \
+    X(ngram)                                                                                       \
     X(short_conv)                                                                                  \
     X(state_space)                                                                                 \
     X(delta_rule)                                                                                  \
@@ -33,7 +34,8 @@ enum ctw_kind { CTW_KIND_none, CTW_KINDS(CTW_KIND_VALUE) CTW_KIND_ends, CTW_N_KI
     X(one_stream)                                                                                  \
     X(beside_embedding)                                                                            \
     X(block_sums)                                                                                  \
-    X(streams)
+    X(streams)                                                                                     \
+    X(gated_streams)
 
 #define CTW_RESIDUAL_VALUE(name) CTW_RESIDUAL_##name,
 enum ctw_residual_kind { CTW_RESIDUALS(CTW_RESIDUAL_VALUE) CTW_N_RESIDUALS };

@@ -20,8 +20,8 @@ enum { CTW_P_ROUTER = CTW_P_AFTER_DENSE, CTW_P_SHARED_GATE, CTW_P_LATENT_IN, CTW
 enum {
     CTW_AT_ROUTER = CTW_AT_AFTER_DENSE, /* the residual, for the router; without: the router reads
                                            the experts' */
-    CTW_AT_EXPERTS,    /* the residual, for the experts; without: they read the branch's */
-    CTW_AT_SHARED_OUT, /* the shared expert's output */
+    CTW_AT_EXPERTS,     /* the residual, for the experts; without: they read the branch's */
+    CTW_AT_SHARED_OUT,  /* the shared expert's output */
     CTW_AT_EXPERTS_OUT, /* the experts' sum; CTW_AT_OUT: that of experts and shared expert */
     CTW_AT_LATENT       /* the experts' sum, before latent_out */
 };

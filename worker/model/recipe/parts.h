@@ -12,7 +12,7 @@
 
 enum {
     CTW_MAX_BRANCHES = 4,
-    CTW_BRANCH_MATRICES = 14,
+    CTW_BRANCH_MATRICES = 17,
     CTW_BRANCH_PRODUCTS = CTW_LAYER_SLOTS / CTW_MAX_BRANCHES,
     CTW_BRANCH_NORMS = 9,
     CTW_BRANCH_VECTORS = 48,
@@ -23,7 +23,7 @@ enum {
 
 /* The branches of most layers. An MLP is branch CTW_MLP even in a layer without a mixer; branch
  * CTW_MIXER then has no kind. */
-enum { CTW_MIXER, CTW_MLP, CTW_OWN_INPUT };
+enum { CTW_MIXER, CTW_MLP, CTW_OWN_INPUT, CTW_NGRAM = CTW_OWN_INPUT };
 
 /* Where a branch normalises. */
 enum {
@@ -51,12 +51,20 @@ enum {
     CTW_V_SCALAR = CTW_V_BIAS + CTW_BRANCH_NORMS, /* [1]: see struct ctw_branch */
     CTW_V_BLEND,        /* [hidden]: weights of what the branch reads of sums of blocks: these */
     CTW_V_BLEND_FACTOR, /* [1, hidden]: times these */
-    CTW_V_MIX_FN, /* of several residual streams (residual.h); also of the head's layer */
+    CTW_V_MIX_FN,       /* of several residual streams (residual.h); also of the head's layer */
     CTW_V_MIX_BASE,
     CTW_V_MIX_SCALE,
     CTW_V_OWN,
     CTW_V_HEAD_BIAS = CTW_V_OWN /* of the head's layer */
 };
+
+/*
+ * The matrices and products of residual streams that are mixed by gates (residual.h), also of the
+ * head's layer: the last ones of every branch. Kinds of branches that have as many products
+ * (pooled.h) have other residual streams.
+ */
+enum { CTW_M_MIX_DOWN = CTW_BRANCH_MATRICES - 3, CTW_M_MIX_INJECT, CTW_M_MIX_UP };
+enum { CTW_P_MIX_DOWN = CTW_BRANCH_PRODUCTS - 2 /* down, and inject */, CTW_P_MIX_UP };
 
 /* Matrices of the embedding's and the head's layers. */
 enum {

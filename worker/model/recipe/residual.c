@@ -83,3 +83,37 @@ void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *n
     ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_MIX_SCALE), full,
                         ctw_stream_scales(mixes, s->n_sinkhorn));
 }
+
+void ctw_describe_gated_streams(struct ctw_config *c, const struct ctw_gated_streams *s)
+{
+    for (int i = 0; c->status == CTW_OK && i < c->model->n_layers; i++)
+        c->model->layers[i].residual =
+            (struct ctw_residual){.kind = CTW_RESIDUAL_gated_streams, .gated_streams = *s};
+}
+
+static void describe_gate(struct ctw_config *c, int64_t i, int branch, const char *module,
+                          const char *name, int product, int matrix, int64_t n, int64_t k)
+{
+    char full[256];
+    (void)snprintf(full, sizeof(full), "%s.%s", module, name);
+    ctw_describe_linear(c, i, branch, &(struct ctw_linear_rules){product, matrix, 0, full, n, k});
+}
+
+void ctw_describe_gates(struct ctw_config *c, int64_t i, int branch,
+                        const struct ctw_norm_form *norm, const char *module)
+{
+    char name[256];
+    if (c->status != CTW_OK)
+        return;
+    const struct ctw_gated_streams *s = &c->model->layers[i + 1].residual.gated_streams;
+    const int64_t width = s->n * c->model->hidden;
+    (void)snprintf(name, sizeof(name), "%s.hc_norm", module);
+    ctw_describe_norm(c, i, ctw_norm_at(branch, CTW_AT_IN), norm, name, width);
+    describe_gate(c, i, branch, module, "input_mix_weight_down", CTW_P_MIX_DOWN, CTW_M_MIX_DOWN,
+                  s->rank, width);
+    if (i < c->model->n_decoders)
+        describe_gate(c, i, branch, module, "block_inject_weight", CTW_P_MIX_DOWN, CTW_M_MIX_INJECT,
+                      s->n, width);
+    describe_gate(c, i, branch, module, "input_mix_weight_up", CTW_P_MIX_UP, CTW_M_MIX_UP, width,
+                  s->rank);
+}

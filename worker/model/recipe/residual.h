@@ -48,6 +48,17 @@ struct ctw_streams {
     float post_factor, post_eps; /* post_factor 0: 2 */
 };
 
+/*
+ * Of several streams, mixed around each branch by gates of each number:
+ * worker/engine/pass/residuals.h has their arithmetic. Each branch has matrices CTW_M_MIX_DOWN and
+ * so on, and its norm CTW_AT_IN is of the streams, each by itself, with weights of its own. The
+ * head's layer has them, too, but for CTW_M_MIX_INJECT.
+ */
+struct ctw_gated_streams {
+    int n;
+    int64_t rank; /* rows of CTW_M_MIX_DOWN */
+};
+
 /* A kind with facts of its own has its struct in the union. All zeros is one stream. */
 struct ctw_residual {
     enum ctw_residual_kind kind;
@@ -55,10 +66,12 @@ struct ctw_residual {
         struct ctw_beside_embedding beside_embedding;
         struct ctw_block_sums block_sums;
         struct ctw_streams streams;
+        struct ctw_gated_streams gated_streams;
     };
 };
 
 struct ctw_config;
+struct ctw_norm_form;
 
 /* Keeps the embedding beside the stream in all layers. After ctw_describe_model(). */
 void ctw_describe_beside_embedding(struct ctw_config *c);
@@ -77,5 +90,12 @@ void ctw_describe_streams(struct ctw_config *c, const struct ctw_streams *s);
 /* The tensors NAME_fn, NAME_base and NAME_scale of decoder layer i's branch; i = n_layers, branch
  * 0: those of the head. */
 void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *name);
+
+/* Streams mixed by gates in all layers. After ctw_describe_model(). */
+void ctw_describe_gated_streams(struct ctw_config *c, const struct ctw_gated_streams *s);
+/* The norm and matrices of decoder layer i's branch, MODULE.hc_norm and so on; i = n_layers, branch
+ * 0: those of the head. */
+void ctw_describe_gates(struct ctw_config *c, int64_t i, int branch,
+                        const struct ctw_norm_form *norm, const char *module);
 
 #endif
