@@ -18,10 +18,12 @@ enum {
     CTW_M_ADAPT_K,
     CTW_M_ADAPT_V,
     CTW_M_BLOCK_Q, /* which blocks of keys a query sees: the queries and */
-    CTW_M_BLOCK_K  /* the key of the choice */
+    CTW_M_BLOCK_K, /* the key of the choice */
+    CTW_M_RELATIVE /* the queries' states of a learned bias */
 };
 enum {
-    CTW_P_QKV, /* with blocks, behind q, k and v: the queries and the key of the choice */
+    CTW_P_QKV, /* behind q, k and v with blocks: the queries and the key of the choice; with a
+                  learned bias: the queries' states */
     CTW_P_O,
     CTW_P_HEADS_GATE,
     CTW_P_ADAPT_IN, /* of q, k and v */
@@ -43,7 +45,10 @@ enum {
     CTW_V_V_BIAS,
     CTW_V_O_BIAS,
     CTW_V_QKV_BIAS,
-    CTW_V_SINKS /* [n_head] */
+    CTW_V_SINKS,    /* [n_head] */
+    CTW_V_RELATIVE, /* [rank, extent]: of a learned bias */
+    CTW_V_K_CONV,   /* [n, taps]: of keys and values */
+    CTW_V_V_CONV
 };
 
 enum ctw_head_norms {
@@ -58,6 +63,13 @@ struct ctw_block_choice {
     int64_t block;         /* keys; 0: all keys are seen */
     int64_t chosen, local; /* blocks */
     int head;              /* elements of a head */
+};
+
+/* A learned bias of scores by distance (struct ctw_relative). */
+struct ctw_relative_bias {
+    int rank; /* 0: none */
+    int64_t extent;
+    bool factors; /* the bias is multiplied as queries are by q_factors */
 };
 
 /* o(heads_out_norm(gate * attention(q, k, v))); with adapters, q, k and v of n are each the product
@@ -81,6 +93,8 @@ struct ctw_attention {
     enum ctw_head_norms head_norms;
     bool norms_after_rope;
     struct ctw_block_choice choice;
+    struct ctw_relative_bias relative;
+    int conv_taps; /* keys and values are those of the product plus their convolutions; 0: not */
     int64_t adapter_rank; /* of q's, of k's and of v's adapter; 0: there are none */
     struct ctw_head_inputs inputs;
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
