@@ -81,6 +81,14 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->seen == NULL || (op->softcap == 0 && op->alibi == NULL));
     REQUIRE("attention", op->seen == NULL || (op->scale > 0 && op->chunk == 0));
     REQUIRE("attention", op->seen == NULL || op->seen_head >= 0);
+    if (op->relative.rank != 0) {
+        const struct ctw_relative *r = &op->relative;
+        REQUIRE("attention", r->rank >= 1 && r->rank <= CTW_MAX_RELATIVE && r->extent >= 1);
+        REQUIRE("attention", r->states != NULL && r->ld >= (int64_t)r->rank * op->n_head);
+        REQUIRE("attention", r->proj != NULL && ctw_is_float(r->proj_dtype));
+        REQUIRE("attention", op->chunk == 0 && op->softcap == 0 && op->alibi == NULL);
+        REQUIRE("attention", op->seen == NULL && op->head_v == op->head && op->scale > 0);
+    }
     if (op->head > CTW_MAX_HEAD || op->head_v > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head > op->head_v ? op->head : op->head_v, CTW_MAX_HEAD);
@@ -300,6 +308,8 @@ static enum ctw_status check_route(const struct ctw_route_rule *r, struct ctw_er
         REQUIRE("route", r->group_best <= r->n_experts / r->n_groups);
         REQUIRE("route", r->chosen <= r->kept_groups * (r->n_experts / r->n_groups));
     }
+    REQUIRE("route", r->always >= 0 && r->always < r->chosen);
+    REQUIRE("route", r->always == 0 || (r->n_groups == 0 && r->score == CTW_SCORE_SIGMOID));
     REQUIRE("route", r->score != CTW_SCORE_SPARSEMIXER || (r->chosen == 2 && r->n_groups == 0));
     return CTW_OK;
 }
@@ -322,8 +332,8 @@ enum ctw_status ctw_route(struct ctw_backend *be, const struct ctw_op_route *op,
     if (op->table != NULL) {
         bool own = op->rule.score == CTW_SCORE_SIGMOID || op->rule.score == CTW_SCORE_SQRT_SOFTPLUS;
         REQUIRE("route", op->table_dtype == CTW_I32 || op->table_dtype == CTW_I64);
-        REQUIRE("route",
-                own && op->tokens != NULL && op->correction == NULL && op->rule.n_groups == 0);
+        REQUIRE("route", own && op->tokens != NULL && op->correction == NULL &&
+                             op->rule.n_groups == 0 && op->rule.always == 0);
     }
     return be->ops->route(be, &full, err);
 }

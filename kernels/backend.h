@@ -83,6 +83,7 @@ struct ctw_reserve {
     int64_t n_seqs;                  /* sequences in a chunk */
     int max_head, max_group; /* of attention: elements of a head of any kind, query heads to a key
                                 head */
+    int64_t relative;        /* elements of the largest proj of a learned bias; 0: none */
     int64_t state; /* the most elements of a head's recurrent state, ctw_delta_padded(); 0: none */
     int64_t n_vocab, head_k; /* of the head: number of rows, and their width */
     int64_t input_elems;     /* of a row: a product's own input and output, see ctw_input_elems() */

@@ -8,7 +8,8 @@ enum { CTW_MAX_TAPS = 8 };
 
 enum ctw_conv_form {
     CTW_CONV_GATED, /* x's row is [b | c | u] of 3 dim columns: input b u, y = c * conv */
-    CTW_CONV_SILU   /* x's row is the input: y = silu(conv) */
+    CTW_CONV_SILU,  /* x's row is the input: y = silu(conv) */
+    CTW_CONV_ADD    /* likewise: y = input + conv */
 };
 
 /*
@@ -27,7 +28,7 @@ struct ctw_op_conv {
     int64_t dilation; /* tokens from tap to tap; 0: 1 */
     const void *x;    /* device [n_tok, ldx] */
     int64_t ldx;
-    /* CTW_CONV_SILU: channel i is column i / run * step + i % run of x; run 0: i */
+    /* Not CTW_CONV_GATED: channel i is column i / run * step + i % run of x; run 0: i */
     int64_t run, step;
     const void *weight; /* device [dim, taps] */
     const void *bias;   /* device [dim], or NULL: zeros */

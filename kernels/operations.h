@@ -15,6 +15,7 @@
 
 #include "kernels/formats/format.h"
 #include "kernels/quantise.h"
+#include "kernels/relative.h"
 #include "kernels/rotation.h"
 #include "kernels/routing.h"
 
@@ -324,7 +325,7 @@ struct ctw_attn_seq {
  * of the head NaN.
  *
  * With ALiBi, slope[h] * (j - i) is added to the scaled score of the query at position i and the
- * key at position j.
+ * key at position j. A relative bias is added likewise.
  */
 struct ctw_op_attention {
     enum ctw_dtype dtype;
@@ -332,21 +333,20 @@ struct ctw_op_attention {
     int head_v; /* elements of a value head, at most CTW_MAX_HEAD; 0: head */
     float scale;
     int64_t window; /* number of keys a query sees, including its own; 0: all */
-    int64_t chunk; /* a query at position i sees keys j with j / chunk = i / chunk; 0: all. Not with
-                      window */
+    int64_t chunk; /* a query at i sees keys j with j / chunk = i / chunk; 0: all. Not with window */
     float v_factor; /* of values, applied to their weighted sum; 0: 1 */
     /* device [rows of q, ld_seen]: of the keys above, a query sees key j if bit j % 32 of word j /
      * 32 is set; NULL: all of them. Words past the query's own key may hold anything. Not with
      * chunk, softcap or alibi; scale is positive. */
     const uint32_t *seen;
     int64_t ld_seen;
-    int64_t
-        seen_head; /* key head g's words are from g * seen_head on; 0: all heads' are the same */
+    int64_t seen_head; /* key head g's are from g * seen_head on; 0: all heads' are the same */
     int64_t seen_from; /* queries at lower positions have all bits set */
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
     enum ctw_dtype sinks_dtype;
     const float *alibi;              /* device [n_head]: the slopes, or NULL; not with softcap */
+    struct ctw_relative relative;    /* not with chunk, softcap, alibi, seen, or another head_v */
     const void *q;                   /* device [rows, n_head * head] */
     const void *k;                   /* device [rows, n_kv * head] */
     const void *v;                   /* device [rows, n_kv * head_v] */

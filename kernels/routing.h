@@ -24,6 +24,8 @@ enum ctw_score {
  * With groups (of n_experts / n_groups neighbours), only the experts of the `kept_groups` groups
  * with the largest sums of their `group_best` (1 or 2) largest choices can be chosen. The `chosen`
  * experts with the largest choices are chosen, largest first; the lower expert (group) on a tie.
+ * With `always`, the last `always` experts are chosen after the others, which are chosen from the
+ * rest; correction has no numbers for them.
  *     weight = s of the chosen
  *     with `normalised`: weight = weight / max(sum over the chosen + sum_add, sum_least)
  *     weight = weight * scale * expert_scale[expert]
@@ -37,6 +39,7 @@ enum ctw_score {
 struct ctw_route_rule {
     enum ctw_score score;
     int n_experts, chosen;     /* chosen: 1..CTW_MAX_CHOSEN */
+    int always;                /* of these; without groups and a table */
     int n_groups, kept_groups; /* n_groups 0: none */
     int group_best;
     bool normalised;
@@ -57,7 +60,7 @@ struct ctw_op_route {
     struct ctw_route_rule rule;
     int64_t n_tok;
     const float *logits;    /* device [n_tok, n_experts] */
-    const void *correction; /* device [n_experts] of its dtype, or NULL */
+    const void *correction; /* device [n_experts - always] of its dtype, or NULL */
     const void *expert_scale;
     enum ctw_dtype correction_dtype, expert_scale_dtype;
     /* device [.., chosen] of I32 or I64, numbers below n_experts, or NULL; for scores that each

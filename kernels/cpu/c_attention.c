@@ -39,17 +39,29 @@ static int64_t walk_next(struct walk *w, bool last)
     return row;
 }
 
-/* Of rows of q and k, which are heads. `distance`: the key's position minus the query's, times the
- * head's slope. */
-static double score(const struct ctw_op_attention *op, int64_t q_row, int64_t k_row,
-                    double distance)
+/* Of rows of q and k, which are heads. `bias`: by the distance of the key. */
+static double score(const struct ctw_op_attention *op, int64_t q_row, int64_t k_row, double bias)
 {
     double sum = 0;
     for (int i = 0; i < op->head; i++)
         sum += (double)ctw_load_float(op->q, op->dtype, q_row * op->head + i) *
                ctw_load_float(op->k, op->dtype, k_row * op->head + i);
-    sum = sum * op->scale + distance;
+    sum = sum * op->scale + bias;
     return op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum;
+}
+
+/* What the distance adds to the score of the query at position pos, row `row` of q, and the key at
+ * p. */
+static double bias_of(const struct ctw_op_attention *op, int64_t row, int h, int64_t pos, int64_t p)
+{
+    const struct ctw_relative *r = &op->relative;
+    double sum = 0;
+    if (op->alibi != NULL)
+        return op->alibi[h] * (double)(p - pos);
+    for (int i = 0; pos - p < r->extent && i < r->rank; i++)
+        sum += (double)ctw_load_float(r->states, op->dtype, row * r->ld + h * r->rank + i) *
+               ctw_load_float(r->proj, r->proj_dtype, i * r->extent + pos - p);
+    return r->factor != NULL ? sum * r->factor[pos] : sum;
 }
 
 static bool sees(const struct ctw_op_attention *op, int64_t q_row, int kv, int64_t p)
@@ -64,27 +76,26 @@ static void one_query(const struct job *job, int64_t i, int h)
     int kv = h / (op->n_head / op->n_kv);
     int64_t pos = job->seq->pos0 + i;
     int64_t first = ctw_attn_first(op, pos);
-    int64_t q_row = (job->seq->q_row + i) * op->n_head + h;
+    int64_t in_row = job->seq->q_row + i, q_row = in_row * op->n_head + h;
 
     double sink = -INFINITY, sum[CTW_MAX_HEAD] = {0};
-    double slope = op->alibi != NULL ? op->alibi[h] : 0;
     if (op->sinks != NULL)
         sink = ctw_load_float(op->sinks, op->sinks_dtype, h);
     double max = sink;
     struct walk w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t row = walk_next(&w, p == pos) * op->n_kv + kv;
-        if (!sees(op, job->seq->q_row + i, kv, p))
+        if (!sees(op, in_row, kv, p))
             continue;
-        max = fmax(max, score(op, q_row, row, slope * (double)(p - pos)));
+        max = fmax(max, score(op, q_row, row, bias_of(op, in_row, h, pos, p)));
     }
     double total = ctw_exp(sink - max);
     w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t row = walk_next(&w, p == pos) * op->n_kv + kv;
-        if (!sees(op, job->seq->q_row + i, kv, p))
+        if (!sees(op, in_row, kv, p))
             continue;
-        double e = ctw_exp(score(op, q_row, row, slope * (double)(p - pos)) - max);
+        double e = ctw_exp(score(op, q_row, row, bias_of(op, in_row, h, pos, p)) - max);
         total += e;
         for (int d = 0; d < op->head_v; d++)
             sum[d] += e * ctw_load_float(op->v, op->dtype, row * op->head_v + d);

@@ -45,6 +45,8 @@ static void one_row(void *arg, int64_t row, int thread)
                    input_at(op, p, row - (op->taps - 1 - j) * op->dilation, col);
         if (op->form == CTW_CONV_GATED)
             sum *= ctw_load_float(op->x, op->dtype, row * op->ldx + op->dim + col);
+        else if (op->form == CTW_CONV_ADD)
+            sum += input_at(op, p, row, col);
         else
             sum = (float)(sum / (1 + ctw_exp(-(double)sum)));
         ctw_store_float(op->y, op->dtype, row * op->ldy + col, sum);

@@ -83,8 +83,9 @@ static void keep_groups(const struct ctw_route_rule *r, double *choice)
 static void choose(const struct ctw_op_route *op, struct scores *x, int32_t *ids, double *weights)
 {
     const struct ctw_route_rule *r = &op->rule;
+    const int n = r->n_experts - r->always, n_free = r->chosen - r->always;
     bool by_score = op->correction != NULL || r->n_groups > 0;
-    for (int e = 0; e < r->n_experts; e++) {
+    for (int e = 0; e < n; e++) {
         double c =
             by_score ? x->s[e] + number(op->correction, op->correction_dtype, e, 0) : x->l[e];
         x->choice[e] = isnan(c) ? -INFINITY : c; /* a correction of NaN */
@@ -92,8 +93,9 @@ static void choose(const struct ctw_op_route *op, struct scores *x, int32_t *ids
     if (r->n_groups > 0)
         keep_groups(r, x->choice);
     for (int k = 0; k < r->chosen; k++) {
-        ids[k] = largest(x->choice, r->n_experts);
-        x->choice[ids[k]] = NAN;
+        ids[k] = k < n_free ? largest(x->choice, n) : n + k - n_free;
+        if (k < n_free)
+            x->choice[ids[k]] = NAN;
         weights[k] = x->s[ids[k]];
     }
 }

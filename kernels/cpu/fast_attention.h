@@ -56,7 +56,7 @@ INLINE void score_panel(enum mode mode, const struct attn_job *job, const struct
 INLINE vf largest_score(const struct attn_job *job, struct attn_local *l, int64_t lane, int n_keys,
                         bool masked)
 {
-    const vf none = vf_set1(-INFINITY), scale = vf_set1(job->op->scale);
+    const vf none = vf_set1(-INFINITY), scale = vf_set1(job->early_scale);
     float *p = l->p + lane;
     vf largest = none;
     for (int key = 0; key < n_keys; key++) {
@@ -94,6 +94,31 @@ static void hide_unseen(const struct attn_job *job, const struct attn_local *l, 
         for (int i = lane; i < lane + NR; i++)
             if (!lane_sees(job, l, lane0 + i, key))
                 l->p[key * ATTN_LANES + i] = -INFINITY;
+}
+
+/* Scores times the scale, plus the learned bias, of NR lanes from `lane` on. */
+static void add_relative(const struct attn_job *job, const struct attn_local *l, int64_t lane0,
+                         int lane, int n_keys)
+{
+    const struct ctw_relative *r = &job->op->relative;
+    for (int i = lane; i < lane + NR; i++) {
+        const int64_t at = min64(lane0 + i, l->n_lanes - 1), query = at / job->group;
+        const int64_t state = l->state0 + query * r->ld + at % job->group * r->rank;
+        const int64_t pos = l->pos0 + query;
+        const int64_t from = max64(0, pos - r->extent + 1), to = min64(n_keys, pos + 1);
+        const float factor = r->factor != NULL ? r->factor[l->key0 + pos] : 1;
+        float bias[ATTN_KEYS] = {0};
+        for (int64_t j = 0; j < r->rank; j++) {
+            const float x = ctw_load_float(r->states, job->op->dtype, state + j);
+            const int64_t key0 = (j + 1) * r->extent - 1 - pos;
+            for (int64_t key = from; key < to; key++)
+                bias[key] += x * job->relative[key0 + key];
+        }
+        for (int key = 0; key < n_keys; key++) {
+            float *p = l->p + key * ATTN_LANES + i;
+            *p = *p * job->op->scale + factor * bias[key];
+        }
+    }
 }
 
 /* The weights exp(scale * p + minus) of NR lanes from `lane` on for n_keys keys from `key` on;
@@ -137,6 +162,8 @@ INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct att
     score_panel(mode, job, l, lane0, lane, n_keys, largest);
     if (l->seen != NULL)
         hide_unseen(job, l, lane0, lane, n_keys);
+    if (job->relative != NULL)
+        add_relative(job, l, lane0, lane, n_keys);
     bool known = job->scale_late && !masked && n_keys % ATTN_ROWS == 0;
     for (int v = 0; v < NV; v++) {
         int64_t at_v = lane + v * VL;
@@ -256,6 +283,7 @@ INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn
     }
     if (job->op->alibi != NULL)
         place_lanes(job, kv, l, lane0, pos0);
+    l->pos0 = pos0;
     for (int lane = 0; lane < n; lane += NR)
         softmax_panel(mode, job, l, lane0, lane, n_keys, masked);
     if (masked && !l->v_finite) {
@@ -309,6 +337,8 @@ static void attn_item(void *arg, int64_t item, int thread)
                  ? NULL
                  : job->op->seen + (b->seq->q_row + b->first) * job->op->ld_seen +
                        kv * job->op->seen_head;
+    l.state0 = (b->seq->q_row + b->first) * job->op->relative.ld +
+               kv * job->group * job->op->relative.rank;
     pack_queries(job, b, kv, &l);
 
     struct key_cursor cursor = {b->seq->runs, 0};
@@ -365,25 +395,42 @@ static int64_t shape_attention(struct attn_job *job, int group, int head, int he
     return job->local_floats = attn_layout(job, NULL, &l);
 }
 
+/* The bias's proj as floats, each row from its last column on: distances fall with keys. */
+static void load_relative(const struct ctw_relative *r, float *out)
+{
+    for (int64_t i = 0; i < r->rank; i++)
+        for (int64_t d = 0; d < r->extent; d++)
+            out[(i + 1) * r->extent - 1 - d] =
+                ctw_load_float(r->proj, r->proj_dtype, i * r->extent + d);
+}
+
 static enum ctw_status fast_attention(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
                                       struct ctw_err *err)
 {
     struct attn_job job = {.op = op};
-    job.scale_late = op->scale > 0 && op->softcap == 0 && op->alibi == NULL;
+    const int64_t proj = op->relative.rank * op->relative.extent;
+    job.scale_late = op->scale > 0 && op->softcap == 0 && op->alibi == NULL && proj == 0;
+    job.early_scale = proj == 0 ? op->scale : 1;
     shape_attention(&job, op->n_head / op->n_kv, op->head, op->head_v, mode_of(op->dtype));
     int64_t per_block = max64(1, TASK_LANES / job.group);
     int64_t n_blocks = cut_blocks(op, per_block, NULL);
     if (n_blocks == 0)
         return CTW_OK;
     size_t locals = (size_t)(ctw_threads_count(cpu->threads) * job.local_floats) * sizeof(float);
+    const size_t blocks = (size_t)n_blocks * sizeof(*job.blocks);
     void *scratch;
     enum ctw_status st =
-        ctw_cpu_scratch(cpu, locals + (size_t)n_blocks * sizeof(*job.blocks), &scratch, err);
+        ctw_cpu_scratch(cpu, locals + blocks + (size_t)proj * sizeof(float), &scratch, err);
     if (st != CTW_OK)
         return st;
     job.local = scratch;
     job.blocks = (struct attn_block *)((char *)scratch + locals);
     cut_blocks(op, per_block, job.blocks);
+    if (proj > 0) {
+        float *relative = (float *)((char *)job.blocks + blocks);
+        load_relative(&op->relative, relative);
+        job.relative = relative;
+    }
     qsort(job.blocks, (size_t)n_blocks, sizeof(*job.blocks), dearest_first);
     ctw_threads_for(cpu->threads, n_blocks * op->n_kv, attn_item, &job);
     return CTW_OK;

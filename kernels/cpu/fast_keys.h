@@ -20,11 +20,13 @@ struct attn_block {
 struct attn_job {
     const struct ctw_op_attention *op;
     enum mode mode;
-    int group;         /* query heads per key head */
-    bool scale_late;   /* scores are scaled in the exponent */
-    int64_t kw;        /* words per head */
-    int64_t width;     /* elements per value head, rounded up to a multiple of NR */
-    int64_t max_lanes; /* per task, rounded up to a multiple of ATTN_LANES */
+    int group;             /* query heads per key head */
+    bool scale_late;       /* scores are scaled in the exponent */
+    float early_scale;     /* or by this, before they are capped or biased */
+    int64_t kw;            /* words per head */
+    int64_t width;         /* elements per value head, rounded up to a multiple of NR */
+    int64_t max_lanes;     /* per task, rounded up to a multiple of ATTN_LANES */
+    const float *relative; /* [rank, extent]: the bias's proj from its last column on, or NULL */
     struct attn_block *blocks;
     float *local;
     int64_t local_floats;
@@ -48,6 +50,8 @@ struct attn_local {
     float *pos;
     int64_t n_lanes, key0;
     const uint32_t *seen; /* the keys that the first query sees, or NULL */
+    int64_t state0;       /* of op->relative.states: the first lane's */
+    int64_t pos0;         /* the first lane's position in the tile, which may be negative */
     int n_keys;
     bool v_finite;
 };

@@ -38,7 +38,7 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
     struct attn_job job = {0};
     int64_t attention =
         n_threads * shape_attention(&job, r->max_group, r->max_head, r->max_head, FLOATS) +
-        n_tok * (int64_t)(sizeof(struct attn_block) / sizeof(float));
+        n_tok * (int64_t)(sizeof(struct attn_block) / sizeof(float)) + r->relative;
     size_t recurrent =
         r->state > 0 ? (size_t)n_threads * delta_scratch(r->state) / sizeof(float) + 1 : 0;
     return (size_t)max64(max64(product + head, attention), (int64_t)recurrent) * sizeof(float);

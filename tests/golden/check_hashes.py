@@ -70,7 +70,7 @@ def check(ctworker, folder, config_name, options):
         golden = json.load(f)
     # A tied head has no tensor of its own, and is listed as lm_head.weight.
     in_file = {name: file for name, file in golden.get("names_in_file", {}).items()
-               if name != "lm_head.weight" or file.endswith("head.weight")}
+               if name != "lm_head.weight" or file.endswith(("head.weight", ".unembed.weight"))}
     in_file |= IN_FILE.get(os.path.basename(folder), {})
     golden = {in_file.get(name, name): entry for name, entry in golden["weights"].items()}
     result = run(ctworker, folder, config_name, options)

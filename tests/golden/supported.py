@@ -136,6 +136,7 @@ SUPPORTED = {
     "hunyuan_v1_moe-dense",
     "hy_v3-dense",
     "hy_v4-dense",
+    "inkling-dense",
     "laguna-dense",
     "llama4-dense",
     "llama4_vl-dense",

@@ -17,9 +17,9 @@ struct shape {
 };
 
 /* What a problem has besides queries, keys and values, as far as its shape allows. */
-enum extra { PLAIN, SINKS, ALIBI, SEEN, N_EXTRAS };
+enum extra { PLAIN, SINKS, ALIBI, SEEN, RELATIVE, N_EXTRAS };
 
-enum operand { Q, K, V, SINK, SLOPE, WORDS, N_OPERANDS };
+enum operand { Q, K, V, SINK, SLOPE, WORDS, STATES, PROJ, FACTORS, N_OPERANDS };
 
 struct problem {
     char name[160];
@@ -113,6 +113,41 @@ static void give_slopes(struct problem *p)
         ctw_store_float(p->in[SLOPE].p, CTW_F32, h, exp2f(-1 - 7 * (float)rng_below(1000) / 1000));
 }
 
+/* A bias up to a distance within sequences or beyond all, with factors of positions or without. */
+static void give_relative(struct problem *p)
+{
+    const int rank = 1 + (int)rng_below(20);
+    struct ctw_relative *r = &p->op.relative;
+    *r = (struct ctw_relative){.rank = rank,
+                               .extent = 1 + rng_below(rng_below(2) == 0 ? 90 : MAX_KEYS),
+                               .ld = (int64_t)rank * p->op.n_head + rng_below(9),
+                               .proj_dtype = kinds[rng_below(3)]};
+    p->in[STATES] = buf_random(p->op.dtype, p->q_rows * r->ld, 0.5f, 0);
+    p->in[PROJ] = buf_random(r->proj_dtype, rank * r->extent, 0.5f, 0);
+    if (rng_below(2) == 0)
+        return;
+    p->in[FACTORS] = buf_open(MAX_KEYS * sizeof(float), 0);
+    for (int64_t i = 0; i < MAX_KEYS; i++)
+        ctw_store_float(p->in[FACTORS].p, CTW_F32, i, 1 + 0.001f * (float)i);
+}
+
+/* The bias of head h in row q_row of q at a distance; *sums: that of the sizes of its products. */
+static double relative(const struct problem *p, int64_t q_row, int h, int64_t pos, int64_t key,
+                       double *sums)
+{
+    const struct ctw_relative *r = &p->op.relative;
+    const float factor = p->in[FACTORS].base != NULL ? ((const float *)p->in[FACTORS].p)[pos] : 1;
+    double bias = *sums = 0;
+    for (int i = 0; pos - key < r->extent && i < r->rank; i++) {
+        double x = (double)factor *
+                   ctw_load_float(p->in[STATES].p, p->op.dtype, q_row * r->ld + h * r->rank + i) *
+                   ctw_load_float(p->in[PROJ].p, r->proj_dtype, i * r->extent + pos - key);
+        bias += x;
+        *sums += fabs(x);
+    }
+    return bias;
+}
+
 /* A quarter of the keys and the query's own; all for queries at positions below `from`. Words past
  * the query's own key are arbitrary. */
 static void give_seen(struct problem *p, int64_t from)
@@ -144,7 +179,7 @@ static bool is_seen(const struct problem *p, int64_t q_row, int64_t pos)
 static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
                          enum extra extra, const int64_t *lengths, int64_t n_seqs, int pieces)
 {
-    static const char *const names[] = {"", ", sinks", ", ALiBi", ", chosen keys"};
+    static const char *const names[] = {"", ", sinks", ", ALiBi", ", chosen keys", ", bias"};
     memset(p, 0, sizeof(*p));
     p->op = (struct ctw_op_attention){.dtype = dtype,
                                       .n_head = s->n_head,
@@ -186,6 +221,10 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
         extra = SINKS;
     if (extra == SEEN && s->chunk > 0)
         extra = PLAIN;
+    if (extra == RELATIVE && (s->softcap > 0 || s->chunk > 0 || p->op.head_v != s->head))
+        extra = SINKS;
+    if (extra == RELATIVE)
+        give_relative(p);
     if (extra == SINKS || (extra == ALIBI && dtype == CTW_F32))
         give_sinks(p);
     if (extra == ALIBI)
@@ -227,6 +266,9 @@ static void problem_enter(struct problem *p, int place)
     p->op.sinks = p->dev[SINK].p;
     p->op.alibi = (const float *)(const void *)p->dev[SLOPE].p;
     p->op.seen = (const uint32_t *)(const void *)p->dev[WORDS].p;
+    p->op.relative.states = p->dev[STATES].p;
+    p->op.relative.proj = p->dev[PROJ].p;
+    p->op.relative.factor = (const float *)(const void *)p->dev[FACTORS].p;
 }
 
 static void problem_leave(struct problem *p)
@@ -287,7 +329,7 @@ struct definition {
 
 /* 2^-24 of a score's partial sums in size: by so much a score in fp32 may be off; and once more for
  * ALiBi, or for tanhf. */
-static double score(const struct ctw_op_attention *op, const float *q, const float *k, double alibi,
+static double score(const struct ctw_op_attention *op, const float *q, const float *k, double bias,
                     double *off)
 {
     double s = 0, sums = 0;
@@ -295,7 +337,7 @@ static double score(const struct ctw_op_attention *op, const float *q, const flo
         s += (double)q[d] * k[d];
         sums += fabs(s);
     }
-    s = s * op->scale + alibi;
+    s = s * op->scale + bias;
     s = op->softcap > 0 ? op->softcap * tanh(s / op->softcap) : s;
     *off = 0x1p-24 * (sums * op->scale + (op->softcap > 0 ? 4 : 1) * fabs(s));
     return s;
@@ -310,7 +352,8 @@ static double score(const struct ctw_op_attention *op, const float *q, const flo
 static double bound(const struct problem *p, double want, double size, double moved)
 {
     const struct ctw_op_attention *op = &p->op;
-    double s = (op->head <= 256 ? 1e-5 : 2e-5) + (p->in[SLOPE].base != NULL ? 1e-5 : 0);
+    double s = (op->head <= 256 ? 1e-5 : 2e-5) + (p->in[SLOPE].base != NULL ? 1e-5 : 0) +
+               (op->relative.rank > 0 ? 1e-5 : 0);
     double factor = fmax(fabs((double)op->v_factor), 1);
     if (op->dtype == CTW_F32)
         return moved + 2e-6 * size + 1e-6 * factor;
@@ -333,9 +376,12 @@ static void define_head(const struct definition *d, int64_t i, int h)
         most = ctw_load_float(p->in[SINK].p, op->sinks_dtype, h);
     const double sink = most;
     for (int64_t j = first; j <= pos; j++) {
-        double alibi = p->in[SLOPE].base != NULL ? slope[h] * (double)(j - pos) : 0;
+        double sums = 0, bias = p->in[SLOPE].base != NULL ? slope[h] * (double)(j - pos) : 0;
+        if (op->relative.rank > 0)
+            bias = relative(p, q_row, h, pos, j, &sums);
         weight[j] = score(op, d->in[Q] + (q_row * op->n_head + h) * op->head,
-                          d->in[K] + (d->row[j] * kv_step + kv) * op->head, alibi, &off[j]);
+                          d->in[K] + (d->row[j] * kv_step + kv) * op->head, bias, &off[j]);
+        off[j] += 0x1p-24 * 4 * sums;
         weight[j] = is_seen(p, q_row, j) ? weight[j] : -INFINITY;
         most = fmax(most, weight[j]);
     }

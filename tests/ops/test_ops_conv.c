@@ -12,7 +12,8 @@ struct conv_problem {
     void *device[5];
 };
 
-/* Sequences of 1 to `longest` tokens. packed: rows without gaps; with SiLU, two runs of columns. */
+/* Sequences of 1 to `longest` tokens. packed: rows without gaps; without gates, two runs of
+ * columns. */
 static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form form,
                                      enum ctw_dtype dtype, int64_t dim, int taps, bool bias,
                                      int64_t n_seqs, int64_t longest, bool packed, int64_t dilation)
@@ -28,7 +29,7 @@ static struct conv_problem conv_open(struct ctw_backend *be, enum ctw_conv_form 
     const int64_t gaps = packed ? 1 : 3;
     int64_t ldx = (form == CTW_CONV_GATED ? 3 : 1) * dim + rng_below(gaps);
     int64_t ldy = dim + rng_below(gaps);
-    const int64_t run = packed && form == CTW_CONV_SILU ? dim / 2 : 0, step = run + 8;
+    const int64_t run = packed && form != CTW_CONV_GATED ? dim / 2 : 0, step = run + 8;
     ldx += run > 0 ? 2 * step - dim : 0;
     size_t es = ctw_dtype_bytes(dtype),
            state = (size_t)((taps - 1) * dilation * dim + 1) * sizeof(float);
@@ -104,6 +105,8 @@ static double conv_at(const struct conv_problem *p, const struct ctw_seq_part *s
             input *= ctw_load_float(p->x.p, op->dtype, from * op->ldx + 2 * op->dim + col);
         sum += ctw_load_float(p->weight.p, op->weight_dtype, col * op->taps + j) * input;
     }
+    if (op->form == CTW_CONV_ADD)
+        return sum + ctw_load_float(p->x.p, op->dtype, row * op->ldx + ctw_conv_column(op, col));
     if (op->form == CTW_CONV_SILU)
         return sum / (1 + exp(-sum));
     return sum * ctw_load_float(p->x.p, op->dtype, row * op->ldx + op->dim + col);
@@ -146,13 +149,13 @@ static void conv_agrees(struct ctw_backend *be)
                   {64, 300, 3, 3, false, 1}, {33, 9, 20, 8, false, 1},  {144, 5, 70, 4, true, 1},
                   {64, 9, 40, 3, true, 1},   {64, 9, 40, 4, true, 3},   {33, 9, 20, 3, false, 2}};
     const size_t n = CTW_COUNT(shapes) * CTW_COUNT(dtypes);
-    for (size_t i = 0; i < 2 * n; i++) {
+    for (size_t i = 0; i < 3 * n; i++) {
         enum ctw_dtype dtype = dtypes[i % CTW_COUNT(dtypes)];
         size_t at = i % n / CTW_COUNT(dtypes);
         struct conv_problem p =
-            conv_open(be, i < n ? CTW_CONV_GATED : CTW_CONV_SILU, dtype, shapes[at].dim,
-                      shapes[at].taps, i % 2 == 0, shapes[at].n_seqs, shapes[at].longest,
-                      shapes[at].packed, shapes[at].dilation);
+            conv_open(be, (enum ctw_conv_form)(i / n), dtype, shapes[at].dim, shapes[at].taps,
+                      i % 2 == 0, shapes[at].n_seqs, shapes[at].longest, shapes[at].packed,
+                      shapes[at].dilation);
         struct buf whole = conv_run(&p, p.op.n_tok);
         conv_check(&p, &whole);
         for (int64_t most = CUT_IN_TWO; most < 40; most = 2 * most + 1) {

@@ -86,15 +86,18 @@ static void check_row(const struct ctw_op_route *op, int64_t t)
             before += group[h] > group[g] || (group[h] == group[g] && h < g);
         can[e] = before < r->kept_groups;
     }
+    const int n = E - r->always, n_free = r->chosen - r->always;
+    for (int e = n; e < E; e++)
+        can[e] = false;
     for (int e = 0; e < E; e++)
-        chosen += can[e] && rank_of(choice, can, e) < r->chosen ? s[e] : 0;
+        chosen += e >= n || (can[e] && rank_of(choice, can, e) < n_free) ? s[e] : 0;
     double by = r->normalised                          ? fmax(chosen + r->sum_add, r->sum_least)
                 : r->score == CTW_SCORE_SOFTMAX_CHOSEN ? chosen
                                                        : 1;
     for (int e = 0; e < E; e++) {
-        int rank = can[e] ? rank_of(choice, can, e) : E;
+        int rank = e >= n ? n_free + e - n : can[e] ? rank_of(choice, can, e) : E;
         w[e] = s[e] / by * r->scale * (scale != NULL ? scale[e] : 1);
-        if (rank >= r->chosen)
+        if (rank >= (e >= n ? r->chosen : n_free))
             continue;
         assert_int_equal(op->ids[t * r->chosen + rank], e);
         near(op->weights[t * r->chosen + rank], w[e], 1e-6 * fabs(w[e]), "weight", t);
@@ -111,6 +114,7 @@ static void random_rule(struct ctw_op_route *op, const float *correction, const 
     r->kept_groups = r->n_groups / 2;
     r->group_best = 1 + (int)rng_below(2);
     r->chosen = (int)(1 + rng_below(r->n_groups > 0 ? E / 2 : E));
+    r->always = r->score == CTW_SCORE_SIGMOID && r->n_groups == 0 ? (int)rng_below(r->chosen) : 0;
     r->normalised = rng_below(2) == 0;
     r->sum_add = rng_below(2) == 0 ? 1e-20f : 0;
     r->sum_least = rng_below(2) == 0 ? 0.3f : 0;

@@ -132,6 +132,13 @@ void fake_check_attention(struct gpu *gpu, const struct ctw_op_attention *op)
     gpu_check_any(gpu, op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
     gpu_check_any(gpu, op->seen, (size_t)(n_q * op->ld_seen) * sizeof(*op->seen),
                   "attention: seen");
+    if (op->relative.rank > 0) {
+        const struct ctw_relative *r = &op->relative;
+        gpu_check(gpu, r->states, area(n_q, r->ld, (int64_t)op->n_head * r->rank, op->dtype),
+                  "attention: states");
+        gpu_read(gpu, r->proj, area(r->rank, r->extent, r->extent, r->proj_dtype),
+                 "attention: proj");
+    }
     if (op->sinks != NULL)
         gpu_read(gpu, op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
 }
@@ -234,7 +241,7 @@ void fake_check_route(struct gpu *gpu, const struct ctw_op_route *op)
     gpu_check(gpu, op->ids, n_chosen * sizeof(*op->ids), "route: ids");
     gpu_check(gpu, op->weights, n_chosen * sizeof(*op->weights), "route: weights");
     if (op->correction != NULL)
-        gpu_read(gpu, op->correction, area(1, 0, (int64_t)n, op->correction_dtype),
+        gpu_read(gpu, op->correction, area(1, 0, (int64_t)n - op->rule.always, op->correction_dtype),
                  "route: correction");
     if (op->table != NULL) {
         int64_t last = 0, chosen = op->rule.chosen;

@@ -386,6 +386,7 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "qwen2_5_vl": ("model.", "lm_head"), "qwen3_vl_moe": ("model.language_model.", "lm_head"),
             "llama4": ("language_model.model.", "language_model.lm_head"), "step3p7": ("model.", "lm_head"),
             "kimi_k3": ("language_model.model.", "language_model.lm_head"), "glm5_next": ("model.language_model.", "lm_head"),
+            "inkling_mm_model": ("model.llm.", "model.llm.unembed"),
             "minimax_m3_vl": ("language_model.model.", "language_model.lm_head"),
             "kimi_k25": ("language_model.model.", "language_model.lm_head"),
             "glm4v": ("model.language_model.", "lm_head"), "glm4v_moe": ("model.language_model.", "lm_head"),
@@ -397,7 +398,7 @@ TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral"
          "qwen2_5_vl": "qwen2", "qwen3_vl_moe": "qwen3_vl_moe_text", "llama4": "llama4_text", "step3p7": "step3p5",
          "kimi_k25": "deepseek_v3", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "llava": "llama",
          "smolvlm": "llama", "minicpmv": "llama",
-         "minimax_m3_vl": "minimax_m3_vl_text", "kimi_k3": "kimi_linear", "glm5_next": "glm5_next_text",
+         "inkling_mm_model": "inkling_text", "minimax_m3_vl": "minimax_m3_vl_text", "kimi_k3": "kimi_linear", "glm5_next": "glm5_next_text",
          "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "lfm2_vl": "lfm2", "internvl_chat": "phi3"}
 
 

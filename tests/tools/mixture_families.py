@@ -383,8 +383,42 @@ def gemma4_experts(c):
                       dense_out="post_feedforward_layernorm_1")
 
 
+def inkling(c):
+    n, taps, types, norm = c["num_hidden_layers"], c.get("sconv_kernel_size") or c.get("conv_kernel_size", 4), c.get("layer_types"), rms(c)
+    listed = c.get("local_layer_ids") or [i for i in range(n) if (i + 1) % 6]
+    sparse = c.get("mlp_layer_types") or ["dense" if i < c.get("dense_mlp_idx", 0) else "sparse" for i in range(n)]
+    apart = c.get("dense_intermediate_size") is not None
+    inner = c["intermediate_size"] if apart else c["moe_intermediate_size"]
+    router = Router(scores="sigmoid", correction="mlp.gate.bias", exact=True, scale=c.get("route_scale", 8.0),
+                    always=c.get("n_shared_experts", 2), factor="mlp.gate.global_scale")
+    experts = experts_of(c, router, inner=inner, gate_up=("mlp.experts.w13_weight",), down="mlp.experts.w2_weight", mixed_rows=True,
+                         always=("mlp.shared_experts.shared_w13_weight", "mlp.shared_experts.shared_w2_weight"))
+    floor = c.get("log_scaling_n_floor")
+
+    def own(i):
+        local = types[i] == "hybrid_sliding" if types else i in listed
+        window, prefix = c.get("sliding_window_size") or c.get("sliding_window", 512), "swa_" if local else ""
+        head = c[prefix + "head_dim"]
+        return {"heads": c[prefix + "num_attention_heads"], "kv_heads": c[prefix + "num_key_value_heads"], "head": head,
+                "scale": 1 / head, "window": window if local else None,
+                "relative": ("attn.wr_du", "attn.rel_logits_proj.proj", c.get("d_rel", 16),
+                             window if local else c.get("rel_extent", 1024)),
+                "log_factor": (c.get("log_scaling_alpha", 0.1), floor) if floor and not local else None} | (
+            {"experts": experts, "inner": 0} if sparse[i] == "sparse" else {})
+
+    layer = {"attention_in": "attn_norm", "mlp_in": "mlp_norm", "projections": ("attn.wq_du", "attn.wk_dv", "attn.wv_dv"),
+             "o": "attn.wo_ud", "qk_norm": norm, "q_norm": "attn.q_norm", "k_norm": "attn.k_norm", "taps": taps,
+             "kv_convs": ("attn.k_sconv.weight", "attn.v_sconv.weight"), "out_convs": ("attn_sconv.weight", "mlp_sconv.weight"),
+             "gate_up": ("mlp.w13_dn",), "down": "mlp.w2_md", "mixed_rows": True, "mlp_scale": "mlp.global_scale", "act": act_of(c)}
+    m = build(c | {"intermediate_size": c["dense_intermediate_size"] if apart else c["intermediate_size"]}, norm, rope=None, layer=layer,
+              own=own, embed="model.embed", embed_norm="model.embed_norm",
+              logit_scale=1 / c.get("logits_mup_width_multiplier", 24.0), tokens=c.get("unpadded_vocab_size"))
+    return replace(m, layers=tuple(replace(a, mlp_scale=None) if a.experts else a for a in m.layers))
+
+
 FAMILIES = {f.__name__: f for f in (
     mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2,
     minimax_m3, ernie4_5_moe,
     hunyuan_v1_moe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}
 FAMILIES["minimax_m3_vl_text"] = minimax_m3
+FAMILIES["inkling_text"] = inkling

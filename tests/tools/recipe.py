@@ -53,6 +53,8 @@ class Router:
     by_expert: str | None = None  # a tensor, factors of the weights
     exact: bool = False  # logits are not rounded in a 16-bit run
     wide: bool = False  # the module's weight is stored as F32
+    always: int = 0  # the last experts, which are chosen beside the others; correction has no numbers for them
+    factor: str | None = None  # a tensor of one number, stored as F32: of all weights
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Experts:
     down: str = "mlp.experts.{}.down_proj"
     columns: bool = False  # stored [n, inputs, outputs]
     mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
+    always: tuple = ()  # gate_up and down of the experts behind the n, which every token has: tensors of their own
     gated: bool = True
     latent: int = 0  # width of the experts' input and output, between two products; 0: the layer's
     latent_products: tuple = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
@@ -163,6 +166,11 @@ class Layer:
     sinks: str | None = None  # a tensor: a logit of each head that takes part in the softmax and has no value
     head_v: int | None = None  # elements of a value; None: head
     value_scale: float = 1.0
+    log_factor: tuple | None = None  # beta, length: queries and their bias times 1 + beta * ln(max(1, (pos + 1) / length))
+    relative: tuple | None = None  # a bias by distance: module of the states, tensor [rank, extent], rank, extent
+    kv_convs: tuple = ()  # tensors [n, 1, taps], F32: keys (before their norm) and values plus their convolutions
+    out_convs: tuple = ()  # the same of attention's output and of the MLP's
+    taps: int = 0
     gate_in_q: bool = False  # each head's queries are followed by a gate of its output, before a sigmoid
     attention_factors: tuple = (1.0, 1.0, 1.0)  # of the input, the keys and the output
     out_gate: tuple | None = None  # module, activation, by element: factors of the attention's output; by head otherwise
@@ -177,6 +185,8 @@ class Layer:
     down: str = "mlp.down_proj"
     gated: bool = True
     up_first: bool = False  # in one matrix
+    mixed_rows: bool = False  # in one matrix, row 2i is gate's and row 2i + 1 up's
+    mlp_scale: str | None = None  # a tensor of one number, of the output
     act: str = "silu"
     mlp_bias: bool = False
     mlp_factors: tuple = (1.0, 1.0)  # of gate and of the output
@@ -211,6 +221,7 @@ class Model:
     head_bias: bool = False
     unit_head: bool = False  # its rows are divided by their lengths
     logit_scale: float = 1.0
+    tokens: int | None = None  # ids that are tokens: the head's first rows; None: all
     softcap: float | None = None
     block: int = 0  # layers of a block, whose outputs have a sum of their own; 0: one sum for all
     extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
@@ -300,6 +311,13 @@ def layer_tensors(a, hidden, vocab=0):
     wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
     products += [(a.o, hidden, out, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
                  (a.down, hidden, a.inner, a.mlp_bias)]
+    if a.relative:
+        products.append((a.relative[0], a.heads * a.relative[2], hidden, False))
+        yield a.relative[1], a.relative[2:], "bias"
+    for name, n in (*((name, kv) for name in a.kv_convs), *((name, hidden) for name in a.out_convs)):
+        yield name, (n, 1, a.taps), "wide taps"
+    if a.mlp_scale:
+        yield a.mlp_scale, (1,), "norm"
     if a.out_gate:
         products.append((a.out_gate[0], out if a.out_gate[2] else a.heads, hidden, False))
     if a.extra:
@@ -356,11 +374,15 @@ def latent_products(a, hidden):
 
 def expert_tensors(e, hidden, norm):
     r = e.router
-    yield r.module + ".weight", (e.n, hidden), "wide router" if r.wide else "router"
+    yield r.module + ".weight", (e.n + r.always, hidden), "wide router" if r.wide else "router"
     if r.bias:
         yield r.module + ".bias", (e.n,), "bias"
     if r.correction:
         yield r.correction, (*r.correction_shape, e.n), "wide bias"
+    if r.factor:
+        yield r.factor, (1,), "wide norm"
+    for name, shape in zip(e.always, ((r.always, 2 * e.inner, hidden), (r.always, hidden, e.inner))):
+        yield name, shape, "stack"
     if r.own_input:
         yield "router.scale", (hidden,), "norm"
     if r.by_expert:

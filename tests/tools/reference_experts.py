@@ -1,5 +1,7 @@
 """Mixtures of experts in float64, part of reference_model.py: routers, experts, and the dense MLP beside them."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from reference_math import ACTIVATIONS, sigmoid, softmax
@@ -45,18 +47,19 @@ def route(model, x, e, stem):
         return sparsemixer(logits, r.jitter)
     scores = {"softmax": softmax, "sigmoid": sigmoid, "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0, x)),
               "chosen": lambda x: x}[r.scores](logits)
-    choice = scores
+    choice = scores[:, :e.n]
     if r.correction:
-        choice = scores + model.weight(stem + r.correction).reshape(-1)
+        choice = choice + model.weight(stem + r.correction).reshape(-1)
     if r.groups > 1:
         choice = candidates(choice, r)
     ids = model.integers(stem + r.table)[model.tokens] if r.table else best(choice, e.chosen)
+    ids = np.concatenate([ids, np.broadcast_to(e.n + np.arange(r.always), (len(ids), r.always))], axis=1)
     weights = np.take_along_axis(scores, ids, axis=-1)
     if r.scores == "chosen":
         weights = softmax(weights)
     elif r.normalised:
         weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True) + r.added, r.least)
-    weights = weights * r.scale
+    weights = weights * r.scale * (model.weight(stem + r.factor)[0] if r.factor else 1)
     return ids, weights * model.weight(stem + r.by_expert)[ids] if r.by_expert else weights
 
 
@@ -106,7 +109,8 @@ def routed(model, x, router_input, e, stem):
     """The weighted sum of the chosen experts."""
     ids, weights = route(model, router_input, e, stem)
     weights, y = model.r(weights), np.zeros_like(x)
-    for i in range(e.n):
+    behind = replace(e, gate_up=e.always[:1], down=e.always[1]) if e.always else None
+    for i in range(e.n + e.router.always):
         token, place = np.where(ids == i)
         if len(token) == 0:
             continue
@@ -114,7 +118,8 @@ def routed(model, x, router_input, e, stem):
         if e.router.on_input:
             y[token] = model.r(y[token] + expert(model, model.r(x[token] * w), e, i, stem))
         else:
-            y[token] = model.r(y[token] + model.r(expert(model, x[token], e, i, stem) * w))
+            one = expert(model, x[token], *((e, i) if i < e.n else (behind, i - e.n)), stem)
+            y[token] = model.r(y[token] + model.r(one * w))
     return y
 
 

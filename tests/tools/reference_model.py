@@ -335,6 +335,8 @@ class Model:
                 q, gate = np.split(q, 2, axis=2)
             if a.attention_factors[1] != 1:
                 k = self.r(k * a.attention_factors[1])
+            if a.kv_convs:
+                k, v = (self.convolved(y, a.stem + name) for y, name in zip((k, v), a.kv_convs))
             q, k = self.queries_keys(q, k, a)
         if a.kv_of is not None:
             k, v = kept[self.family.layers[a.kv_of].stem]
@@ -353,12 +355,19 @@ class Model:
         if a.query_factor:
             beta, length, *first = a.query_factor
             q = self.r(q * (1 + beta * np.log1p((np.arange(n_tok) + sum(first)) // length))[:, None, None])
+        bias = 0
+        if a.relative:
+            states = self.linear(x, a.stem + a.relative[0]).reshape(n_tok, a.heads, -1)
+            bias = self.r(states @ self.weight(a.stem + a.relative[1]))
+        if a.log_factor:
+            factor = 1 + a.log_factor[0] * np.log(np.maximum(1, (np.arange(n_tok) + 1) / a.log_factor[1]))[:, None, None]
+            q, bias = self.r(q * factor), self.r(bias * factor)
         if self.quantise:
             q = self.heads(q, a, "q")
         chosen = kept["seen"] if a.latent and a.latent.index else True
         if a.blocks_seen:
             chosen = self.choose_blocks(x, a)
-        out = self.r(self.mix(q, k, v, a, chosen))
+        out = self.r(self.mix(q, k, v, a, chosen, bias))
         if a.gate_in_q:
             out = self.r(out * self.r(ACTIVATIONS["sigmoid"](gate)))
         if a.out_gate:
@@ -370,7 +379,14 @@ class Model:
         out = self.linear(out, a.stem + a.o, a.o_bias, a.columns)
         return self.r(out * a.attention_factors[2]) if a.attention_factors[2] != 1 else out
 
-    def mix(self, q, k, v, a, chosen):
+    def convolved(self, x, name):
+        """x [n_tok, ..] plus its convolution over the tokens."""
+        flat, w = x.reshape(len(x), -1), self.weight(name)
+        w = w.reshape(len(w), -1)  # [channels, taps]
+        padded = np.concatenate([np.zeros((w.shape[1] - 1, flat.shape[1])), flat])
+        return self.r(flat + sum(padded[i:i + len(x)] * w[:, i] for i in range(w.shape[1]))).reshape(x.shape)
+
+    def mix(self, q, k, v, a, chosen, bias=0):
         """Softmax attention [n_tok, heads, head] over the chosen keys, which may differ by key head."""
         distance = np.arange(len(q))[:, None] - np.arange(len(q))[None]
         seen = (distance >= 0) & chosen
@@ -389,6 +405,10 @@ class Model:
                 s = self.r(self.r(np.tanh(self.r(s / a.softcap))) * a.softcap)
             if a.slopes is not None:
                 s = self.r(s - a.slopes[h] * distance[rows, :end])
+            if a.relative:  # bias: [n_tok, heads, distances], 0 from the last on
+                far, d = a.relative[3], distance[rows, :end]
+                own = np.take_along_axis(bias[rows, h], np.clip(d, 0, far - 1), axis=1)
+                s = self.r(s + np.where((d >= 0) & (d < far), own, 0))
             s = np.where(here[rows, :end], s, -np.inf)
             top = np.maximum(s.max(axis=1, keepdims=True), sinks[h])
             p = np.exp(s - top)
@@ -398,7 +418,8 @@ class Model:
     def mlp(self, x, a):
         parts = [self.linear(x, a.stem + p, a.mlp_bias, a.columns) for p in a.gate_up]
         if a.gated and len(parts) == 1:
-            parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
+            halves = (parts[0][:, ::2], parts[0][:, 1::2]) if a.mixed_rows else np.split(parts[0], 2, axis=1)
+            parts = list(halves)[::-1 if a.up_first else 1]
         if a.mlp_factors[0] != 1:
             parts[0] = self.r(parts[0] * a.mlp_factors[0])
         if a.act in ("gpt_oss", "situ"):
@@ -412,6 +433,8 @@ class Model:
         if a.mlp_norm:
             y = self.norm(y, a.stem + a.mlp_norm, a.norm)
         y = self.linear(y, a.stem + a.down, a.mlp_bias, a.columns)
+        if a.mlp_scale:
+            y = self.r(y * self.weight(a.stem + a.mlp_scale))
         return self.r(y * a.mlp_factors[1]) if a.mlp_factors[1] != 1 else y
 
     def xielu(self, x, a):
@@ -428,6 +451,9 @@ class Model:
             f = norm(f, name)
             return self.r(y + (self.r(f * a.residual) if a.residual != 1 else f))
 
+        def convolved(f, i):
+            return self.convolved(f, a.stem + a.out_convs[i]) if a.out_convs else f
+
         n = norm(x, a.attention_in)
         if a.parallel:
             f = self.r(self.attention(n, a, kept) + self.mlp(norm(x, a.mlp_in) if a.mlp_in else n, a))
@@ -436,11 +462,11 @@ class Model:
             f = reference_recurrent.mix(self, n, a)
             x = add(x, self.r(f + self.attention(n, a, kept)) if a.heads else f, None)
         elif a.heads:
-            x = norm(add(x, self.attention(n, a, kept), a.attention_out), a.attention_after)
+            x = norm(add(x, convolved(self.attention(n, a, kept), 0), a.attention_out), a.attention_after)
         if a.experts:
-            x = add(x, reference_experts.feed_forward(self, x, a), a.mlp_out)
+            x = add(x, convolved(reference_experts.feed_forward(self, x, a), 1), a.mlp_out)
         elif a.inner:
-            x = norm(add(x, self.mlp(norm(x, a.mlp_in), a), a.mlp_out), a.mlp_after)
+            x = norm(add(x, convolved(self.mlp(norm(x, a.mlp_in), a), 1), a.mlp_out), a.mlp_after)
         if a.extra:
             gate = self.r(ACTIVATIONS[a.act](self.linear(x, a.stem + "per_layer_input_gate")))
             f = self.linear(self.r(gate * extra), a.stem + "per_layer_projection")
@@ -504,7 +530,7 @@ class Model:
             logits = self.r(logits * m.logit_scale)
         if m.softcap is not None:
             logits = self.r(self.r(np.tanh(self.r(logits / m.softcap))) * m.softcap)
-        return logits
+        return logits[:, :m.tokens]
 
     def log_softmax(self, tokens):
         """[n, vocabulary]: ln of the probability of each id after each of the n tokens."""

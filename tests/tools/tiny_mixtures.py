@@ -115,6 +115,12 @@ TYPES = {
         "first_k_dense_replace": LACKS, "mlp_layer_types": ["sparse", "dense"], "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "mistral4": ("Mistral4ForCausalLM", LATENT | {"rope": YARN | {"llama_4_scaling_beta": 0.3}}),
     "step3p5": ("Step3p5ForCausalLM", STEP), "step3p7": ("Step3p7ForConditionalGeneration", STEP),
+    "inkling_mm_model": ("InklingForConditionalGeneration", {
+        "num_hidden_layers": 3, "local_layer_ids": [0, 2], "sliding_window_size": 24, "rope": LACKS, "d_rel": 8, "rel_extent": 40,
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 32, "dense_mlp_idx": 1,
+        "dense_intermediate_size": 320, "intermediate_size": 64, "n_routed_experts": 6, "num_experts_per_tok": 2,
+        "n_shared_experts": 2, "route_scale": 2.0, "log_scaling_n_floor": 16, "log_scaling_alpha": 0.3, "sconv_kernel_size": 4,
+        "logits_mup_width_multiplier": 2.0}),
     "laguna": ("LagunaForCausalLM", EXPERTS | by_type(
         {"rope_type": "yarn", "rope_theta": 500000.0, "partial_rotary_factor": 0.5, "factor": 8.0, "beta_fast": 64.0,
          "original_max_position_embeddings": 128, "attention_factor": 1.0},

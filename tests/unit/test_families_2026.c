@@ -44,6 +44,9 @@
     ", \"num_hidden_layers\": 5, \"vocab_size\": 288, \"ngram_vocab_size_base\": 61, "             \
     "\"heads_per_ngram\": 2, \"make_ngram_vocab_size_divisible_by\": 16, \"ple_embed_dim\": 32, "  \
     "\"split_ngram_parts\": 4, \"eos_token_id\": [7, 9]"
+#define INKLING                                                                                    \
+    "{\"architectures\": [\"InklingForConditionalGeneration\"], "                                  \
+    "\"model_type\": \"inkling_mm_model\", \"text_config\": {\"model_type\": \"inkling_text\""
 #define TWO ", \"num_hidden_layers\": 2, "
 
 static void tensors(void **state)
@@ -146,6 +149,87 @@ static void tensors_beside_streams(void **state)
 }
 
 /* A layer's window, and whether it has RoPE. */
+static void inkling_has_biases_and_convolutions(void **state)
+{
+    (void)state;
+    static const struct tensor_row rows[] = {
+        {INKLING "}}", "model.embed", 201024, 6144},
+        {INKLING "}}", "model.embed_norm.weight", 6144, 0},
+        {INKLING "}}", "lm_head", 201024, 6144},
+        {INKLING "}}", "model.layers.0.attn.wk_dv", 2048, 6144},
+        {INKLING "}}", "model.layers.5.attn.wk_dv", 1024, 6144},
+        {INKLING "}}", "model.layers.0.attn.wr_du", 1024, 6144},
+        {INKLING "}}", "model.layers.0.attn.rel_logits_proj.proj", 16, 512},
+        {INKLING "}}", "model.layers.5.attn.rel_logits_proj.proj", 16, 1024},
+        {INKLING "}}", "model.layers.0.attn.v_sconv.weight", 2048, 4},
+        {INKLING "}}", "model.layers.0.attn_sconv.weight", 6144, 4},
+        {INKLING "}}", "model.layers.0.mlp_sconv.weight", 6144, 4},
+        {INKLING "}}", "model.layers.0.mlp.gate", 258, 6144},
+        {INKLING "}}", "model.layers.0.mlp.gate.bias", 256, 0},
+        {INKLING "}}", "model.layers.0.mlp.gate.global_scale", 1, 0},
+        {INKLING "}}", "model.layers.0.mlp.experts.w13_weight", 6144, 6144},
+        {INKLING "}}", "model.layers.0.mlp.shared_experts.shared_w2_weight", 6144, 3072},
+        {INKLING ", \"dense_mlp_idx\": 1}}", "model.layers.0.mlp.w13_dn", 49152, 6144},
+        {INKLING ", \"dense_mlp_idx\": 1}}", "model.layers.0.mlp.global_scale", 1, 0},
+        {INKLING ", \"dense_mlp_idx\": 1}}", "model.layers.1.mlp.w13_dn", 0, 0},
+        {INKLING ", \"dense_mlp_idx\": 1, \"dense_intermediate_size\": 64, "
+                 "\"intermediate_size\": 32}}",
+         "model.layers.0.mlp.w2_md", 6144, 64},
+        {INKLING ", \"dense_intermediate_size\": 64, \"intermediate_size\": 32}}",
+         "model.layers.0.mlp.experts.w2_weight", 6144, 32},
+        {INKLING ", \"moe_intermediate_size\": 48}}", "model.layers.0.mlp.experts.w2_weight", 6144,
+         48},
+        {INKLING TWO "\"local_layer_ids\": [1]}}", "model.layers.0.attn.rel_logits_proj.proj", 16,
+         1024},
+        {INKLING TWO "\"layer_types\": [\"hybrid\", \"hybrid_sliding\"], \"local_layer_ids\": [0], "
+                     "\"sliding_window\": 48, \"conv_kernel_size\": 3}}",
+         "model.layers.1.attn.rel_logits_proj.proj", 16, 48},
+        {INKLING ", \"conv_kernel_size\": 3}}", "model.layers.1.attn.k_sconv.weight", 2048, 3},
+        {INKLING TWO "\"mlp_layer_types\": [\"sparse\", \"dense\"], \"dense_mlp_idx\": 2}}",
+         "model.layers.0.mlp.gate", 258, 6144},
+    };
+    expect_tensors(rows, CTW_COUNT(rows));
+}
+
+static void inkling_has_full_layers_and_factors(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    struct ctw_err err = {0};
+    assert_int_equal(parse(&c,
+                           INKLING ", \"unpadded_vocab_size\": 200058, "
+                                   "\"log_scaling_n_floor\": 128}}",
+                           &err),
+                     CTW_OK);
+    assert_true(c.model->vocab == 200058);
+    assert_true(c.model->head_scale == 1 / 24.0f);
+    assert_true(c.model->q_factor_beta == 0.1);
+    assert_true(c.model->q_factor_length == 128);
+    assert_true(c.model->q_factor_smooth);
+    assert_true(c.model->q_factor_first == 1);
+    for (int i = 0; i < 12; i++) {
+        const struct ctw_layer *l = &c.model->layers[i + 1];
+        const struct ctw_attention *a = &l->branch[CTW_MIXER].attention;
+        const bool full = i % 6 == 5;
+        assert_int_equal(a->window, full ? 0 : 512);
+        assert_int_equal(a->relative.extent, full ? 1024 : 512);
+        assert_true(a->q_factors == full);
+        assert_true(a->relative.factors == full);
+        assert_true(a->scale == 1 / 128.0f);
+        assert_true(a->rope == -1);
+        assert_true(a->conv_taps == 4);
+        assert_int_equal(l->branch[CTW_MLP].mixture.route.always, 2);
+        assert_int_equal(l->branch[CTW_MLP].mixture.route.chosen, 8);
+        assert_int_equal(l->branch[CTW_MLP].conv_taps, 4);
+    }
+    ctw_config_close(&c);
+    assert_int_equal(parse(&c, INKLING "}}", &err), CTW_OK); /* no floor: no factors */
+    assert_true(c.model->q_factor_beta == 0);
+    assert_true(c.model->vocab == 201024);
+    assert_false(c.model->layers[6].branch[CTW_MIXER].attention.q_factors);
+    ctw_config_close(&c);
+}
+
 static void windows_and_positions(void **state)
 {
     (void)state;
@@ -477,6 +561,13 @@ static void refusals(void **state)
          "index_kpool_always_select_tail: false is not supported"},
         {GLM ", \"qk_rope_head_dim\": 64}}",
          "qk_rope_head_dim: expected a whole number from 0 to 0, found the number 64"},
+        {INKLING ", \"shared_expert_sink\": false}}", "shared_expert_sink: false is not supported"},
+        {INKLING ", \"n_shared_experts\": 0}}", "n_shared_experts: expected"},
+        {INKLING ", \"swa_num_key_value_heads\": 7}}",
+         "swa_num_key_value_heads: found 7, expected a divisor of swa_num_attention_heads (64)"},
+        {INKLING "}, \"tie_word_embeddings\": true}", "tie_word_embeddings: true is not supported"},
+        {INKLING TWO "\"layer_types\": [\"hybrid\", \"full\"]}}",
+         "\"full\" is not supported; supported: hybrid_sliding, hybrid"},
         {GLM TWO "\"layer_types\": [\"linear_attention\", \"mamba\"]}}",
          "layer_types: layer 1 is \"mamba\"; supported: linear_attention"},
         {QWEN "}", "indexer_n_heads: layers of attention need an indexer"},
@@ -515,6 +606,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors),
         cmocka_unit_test(tensors_beside_streams),
+        cmocka_unit_test(inkling_has_biases_and_convolutions),
+        cmocka_unit_test(inkling_has_full_layers_and_factors),
         cmocka_unit_test(windows_and_positions),
         cmocka_unit_test(factors_and_norms),
         cmocka_unit_test(choices_of_blocks),

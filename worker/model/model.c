@@ -118,6 +118,8 @@ static void read_numbers(struct ctw_model *m, struct ctw_layer *l, int branch)
     double values[CTW_BRANCH_VECTORS];
     if (vector[CTW_V_SCALAR] != NULL)
         b->scalar = (float)number_in(m, vector[CTW_V_SCALAR]);
+    if (vector[CTW_V_FACTOR] != NULL)
+        b->factor *= (float)number_in(m, vector[CTW_V_FACTOR]);
     if (k->n_numbers == 0 || vector[k->numbers] == NULL)
         return;
     for (int i = 0; i < k->n_numbers; i++)
@@ -133,6 +135,13 @@ static enum ctw_status finish_branches(struct ctw_model *m, struct ctw_err *err)
         for (int b = 0; b < m->layers[i].n_branches && st == CTW_OK; b++) {
             const struct ctw_kind_row *k = ctw_kind_of(&m->layers[i].branch[b]);
             read_numbers(m, &m->layers[i], b);
+            const struct ctw_tensor *factor = m->layers[i].vector[ctw_vector_at(b, CTW_V_FACTOR)];
+            if (factor != NULL && m->layers[i].branch[b].factor == 0 &&
+                !ctw_container_is_headers_alone(m->container))
+                return ctw_fail(err, CTW_EUNSUP,
+                                "%s: found 0, which would leave out the branch; expected another "
+                                "factor",
+                                factor->name);
             st = k->check != NULL ? k->check(&m->layers[i], b, err) : CTW_OK;
         }
     return st;

@@ -25,14 +25,16 @@ struct ctw_tensor_place {
 
 /*
  * A branch of a layer computes something of the residual stream, and joins it
- * (worker/engine/pass/residuals.h). With one stream x: x += factor * out_norm(the kind's of
- * in_norm(x));  x = scalar * sum_norm(x) with the norms that are present.
+ * (worker/engine/pass/residuals.h). With one stream x: x += factor * out_norm(y), where y is the
+ * kind's of in_norm(x), or with taps that plus its short convolution over the tokens;  x = scalar *
+ * sum_norm(x) with the norms that are present.
  */
 struct ctw_branch {
     enum ctw_kind kind;
     bool beside; /* the branch reads the same x as the previous branch or, without an in_norm of
                     its own, the same normalised input */
     float factor, scalar;
+    int conv_taps; /* 0: no convolution */
 #define CTW_MEMBER(name) struct ctw_##name name;
     union {
         CTW_KINDS(CTW_MEMBER)
@@ -112,6 +114,7 @@ struct ctw_model {
     int64_t n_rotation_tensors;
     double q_factor_beta, q_factor_length; /* factor of queries at position p: 1 + beta ln(1 + */
     double q_factor_first;                 /* floor((p + first) / length)); beta 0: none */
+    bool q_factor_smooth;                  /* instead: 1 + beta ln(max(1, (p + first) / length)) */
     int n_kept;                            /* keys and values that other layers use */
     bool shares_choices; /* sparse attention: layers use another layer's choice of keys */
     int ngram_before;    /* tokens before its own that a token's features depend on; 0: none */

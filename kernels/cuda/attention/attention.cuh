@@ -64,6 +64,7 @@ struct ctw_attn {
     const float *alibi; /* [n_head], or NULL */
     float per_scale;    /* 1 / scale: a score becomes s + alibi * per_scale * (key - query) */
     int32_t head_v;     /* elements of a value head */
+    struct ctw_relative relative; /* rank 0: none. Its scores become s + bias * per_scale */
     const uint32_t *seen; /* [.., ld_seen], or NULL: see struct ctw_op_attention */
     int64_t ld_seen, seen_head;
     const void *of; /* host memory: the operation that the tiles are for, if not attention */

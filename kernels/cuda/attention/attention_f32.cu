@@ -6,7 +6,7 @@
  * a chain in key order. Keys and values of wide heads pass through shared memory in parts of 128
  * elements.
  */
-#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_relative.cuh"
 
 enum { THREADS = 256, ROWS = 32, KEYS = 32, P_STRIDE = KEYS + 4 };
 
@@ -177,6 +177,12 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
             uint32_t seen = ~0u;
             if (a.seen != NULL)
                 seen = attn_seen_word(a, t, kv, (ty + 16 * h) / a.pack, key0);
+            if (a.relative.rank > 0)
+                attn_each_state<float>(a, t, kv, sub, ty + 16 * h, [&](int j, float x) {
+                    for (int i = 0; i < 2; i++)
+                        s[h][i] = fmaf(x, attn_relative_at(a.relative, j, pos[h] - key0 - tx - 16 * i),
+                                       s[h][i]);
+                });
             float alpha = softmax_f32(s[h], max[h], sum[h], a, pos[h], slope[h], key0, seen);
             for (int i = 0; i < 2; i++)
                 sh.k[(ty + 16 * h) * P_STRIDE + tx + 16 * i] = s[h][i];

@@ -13,8 +13,12 @@
  * key of a tile, so a tile of many runs takes as long as a tile of one.
  */
 #include "kernels/cuda/attention/attention_mma.cuh"
+#include "kernels/cuda/attention/attention_relative.cuh"
 
 enum { THREADS = 128 };
+
+/* What is added to scores by distance. */
+enum bias { NONE, ALIBI, RELATIVE };
 
 /* Of heads padded to HD elements. */
 template <int HD> constexpr int SPLIT = HD > 256 ? 2 : 1;
@@ -187,7 +191,28 @@ ATTN_DEV void add_slopes(float (&s)[N], const struct ctw_attn &a, const struct c
     attn_add_slopes(s, slope, pos, key0);
 }
 
-template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN, bool SEEN>
+/* The learned bias of a thread's rows `row` and row + 8 of the tile. */
+template <typename T, int N>
+ATTN_DEV void add_relative(float (&s)[N], const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv,
+                           int sub, int row, int key0)
+{
+    const int first = key0 + 2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int distance = t.pos + (row + 8 * h) / a.pack - first;
+        attn_each_state<T>(a, t, kv, sub, row + 8 * h, [&](int i, float x) {
+#pragma unroll
+            for (int j = 0; j < N / 4; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float &at = s[4 * j + 2 * h + e];
+                    at = fmaf(x, attn_relative_at(a.relative, i, distance - 8 * j - e), at);
+                }
+        });
+    }
+}
+
+template <typename T, int HD, int HV, int MT, enum bias BIAS, bool OWN, bool SEEN>
 ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int sub,
                        bool finite, uint32_t shared)
 {
@@ -247,7 +272,9 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
         for (int m = 0; m < MT; m++) {
             if (a.cap > 0)
                 attn_cap(s[m], a.cap, a.cap_in);
-            if (ALIBI)
+            if (BIAS == RELATIVE)
+                add_relative<T>(s[m], a, t, kv, sub, row0 + 16 * m + lane / 4, key0);
+            if (BIAS == ALIBI)
                 add_slopes(s[m], a, t, kv, sub, row0 + 16 * m + lane / 4, key0);
             if (key0 + keys - 1 > first_pos || key0 <= last_pos - a.window) {
                 int row = row0 + 16 * m + lane / 4;
@@ -283,7 +310,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
     return good;
 }
 
-template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN, bool SEEN>
+template <typename T, int HD, int HV, int MT, enum bias BIAS, bool OWN, bool SEEN>
 __global__ void __launch_bounds__(THREADS) attention_general(const __grid_constant__ struct ctw_attn a)
 {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -295,7 +322,7 @@ __global__ void __launch_bounds__(THREADS) attention_general(const __grid_consta
     __syncthreads();
     bool finite = false;
     for (;;) {
-        bool good = one_tile<T, HD, HV, MT, ALIBI, OWN, SEEN>(a, t, kv, sub, finite, shared_at(memory));
+        bool good = one_tile<T, HD, HV, MT, BIAS, OWN, SEEN>(a, t, kv, sub, finite, shared_at(memory));
         if (__syncthreads_and(good) || finite)
             break;
         finite = true;
@@ -306,42 +333,49 @@ __global__ void __launch_bounds__(THREADS) attention_general(const __grid_consta
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN, bool SEEN>
+template <typename T, int HD, int HV, int MT, enum bias BIAS, bool OWN, bool SEEN>
 static enum ctw_status launch(const struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     const int bytes = (ROWS<HD, MT> * HD + KEYS<HD> * (HD + HV)) * 2;
     enum ctw_status st = ctw_cuda_check(
-        cudaFuncSetAttribute(attention_general<T, HD, HV, MT, ALIBI, OWN, SEEN>,
+        cudaFuncSetAttribute(attention_general<T, HD, HV, MT, BIAS, OWN, SEEN>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "attention", err);
     if (st != CTW_OK)
         return st;
     unsigned blocks = (unsigned)a->n_tiles * (unsigned)(a->n_kv * a->n_sub);
-    attention_general<T, HD, HV, MT, ALIBI, OWN, SEEN><<<blocks, THREADS, bytes, cu->stream>>>(*a);
+    attention_general<T, HD, HV, MT, BIAS, OWN, SEEN><<<blocks, THREADS, bytes, cu->stream>>>(*a);
     return ctw_cuda_launched("attention", err);
 }
 
 /*
  * The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save registers.
- * With ALiBi, there are fewer widths; the widest supports both. Values of their own size: 192 and
- * 128, or the widest. Chosen keys: these, or 256 and 256.
+ * With ALiBi, there are fewer widths; the widest supports both. With a learned bias: 128 and
+ * 512. Values of their own size: 192 and 128, or the widest. Chosen keys: these, or 256 and 256.
  */
-#define LAUNCH(HD, HV, MT, ALIBI, OWN) launch<T, HD, HV, MT, ALIBI, OWN, false>(cu, a, err)
-#define LAUNCH_SEEN(HD, HV, MT) launch<T, HD, HV, MT, false, true, true>(cu, a, err)
+#define LAUNCH(HD, HV, MT, BIAS, OWN) launch<T, HD, HV, MT, BIAS, OWN, false>(cu, a, err)
+#define LAUNCH_SEEN(HD, HV, MT) launch<T, HD, HV, MT, NONE, true, true>(cu, a, err)
 template <typename T>
 static enum ctw_status launch_head(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                    struct ctw_err *err)
 {
     bool alibi = a->alibi != NULL;
     if (a->head <= 64)
-        return alibi ? LAUNCH(64, 64, 2, true, false) : LAUNCH(64, 64, 2, false, false);
+        return alibi ? LAUNCH(64, 64, 2, ALIBI, false) : LAUNCH(64, 64, 2, NONE, false);
     if (a->head <= 96 && !alibi)
-        return LAUNCH(96, 96, 2, false, false);
+        return LAUNCH(96, 96, 2, NONE, false);
     if (a->head <= 128)
-        return alibi ? LAUNCH(128, 128, 2, true, false) : LAUNCH(128, 128, 2, false, false);
+        return alibi ? LAUNCH(128, 128, 2, ALIBI, false) : LAUNCH(128, 128, 2, NONE, false);
     if (a->head <= 256 && !alibi)
-        return LAUNCH(256, 256, 1, false, false);
-    return LAUNCH(512, 512, 1, true, false);
+        return LAUNCH(256, 256, 1, NONE, false);
+    return LAUNCH(512, 512, 1, ALIBI, false);
+}
+
+template <typename T>
+static enum ctw_status launch_relative(const struct ctw_cuda *cu, const struct ctw_attn *a,
+                                       struct ctw_err *err)
+{
+    return a->head <= 128 ? LAUNCH(128, 128, 2, RELATIVE, false) : LAUNCH(512, 512, 1, RELATIVE, false);
 }
 
 static bool is_192_128(const struct ctw_op_attention *op)
@@ -353,7 +387,7 @@ template <typename T>
 static enum ctw_status launch_own(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                   struct ctw_err *err)
 {
-    return a->seen != NULL ? LAUNCH_SEEN(512, 512, 1) : LAUNCH(512, 512, 1, true, true);
+    return a->seen != NULL ? LAUNCH_SEEN(512, 512, 1) : LAUNCH(512, 512, 1, ALIBI, true);
 }
 
 template <typename T>
@@ -367,7 +401,7 @@ template <typename T>
 static enum ctw_status launch_192_128(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                       struct ctw_err *err)
 {
-    return a->seen != NULL ? LAUNCH_SEEN(192, 128, 2) : LAUNCH(192, 128, 2, false, true);
+    return a->seen != NULL ? LAUNCH_SEEN(192, 128, 2) : LAUNCH(192, 128, 2, NONE, true);
 }
 #undef LAUNCH
 #undef LAUNCH_SEEN
@@ -380,6 +414,7 @@ static enum ctw_status launch_192_128(const struct ctw_cuda *cu, const struct ct
                                     : by_head<__half>(cu, a, err);                                 \
     }
 BY_DTYPE(launch_dtype, launch_head)
+BY_DTYPE(launch_dtype_relative, launch_relative)
 BY_DTYPE(launch_dtype_own, launch_own)
 BY_DTYPE(launch_dtype_192_128, launch_192_128)
 BY_DTYPE(launch_dtype_256_seen, launch_256_seen)
@@ -389,6 +424,10 @@ enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw
                                            struct ctw_err *err)
 {
     const bool own = ctw_attn_own(op) || op->seen != NULL;
+    if (op->relative.rank > 0)
+        return op->head <= 128
+                   ? ctw_attn_each(cu, op, ROWS<128, 2>, KEYS<128>, launch_dtype_relative, err)
+                   : ctw_attn_each(cu, op, ROWS<512, 1>, KEYS<512>, launch_dtype_relative, err);
     if (own && is_192_128(op))
         return ctw_attn_each(cu, op, ROWS<192, 2>, KEYS<192>, launch_dtype_192_128, err);
     if (op->seen != NULL && op->head <= 256 && op->head_v <= 256)

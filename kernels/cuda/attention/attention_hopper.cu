@@ -464,7 +464,8 @@ enum ctw_status ctw_cuda_attention_hopper(struct ctw_cuda *cu, const struct ctw_
 {
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
     bool own = ctw_attn_own(op);
-    *done = op->head % 8 == 0 && op->head <= 256 && op->alibi == NULL && (bits & 15) == 0;
+    *done = op->head % 8 == 0 && op->head <= 256 && op->alibi == NULL &&
+            op->relative.rank == 0 && (bits & 15) == 0;
     if (own)
         *done = *done && op->head <= 192 && op->head_v % 8 == 0 && op->head_v <= 128;
     if (!*done)

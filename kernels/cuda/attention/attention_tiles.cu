@@ -71,6 +71,7 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.sinks = op->sinks;
     a.sinks_dtype = op->sinks_dtype;
     a.alibi = op->alibi;
+    a.relative = op->relative;
     a.per_scale = (float)(1 / (double)op->scale);
     a.seen = op->seen;
     a.ld_seen = op->ld_seen;

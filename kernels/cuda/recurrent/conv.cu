@@ -74,6 +74,8 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
                 sum += weight[j] * last[j];
             if (op.form == CTW_CONV_GATED)
                 sum *= ctw_cuda_widen(((const T *)op.x)[row * op.ldx + op.dim + col]);
+            else if (op.form == CTW_CONV_ADD)
+                sum += last[op.taps - 1];
             else
                 sum = sum / (1 + expf(-sum));
             ctw_cuda_narrow(sum, (T *)op.y + row * op.ldy + col);
@@ -137,10 +139,11 @@ static __device__ __forceinline__ void inputs_of(const struct loaded<T, GATED> &
     }
 }
 
-template <typename T, int TAPS, bool GATED>
+template <typename T, int TAPS, enum ctw_conv_form FORM>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv_vectors(const __grid_constant__ struct conv a)
 {
+    constexpr bool GATED = FORM == CTW_CONV_GATED;
     const struct ctw_op_conv &op = a.op;
     const int64_t col = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * VECTOR;
     const struct piece p = piece_of(a, blockIdx.z);
@@ -183,6 +186,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                         sum[i] += weight[j][i] * last[j][i];
                     if constexpr (GATED)
                         sum[i] *= ctw_cuda_widen(rows[r].of[2][i]);
+                    else if constexpr (FORM == CTW_CONV_ADD)
+                        sum[i] += last[TAPS - 1][i];
                     else
                         sum[i] = sum[i] / (1 + expf(-sum[i]));
                 }
@@ -216,22 +221,28 @@ static bool are_vectors(const struct ctw_op_conv *op)
            ctw_cuda_aligned16(op->y) && op->dilation == 1 && (op->taps == 3 || op->taps == 4);
 }
 
+template <typename T, enum ctw_conv_form FORM>
+static void launch_vectors(struct ctw_cuda *cu, dim3 grid, const struct conv &a)
+{
+    if (a.op.taps == 4)
+        conv_vectors<T, 4, FORM><<<grid, THREADS, 0, cu->stream>>>(a);
+    else
+        conv_vectors<T, 3, FORM><<<grid, THREADS, 0, cu->stream>>>(a);
+}
+
 template <typename T>
 static void launch_rows(struct ctw_cuda *cu, dim3 grid, bool vectors, const struct conv &a)
 {
-    const bool gated = a.op.form == CTW_CONV_GATED;
     if (a.op.dilation > 1)
         conv_dilated<T><<<grid, THREADS, 0, cu->stream>>>(a);
     else if (!vectors)
         conv_rows<T><<<grid, THREADS, 0, cu->stream>>>(a);
-    else if (a.op.taps == 4 && gated)
-        conv_vectors<T, 4, true><<<grid, THREADS, 0, cu->stream>>>(a);
-    else if (a.op.taps == 4)
-        conv_vectors<T, 4, false><<<grid, THREADS, 0, cu->stream>>>(a);
-    else if (gated)
-        conv_vectors<T, 3, true><<<grid, THREADS, 0, cu->stream>>>(a);
+    else if (a.op.form == CTW_CONV_GATED)
+        launch_vectors<T, CTW_CONV_GATED>(cu, grid, a);
+    else if (a.op.form == CTW_CONV_ADD)
+        launch_vectors<T, CTW_CONV_ADD>(cu, grid, a);
     else
-        conv_vectors<T, 3, false><<<grid, THREADS, 0, cu->stream>>>(a);
+        launch_vectors<T, CTW_CONV_SILU>(cu, grid, a);
 }
 
 enum ctw_status ctw_cuda_conv(struct ctw_cuda *cu, const struct ctw_op_conv *op,

@@ -7,7 +7,8 @@
  * holds the gate, the output is behind the queries. The adapters' inputs are behind the queries,
  * too, before there are any: in their place the adapters' outputs are. The choice of blocks or
  * pools has its place behind the queries, before there is an output (block_choice.c,
- * pool_choice.c).
+ * pool_choice.c). With a learned bias the output is behind the queries, too, since attention reads
+ * the states in the product.
  */
 #include "worker/engine/mixers/block_choice.h"
 #include "worker/engine/mixers/pool_choice.h"
@@ -43,7 +44,8 @@ static void *behind_queries(const struct ctw_step *s)
 /* Attention's output; before that, a place for rotated heads. */
 static void *output_at(const struct ctw_step *s)
 {
-    return attention_of(s)->gate_in_q ? behind_queries(s) : s->f->wide;
+    const struct ctw_attention *a = attention_of(s);
+    return a->gate_in_q || a->relative.rank > 0 ? behind_queries(s) : s->f->wide;
 }
 
 /* Does the split normalise the heads of q and k? Otherwise norms are steps of their own. */
@@ -156,6 +158,42 @@ static enum ctw_status take_values(const struct ctw_step *s, const struct ctw_ke
     return ctw_norm(s->f->be, &copy, err);
 }
 
+/* out = the product's columns from `column` on plus their convolution; state0: where its states
+ * are in those of keys and values, in elements. */
+static enum ctw_status convolve(const struct ctw_step *s, int vector, int64_t column,
+                                int64_t state0, void *out, struct ctw_err *err)
+{
+    const struct ctw_attention *l = attention_of(s);
+    const int64_t dim = (int64_t)l->n_kv * l->head;
+    struct ctw_op_conv op = {.form = CTW_CONV_ADD,
+                             .dtype = s->f->dtype,
+                             .n_tok = s->chunk->n_tok,
+                             .dim = dim,
+                             .taps = l->conv_taps,
+                             .x = (const char *)s->f->wide +
+                                  (size_t)column * ctw_dtype_bytes(s->f->dtype),
+                             .ldx = l->columns.ld,
+                             .weight = ctw_step_vector_data(s, vector),
+                             .weight_dtype = ctw_step_vector(s, vector)->dtype,
+                             .states = ctw_step_states(s, CTW_CARRY_CONV),
+                             .y = out,
+                             .ldy = dim};
+    op.states.data = (float *)op.states.data + state0;
+    return ctw_step_conv(s, &op, err);
+}
+
+/* Keys and values from the product's columns, with their convolutions and the norm of keys. */
+static enum ctw_status convolve_keys(const struct ctw_step *s, const struct ctw_keys *keys,
+                                     struct ctw_err *err)
+{
+    const struct ctw_attention *l = attention_of(s);
+    const int64_t kv = (int64_t)l->n_kv * l->head, state = kv * (l->conv_taps - 1);
+    enum ctw_status st = convolve(s, CTW_V_K_CONV, l->columns.k, 0, keys->k.here, err);
+    if (st == CTW_OK)
+        st = convolve(s, CTW_V_V_CONV, l->columns.v, state, keys->v.here, err);
+    return st == CTW_OK ? norm_heads(s, CTW_AT_K, keys->k.here, l->n_kv, kv, err) : st;
+}
+
 static enum ctw_status norm_after_split(const struct ctw_step *s, const struct ctw_keys *keys,
                                         const struct ctw_op_qkv *split, struct ctw_err *err)
 {
@@ -228,8 +266,8 @@ static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_key
         .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
         .q_factor = l->q_factors ? f->q_factor : NULL,
         .q = queries_at(s),
-        .k = l->uses_kv >= 0 ? NULL : keys->k.here,
-        .v = l->uses_kv >= 0 || values_apart(l) ? NULL : keys->v.here,
+        .k = l->uses_kv >= 0 || l->conv_taps > 0 ? NULL : keys->k.here,
+        .v = l->uses_kv >= 0 || l->conv_taps > 0 || values_apart(l) ? NULL : keys->v.here,
     };
     if (fuses_norms(s)) {
         op.q_norm = ctw_step_vector_data(s, CTW_V_WEIGHT + CTW_AT_Q);
@@ -263,7 +301,7 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
     };
     enum ctw_status st;
     if (own_norms || l->limit > 0 || l->adapter_rank > 0 || values_apart(l) ||
-        l->choice.block > 0 || l->pools.chosen > 0) {
+        l->choice.block > 0 || l->pools.chosen > 0 || l->relative.rank > 0 || l->conv_taps > 0) {
         st = ctw_linear(s->f->be, &product, err);
         if (st == CTW_OK)
             st = finish_columns(s, &split, err);
@@ -272,12 +310,14 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
     } else {
         st = ctw_linear_qkv(s->f->be, &product, &split, err);
     }
+    if (st == CTW_OK && l->conv_taps > 0)
+        st = convolve_keys(s, keys, err);
     if (st == CTW_OK)
         st = norm_after_split(s, keys, &split, err);
     if (st == CTW_OK)
         st = rotate_heads(s, l->inputs.rotate_q, split.q, l->n_head, err);
     if (st == CTW_OK && l->uses_kv < 0)
-        st = rotate_heads(s, l->inputs.rotate_k, split.k, l->n_kv, err);
+        st = rotate_heads(s, l->inputs.rotate_k, keys->k.here, l->n_kv, err);
     return st == CTW_OK ? quantise_heads(s, keys, split.q, err) : st;
 }
 
@@ -334,6 +374,23 @@ static int kept_of(const struct ctw_attention *a)
     return a->uses_kv >= 0 ? a->uses_kv : a->keeps_kv;
 }
 
+/* The learned bias: the queries' states are the product's last columns. */
+static struct ctw_relative relative_of(const struct ctw_step *s)
+{
+    const struct ctw_attention *a = attention_of(s);
+    const int64_t n = (int64_t)a->n_head * a->relative.rank, from = a->columns.ld - n;
+    if (a->relative.rank == 0)
+        return (struct ctw_relative){0};
+    return (struct ctw_relative){.rank = a->relative.rank,
+                                 .extent = a->relative.extent,
+                                 .states = (const char *)s->f->wide +
+                                           (size_t)from * ctw_dtype_bytes(s->f->dtype),
+                                 .ld = a->columns.ld,
+                                 .proj = ctw_step_vector_data(s, CTW_V_RELATIVE),
+                                 .proj_dtype = ctw_step_vector(s, CTW_V_RELATIVE)->dtype,
+                                 .factor = a->relative.factors ? s->f->q_factor : NULL};
+}
+
 static enum ctw_status attend(const struct ctw_step *s, const struct ctw_keys *keys,
                               struct ctw_err *err)
 {
@@ -352,6 +409,7 @@ static enum ctw_status attend(const struct ctw_step *s, const struct ctw_keys *k
         .sinks = ctw_step_vector_data(s, CTW_V_SINKS),
         .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,
         .alibi = s->f->alibi,
+        .relative = relative_of(s),
         .q = queries_at(s),
         .out = output_at(s),
     };
@@ -388,13 +446,15 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
 {
     const struct ctw_attention *a = &l->branch[branch].attention;
     int64_t queries = (int64_t)a->n_head * a->head;
-    w->wide = ctw_max64(w->wide, product_columns(l, branch) + queries * (a->gate_in_q ? 2 : 1) +
+    w->wide = ctw_max64(w->wide, product_columns(l, branch) +
+                                     queries * (a->gate_in_q || a->relative.rank > 0 ? 2 : 1) +
                                      3 * a->adapter_rank + ctw_blocks_wide(a, longest) +
                                      ctw_pools_wide(a, longest));
     w->chooses |= ctw_pools_are_chosen(a, longest);
     w->inner_k = ctw_max64(w->inner_k, (int64_t)a->n_head * a->head_v);
     w->head = ctw_max64(w->head, ctw_max64(a->head, a->head_v));
     w->group = ctw_max64(w->group, a->n_head / a->n_kv);
+    w->relative = ctw_max64(w->relative, a->relative.rank * a->relative.extent);
 }
 
 static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
@@ -409,6 +469,10 @@ static void carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t
         (struct ctw_carry_rule){.bytes = heads * (size_t)a->head, .life = life, .kept = kept};
     rules[CTW_CARRY_V] =
         (struct ctw_carry_rule){.bytes = heads * (size_t)a->head_v, .life = life, .kept = kept};
+    if (a->conv_taps > 0)
+        rules[CTW_CARRY_CONV] = (struct ctw_carry_rule){
+            .bytes = (size_t)(2 * a->n_kv * a->head * (a->conv_taps - 1)) * sizeof(float),
+            .life = CTW_STATE};
     if (ctw_blocks_are_chosen(a, longest))
         ctw_blocks_carry(a, longest, dtype, rules);
     if (ctw_pools_are_chosen(a, longest))
@@ -419,7 +483,8 @@ static double key_flops(const struct ctw_branch *b, int64_t n_keys)
 {
     const struct ctw_attention *a = &b->attention;
     int64_t keys = a->window > 0 && a->window < n_keys ? a->window : n_keys;
-    return 2.0 * a->n_head * (double)(a->head + a->head_v) * (double)keys;
+    const int64_t each = a->head + a->head_v + a->relative.rank;
+    return 2.0 * a->n_head * (double)each * (double)keys;
 }
 
 const struct ctw_kind_ops ctw_ops_attention = {

@@ -5,7 +5,7 @@
 #include "worker/engine/pass/step.h"
 
 /* The carries of kinds of attention. */
-enum { CTW_CARRY_K, CTW_CARRY_V, CTW_CARRY_INDEX, CTW_CARRY_CHOICE };
+enum { CTW_CARRY_K, CTW_CARRY_V, CTW_CARRY_INDEX, CTW_CARRY_CHOICE, CTW_CARRY_CONV };
 
 struct ctw_keys {
     struct ctw_carried k, v;

@@ -5,28 +5,25 @@
 #include "kernels/conv.h"
 #include "worker/engine/pass/step.h"
 
-static enum ctw_status conv(const struct ctw_step *s, const struct ctw_round *r, void *out,
-                            struct ctw_err *err)
+static enum ctw_status conv(const struct ctw_step *s, void *out, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_short_conv *x = &s->branch->short_conv;
     const struct ctw_tensor *bias = ctw_step_vector(s, CTW_V_CONV_BIAS);
-    const struct ctw_op_conv op = {.dtype = f->dtype,
-                                   .n_tok = s->chunk->n_tok,
-                                   .dim = x->dim,
-                                   .taps = x->taps,
-                                   .x = f->wide,
-                                   .ldx = 3 * x->dim,
-                                   .weight = ctw_step_vector_data(s, CTW_V_CONV),
-                                   .weight_dtype = ctw_step_vector(s, CTW_V_CONV)->dtype,
-                                   .bias = ctw_step_vector_data(s, CTW_V_CONV_BIAS),
-                                   .bias_dtype = bias != NULL ? bias->dtype : CTW_F32,
-                                   .parts = r->parts,
-                                   .n_parts = r->n_parts,
-                                   .states = ctw_step_states(s, 0),
-                                   .y = out,
-                                   .ldy = x->dim};
-    return ctw_conv(f->be, &op, err);
+    struct ctw_op_conv op = {.dtype = f->dtype,
+                             .n_tok = s->chunk->n_tok,
+                             .dim = x->dim,
+                             .taps = x->taps,
+                             .x = f->wide,
+                             .ldx = 3 * x->dim,
+                             .weight = ctw_step_vector_data(s, CTW_V_CONV),
+                             .weight_dtype = ctw_step_vector(s, CTW_V_CONV)->dtype,
+                             .bias = ctw_step_vector_data(s, CTW_V_CONV_BIAS),
+                             .bias_dtype = bias != NULL ? bias->dtype : CTW_F32,
+                             .states = ctw_step_states(s, 0),
+                             .y = out,
+                             .ldy = x->dim};
+    return ctw_step_conv(s, &op, err);
 }
 
 static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
@@ -37,8 +34,8 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
     void *out = (char *)f->wide + (size_t)at * ctw_dtype_bytes(f->dtype);
     enum ctw_status st =
         ctw_step_product(s, CTW_P_CONV_IN, f->norm, f->model->hidden, f->wide, 3 * x->dim, err);
-    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_rounds; i++)
-        st = conv(s, &s->chunk->rounds[i], out, err);
+    if (st == CTW_OK)
+        st = conv(s, out, err);
     return st == CTW_OK ? ctw_step_join(s, CTW_P_CONV_OUT, out, x->dim, err) : st;
 }
 

@@ -19,11 +19,11 @@ static const struct ctw_mixture *mixture_of(const struct ctw_step *s)
     return &s->branch->mixture;
 }
 
-/* Does a norm or a factor come between the experts' sum and the residual, so that the sum needs its
- * own array? */
+/* Does a norm or a convolution come between the experts' sum and the residual, so that the sum
+ * needs its own array? */
 static bool has_sum(const struct ctw_layer *l, int branch)
 {
-    return ctw_residual_of(l)->rows == NULL ||
+    return ctw_residual_of(l)->rows == NULL || l->branch[branch].conv_taps > 0 ||
            l->norm[ctw_norm_at(branch, CTW_AT_SHARED_OUT)].present ||
            l->norm[ctw_norm_at(branch, CTW_AT_EXPERTS_OUT)].present ||
            l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present;
@@ -446,7 +446,7 @@ static enum ctw_status end(const struct ctw_step *s, struct ctw_err *err)
             st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s).at, err);
         if (st == CTW_OK && mixture_of(s)->has_shared)
             st = add_shared(s, sum_of(s), 1, err);
-        return st == CTW_OK ? residual_of(s)->join(s, sum_of(s).at, CTW_F32, err) : st;
+        return st == CTW_OK ? ctw_step_join_output(s, sum_of(s).at, CTW_F32, err) : st;
     }
     return residual_of(s)->joined(s, err);
 }

@@ -22,7 +22,8 @@ enum ctw_carry_life {
 };
 
 /* CTW_STATES: of a pass whose sequences share nothing. */
-enum { CTW_BRANCH_CARRIES = 4, CTW_MAX_KEPT = 4, CTW_STATES = 2 };
+/* CTW_CARRY_OUT: the state of the convolution of a branch's output, of whatever kind. */
+enum { CTW_CARRY_OUT = 5, CTW_BRANCH_CARRIES, CTW_MAX_KEPT = 4, CTW_STATES = 2 };
 
 struct ctw_carry_rule {
     size_t bytes; /* of a row, or of a state; 0: none */

@@ -55,10 +55,11 @@ static enum ctw_status make_q_factor(struct ctw_forward *f, struct ctw_err *err)
     float *factor = ctw_calloc((size_t)f->plan.longest, sizeof(*factor));
     if (factor == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the factors of queries");
-    for (int64_t p = 0; p < f->plan.longest; p++)
-        factor[p] =
-            (float)(1 + m->q_factor_beta * ctw_ln(1 + floor(((double)p + m->q_factor_first) /
-                                                            m->q_factor_length)));
+    for (int64_t p = 0; p < f->plan.longest; p++) {
+        const double lengths = ((double)p + m->q_factor_first) / m->q_factor_length;
+        const double of = m->q_factor_smooth ? fmax(1, lengths) : 1 + floor(lengths);
+        factor[p] = (float)(1 + m->q_factor_beta * ctw_ln(of));
+    }
     enum ctw_status st = make_floats(f, &f->q_factor, factor, f->plan.longest, err);
     ctw_free(factor);
     return st;
@@ -375,19 +376,24 @@ enum ctw_status ctw_forward_branches(struct ctw_forward *f, int layer,
     enum ctw_status st = CTW_OK;
     if (from > 0) {
         const struct ctw_step s = step_of(f, layer, data, chunk, ctw_branch_at(l, from - 1));
-        st = ctw_ops_of(s.branch)->end(&s, err);
+        st = ctw_trunk_read(&s, err);
+        if (st == CTW_OK)
+            st = ctw_ops_of(s.branch)->end(&s, err);
+        if (st == CTW_OK)
+            st = ctw_trunk_leave(&s, err);
     }
     for (int i = from; st == CTW_OK && i <= stop && i < n; i++) {
         const struct ctw_step s = step_of(f, layer, data, chunk, ctw_branch_at(l, i));
         const struct ctw_kind_ops *ops = ctw_ops_of(s.branch);
         if (ops->run == NULL)
             continue;
-        st = ctw_trunk_read(&s, err);
+        const bool carries = ops->run_pass == NULL; /* otherwise its end does */
+        st = carries ? ctw_trunk_read(&s, err) : CTW_OK;
         if (st == CTW_OK && !ops->reads && !s.branch->beside)
             st = ctw_step_read(&s, CTW_AT_IN, err);
         if (st == CTW_OK)
             st = ops->run(&s, err);
-        if (st == CTW_OK)
+        if (st == CTW_OK && carries)
             st = ctw_trunk_leave(&s, err);
     }
     return st;

@@ -15,6 +15,7 @@ struct ctw_widths {
     int64_t norm, wide;        /* wide: of a token; see struct ctw_forward */
     int64_t inner_k;           /* the largest inner dimension of a product */
     int64_t rot;               /* of all tables of positions together */
+    int64_t relative;          /* of a learned bias's proj */
     int64_t head, group;       /* of attention: elements of a head, query heads of a key head */
     int64_t n_experts, chosen; /* of a mixture */
     int64_t expert_inner;
@@ -71,14 +72,18 @@ struct ctw_kind_ops {
 
 const struct ctw_kind_ops *ctw_ops_of(const struct ctw_branch *b);
 
+/* What the branch's tokens leave behind: the kind's, and the convolution's of the output. */
+void ctw_branch_carry(const struct ctw_model *m, const struct ctw_branch *b, int64_t longest,
+                      enum ctw_dtype dtype, struct ctw_carry_rule rules[CTW_BRANCH_CARRIES]);
+
 /* The epilogue of a layer's product. */
 enum ctw_epilogue ctw_product_epilogue(const struct ctw_layer *l, int product);
 /* Does a branch's last product add to the residual itself, since the residual's kind allows it and
- * no norm or factor comes between? */
+ * no norm, factor or convolution comes between? */
 static inline bool ctw_branch_is_direct(const struct ctw_layer *l, int branch)
 {
     return ctw_residual_of(l)->rows != NULL && !l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present &&
-           l->branch[branch].factor == 1;
+           l->branch[branch].factor == 1 && l->branch[branch].conv_taps == 0;
 }
 
 static inline int64_t ctw_max64(int64_t a, int64_t b)

@@ -41,9 +41,12 @@ static struct ctw_widths model_widths(const struct ctw_model *model, int64_t lon
     w.wide = ctw_max64(w.wide, ctw_max64(model->input_dim, model->hidden));
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        for (int b = 0; b < l->n_branches; b++)
+        for (int b = 0; b < l->n_branches; b++) {
             if (ctw_ops_of(&l->branch[b])->widen != NULL)
                 ctw_ops_of(&l->branch[b])->widen(&w, l, b, longest);
+            if (l->branch[b].conv_taps > 0) /* its output, which may be fp32 */
+                w.wide = ctw_max64(w.wide, 2 * model->hidden);
+        }
     }
     for (int i = 0; i < model->n_ropes; i++)
         w.rot += model->rope[i].rot_dim;
@@ -122,6 +125,7 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .max_k = w.inner_k,
                             .max_head = (int)w.head,
                             .max_group = (int)w.group,
+                            .relative = w.relative,
                             .n_seqs = plan->chunk_tokens,
                             .state = w.state,
                             .n_vocab = model->vocab,
@@ -215,9 +219,8 @@ static void add_up_carry(struct ctw_plan *plan, const struct ctw_plan_request *r
     for (int i = 1; i <= r->model->n_decoders; i++)
         for (int b = 0; b < r->model->layers[i].n_branches; b++) {
             const struct ctw_branch *branch = &r->model->layers[i].branch[b];
-            struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
-            if (ctw_ops_of(branch)->carry != NULL)
-                ctw_ops_of(branch)->carry(r->model, branch, r->longest, r->dtype, rules);
+            struct ctw_carry_rule rules[CTW_BRANCH_CARRIES];
+            ctw_branch_carry(r->model, branch, r->longest, r->dtype, rules);
             for (int j = 0; j < CTW_BRANCH_CARRIES; j++) {
                 size_t *bytes = &plan->carry[ctw_carry_array(&rules[j], b, j)];
                 size_t need = (size_t)rows[rules[j].life] * rules[j].bytes;

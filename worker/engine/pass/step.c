@@ -34,8 +34,8 @@ int ctw_step_shards(const struct ctw_step *s, int product, struct ctw_shard shar
 struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i)
 {
     const struct ctw_forward *f = s->f;
-    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
-    ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
+    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES];
+    ctw_branch_carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
     const int64_t row[CTW_N_LIVES] = {
         [CTW_FOR_LAYER] = s->chunk->row0, [CTW_FOR_PASS] = s->chunk->tok0};
     const struct ctw_carry_rule *r = &rules[i];
@@ -47,8 +47,8 @@ struct ctw_carried ctw_step_carry(const struct ctw_step *s, int i)
 struct ctw_states ctw_step_states(const struct ctw_step *s, int i)
 {
     const struct ctw_forward *f = s->f;
-    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
-    ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
+    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES];
+    ctw_branch_carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
     return (struct ctw_states){.data = f->carry[ctw_carry_array(&rules[i], s->index, i)],
                                .bytes = rules[i].bytes};
 }
@@ -204,6 +204,49 @@ static enum ctw_status read_beside(const struct ctw_step *s, struct ctw_err *err
     return ctw_step_rule(&next, CTW_AT_IN)->present ? ctw_step_read(&next, CTW_AT_IN, err) : CTW_OK;
 }
 
+enum ctw_status ctw_step_conv(const struct ctw_step *s, struct ctw_op_conv *op, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_rounds; i++) {
+        op->parts = s->chunk->rounds[i].parts;
+        op->n_parts = s->chunk->rounds[i].n_parts;
+        st = ctw_conv(s->f->be, op, err);
+    }
+    return st;
+}
+
+/* f->wide = x plus its convolution, [n_tok, hidden] of x's dtype. */
+static enum ctw_status convolve(const struct ctw_step *s, const void *x, enum ctw_dtype dtype,
+                                struct ctw_err *err)
+{
+    const int64_t hidden = s->f->model->hidden;
+    struct ctw_op_conv op = {.form = CTW_CONV_ADD,
+                             .dtype = dtype,
+                             .n_tok = s->chunk->n_tok,
+                             .dim = hidden,
+                             .taps = s->branch->conv_taps,
+                             .x = x,
+                             .ldx = hidden,
+                             .weight = ctw_step_vector_data(s, CTW_V_OUT_CONV),
+                             .weight_dtype = ctw_step_vector(s, CTW_V_OUT_CONV)->dtype,
+                             .states = ctw_step_states(s, CTW_CARRY_OUT),
+                             .y = s->f->wide,
+                             .ldy = hidden};
+    return ctw_step_conv(s, &op, err);
+}
+
+enum ctw_status ctw_step_join_output(const struct ctw_step *s, const void *x, enum ctw_dtype dtype,
+                                     struct ctw_err *err)
+{
+    if (s->branch->conv_taps > 0) {
+        enum ctw_status st = convolve(s, x, dtype, err);
+        if (st != CTW_OK)
+            return st;
+        x = s->f->wide;
+    }
+    return ctw_residual_of(s->layer)->join(s, x, dtype, err);
+}
+
 enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
                               struct ctw_err *err)
 {
@@ -216,5 +259,5 @@ enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void 
         return st == CTW_OK ? residual->joined(s, err) : st;
     }
     st = ctw_step_product(s, product, x, ldx, s->f->norm, s->f->model->hidden, err);
-    return st == CTW_OK ? residual->join(s, s->f->norm, s->f->dtype, err) : st;
+    return st == CTW_OK ? ctw_step_join_output(s, s->f->norm, s->f->dtype, err) : st;
 }

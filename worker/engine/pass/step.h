@@ -5,6 +5,7 @@
 #ifndef CTW_WORKER_STEP_H
 #define CTW_WORKER_STEP_H
 
+#include "kernels/conv.h"
 #include "worker/engine/pass/forward.h"
 
 /* Products, places and vectors below belong to the step's branch. */
@@ -100,6 +101,10 @@ enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, int place, void *y,
 enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, int place, void *y, int64_t dim,
                                        struct ctw_err *err) CTW_MUST_CHECK;
 
+/* A convolution of the chunk, whose parts are not set. */
+enum ctw_status ctw_step_conv(const struct ctw_step *s, struct ctw_op_conv *op,
+                              struct ctw_err *err) CTW_MUST_CHECK;
+
 /* y [n_tok, ldy] = the product of x [n_tok, ldx] */
 enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const void *x, int64_t ldx,
                                  void *y, int64_t ldy, struct ctw_err *err) CTW_MUST_CHECK;
@@ -128,6 +133,11 @@ enum ctw_status ctw_step_add_product(const struct ctw_step *s, int product, cons
  */
 enum ctw_status ctw_step_join(const struct ctw_step *s, int product, const void *x, int64_t ldx,
                               struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Ends the branch with its output x [n_tok, hidden], which is not in f->wide, or which no
+ * convolution follows. */
+enum ctw_status ctw_step_join_output(const struct ctw_step *s, const void *x, enum ctw_dtype dtype,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Computes the layers' own inputs from the embedding, in layer 0 (mlps/own_input.c). */
 enum ctw_status ctw_layer_inputs(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;

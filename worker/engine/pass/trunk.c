@@ -33,9 +33,8 @@ struct ctw_trunk_size ctw_trunk_size(const struct ctw_model *m, enum ctw_dtype d
     for (int l = 1; l <= m->n_decoders; l++)
         for (int b = 0; b < m->layers[l].n_branches; b++) {
             const struct ctw_branch *branch = &m->layers[l].branch[b];
-            struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
-            if (ctw_ops_of(branch)->carry != NULL)
-                ctw_ops_of(branch)->carry(m, branch, longest, dtype, rules);
+            struct ctw_carry_rule rules[CTW_BRANCH_CARRIES];
+            ctw_branch_carry(m, branch, longest, dtype, rules);
             for (int i = 0; i < CTW_BRANCH_CARRIES; i++) {
                 const struct ctw_carry_rule *r = &rules[i];
                 bool has = is_of_trunk(r, ctw_carry_array(r, b, i), &owners);
@@ -107,11 +106,9 @@ static enum ctw_status each(const struct ctw_step *s,
                             struct ctw_err *err)
 {
     const struct ctw_forward *f = s->f;
-    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES] = {{0}};
+    struct ctw_carry_rule rules[CTW_BRANCH_CARRIES];
     enum ctw_status st = CTW_OK;
-    if (ctw_ops_of(s->branch)->carry == NULL)
-        return CTW_OK;
-    ctw_ops_of(s->branch)->carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
+    ctw_branch_carry(f->model, s->branch, f->plan.longest, f->dtype, rules);
     for (int i = 0; st == CTW_OK && i < CTW_BRANCH_CARRIES; i++) {
         const struct carried c = carried_of(s, &rules[i], i);
         if (c.block != NULL)

@@ -311,6 +311,14 @@ struct ctw_attention_rules {
     const char *adapters[3]; /* of q, k and v: the modules NAME.0, to the rank, and NAME.1; NULL:
                                 there are none. With CTW_QKV_SPLIT */
     int64_t adapter_rank;
+    const char
+        *relative; /* a learned bias of scores by distance: the module of the queries' states */
+    const char *relative_proj;              /* and the tensor [rank, extent]; NULL: none. With */
+    int64_t relative_rank, relative_extent; /* CTW_QKV_SPLIT, and no gate in q */
+    const char *k_conv, *v_conv; /* convolutions of keys and values before their norms, which are
+                                    added to them: the tensors [n, taps]; NULL: none. With
+                                    CTW_QKV_SPLIT, and without RoPE */
+    int conv_taps;
     struct ctw_block_choice choice; /* with CTW_QKV_SPLIT, ALIKE norms of queries and keys, a RoPE,
                                        and keys and values of its own */
     struct ctw_pool_choice pools;   /* likewise */
@@ -350,6 +358,7 @@ struct ctw_mlp {
     struct ctw_glu glu;         /* how gate and up are joined */
     bool fused;                 /* gate and up are one module: the rows of gate, then of up */
     bool up_first;              /* of these rows, up's */
+    bool interleaved;           /* of these rows, gate's and up's take turns */
     const char *gate, *up;      /* mlp.gate_proj, mlp.up_proj */
     const char *gate_up, *down; /* mlp.gate_up_proj, mlp.down_proj */
     const char *adapter; /* of gate_up, as attention's; NULL: none. With `fused`, gate first */
@@ -403,6 +412,9 @@ struct ctw_experts {
     struct ctw_router router;
     int64_t latent;                     /* the experts read and write so many values; 0: hidden */
     const char *latent_in, *latent_out; /* the modules from and to hidden */
+    int64_t n_always; /* experts behind the n, which every token has beside its choice and whose
+                         logits are the router's last: stacked and fused, of this module */
+    const char *always, *always_gate_up, *always_down;
     bool latent_bias;
     const struct ctw_mlp *shared; /* the shared expert; its names are the family's; NULL: none */
     const char *shared_gate;      /* the module of its factor [1, hidden]; NULL: none */
@@ -413,6 +425,10 @@ static inline bool ctw_is_unfused(const struct ctw_config *c)
 {
     return c->quant.names->unfused;
 }
+
+/* The branch's output plus its convolution over the tokens takes the output's place: the tensor
+ * `name` [hidden, taps]. The branch has been described. */
+void ctw_describe_out_conv(struct ctw_config *c, int64_t i, int branch, const char *name, int taps);
 
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a);
 void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,

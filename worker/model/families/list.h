@@ -61,6 +61,7 @@
     X(hy_v3)                                                                                       \
     X(hy_v4)                                                                                       \
     X(hy_v4_vl)                                                                                    \
+    X(inkling)                                                                                     \
     X(internlm3)                                                                                   \
     X(jamba)                                                                                       \
     X(laguna)                                                                                      \

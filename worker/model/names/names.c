@@ -332,6 +332,7 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "mm_projector.",
         "patch_merge_mlp.",
         "audio_tower.",
+        "audio.",
         "audio_projector.",
         "embed_vision.",
         "embed_audio.",

@@ -127,6 +127,42 @@ static void describe_pools(struct ctw_config *c, int64_t i, const struct ctw_att
                       p->head);
 }
 
+/* A learned bias: its states are columns behind q, k and v. */
+static void describe_relative(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a,
+                              struct ctw_relative_bias *bias)
+{
+    assert(a->order == CTW_QKV_SPLIT && !a->gate_in_q && a->choice.block == 0 && a->chunk == 0 &&
+           a->softcap == 0 && head_v_of(a) == a->head);
+    *bias = (struct ctw_relative_bias){
+        .rank = (int)a->relative_rank, .extent = a->relative_extent, .factors = a->q_factors};
+    ctw_describe_linear(c, i, CTW_MIXER,
+                        &(struct ctw_linear_rules){CTW_P_QKV, CTW_M_RELATIVE, 0, a->relative,
+                                                   a->n_head * a->relative_rank, input_of(c, a)});
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = CTW_V_RELATIVE,
+                                        .n = a->relative_rank,
+                                        .k = a->relative_extent},
+                      a->relative_proj);
+}
+
+/* Convolutions of keys and values. */
+static void describe_convs(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a)
+{
+    const char *const names[] = {a->k_conv, a->v_conv};
+    assert(a->order == CTW_QKV_SPLIT && a->rope < 0 && a->uses == 0 && !a->values_are_keys &&
+           a->limit == 0 && a->choice.block == 0 && head_v_of(a) == a->head);
+    for (int j = 0; j < 2; j++)
+        ctw_describe_want(c,
+                          (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                            .layer = (int)i + 1,
+                                            .role = CTW_V_K_CONV + j,
+                                            .n = a->n_kv * a->head,
+                                            .k = a->conv_taps},
+                          names[j]);
+}
+
 /* Where the product's columns have the heads. */
 static struct ctw_qkv_columns columns_of(const struct ctw_attention_rules *a)
 {
@@ -141,9 +177,11 @@ static struct ctw_qkv_columns columns_of(const struct ctw_attention_rules *a)
     int64_t values = a->n_kv * head_v_of(a);
     int64_t q_head = rows_of_q(a) / a->n_head;
     q = rows_of_q(a);
-    int64_t choice = a->choice.block > 0 ? (a->n_kv + 1) * a->choice.head : 0;
-    choice += a->pools.chosen > 0 ? (a->pools.n_head + 1) * (int64_t)a->pools.head : 0;
-    return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? values : 0) + choice,
+    int64_t more = a->choice.block > 0 ? (a->n_kv + 1) * a->choice.head : 0;
+    more += a->pools.chosen > 0 ? (a->pools.n_head + 1) * (int64_t)a->pools.head : 0;
+    if (a->relative != NULL)
+        more = a->n_head * a->relative_rank;
+    return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? values : 0) + more,
                                     .k = q,
                                     .v = has_v ? q + kv : q,
                                     .q_step = r * q_head,
@@ -267,6 +305,11 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
         describe_blocks(c, i, a);
     if (a->pools.chosen > 0)
         describe_pools(c, i, a);
+    if (a->relative != NULL)
+        describe_relative(c, i, a, &l->relative);
+    l->conv_taps = a->conv_taps;
+    if (a->conv_taps > 0)
+        describe_convs(c, i, a);
     ctw_describe_linear(c, i, CTW_MIXER,
                         &(struct ctw_linear_rules){CTW_P_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : 0,
                                                    ctw_name_or(a->o, "self_attn.o_proj"),
@@ -289,8 +332,8 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
     describe_qk_norms(c, i, a);
 }
 
-_Static_assert((int)CTW_V_SINKS < CTW_BRANCH_VECTORS && (int)CTW_AT_BLOCK_K < CTW_BRANCH_NORMS &&
-                   (int)CTW_M_BLOCK_K < CTW_BRANCH_MATRICES,
+_Static_assert((int)CTW_V_V_CONV < CTW_BRANCH_VECTORS && (int)CTW_AT_BLOCK_K < CTW_BRANCH_NORMS &&
+                   (int)CTW_M_RELATIVE < (int)CTW_M_MIX_DOWN,
                "attention's roles");
 
 /* ---- facts -------------------------------------------------------------------------------- */

@@ -17,12 +17,14 @@ enum {
     CTW_M_ADAPT_Q, /* and from there */
     CTW_M_ADAPT_K,
     CTW_M_ADAPT_V,
-    CTW_M_BLOCK_Q,                /* which blocks of keys a query sees: the queries and */
-    CTW_M_BLOCK_K,                /* the key of the choice, */
-    CTW_M_POOL_QK = CTW_M_BLOCK_Q /* or both in one matrix */
+    CTW_M_BLOCK_Q,  /* which blocks of keys a query sees: the queries and */
+    CTW_M_BLOCK_K,  /* the key of the choice */
+    CTW_M_RELATIVE, /* the queries' states of a learned bias */
+    CTW_M_POOL_QK = CTW_M_BLOCK_Q /* the queries and the key of the choice in one matrix */
 };
 enum {
-    CTW_P_QKV, /* with blocks, behind q, k and v: the queries and the key of the choice */
+    CTW_P_QKV, /* behind q, k and v with blocks: the queries and the key of the choice; with a
+                  learned bias: the queries' states */
     CTW_P_O,
     CTW_P_HEADS_GATE,
     CTW_P_ADAPT_IN, /* of q, k and v */
@@ -44,7 +46,10 @@ enum {
     CTW_V_V_BIAS,
     CTW_V_O_BIAS,
     CTW_V_QKV_BIAS,
-    CTW_V_SINKS /* [n_head] */
+    CTW_V_SINKS,    /* [n_head] */
+    CTW_V_RELATIVE, /* [rank, extent]: of a learned bias */
+    CTW_V_K_CONV,   /* [n, taps]: of keys and values */
+    CTW_V_V_CONV
 };
 
 enum ctw_head_norms {
@@ -73,6 +78,13 @@ struct ctw_pool_choice {
     int n_head, head; /* queries of the choice; elements of a head */
 };
 
+/* A learned bias of scores by distance (struct ctw_relative). */
+struct ctw_relative_bias {
+    int rank; /* 0: none */
+    int64_t extent;
+    bool factors; /* the bias is multiplied as queries are by q_factors */
+};
+
 /* o(heads_out_norm(gate * attention(q, k, v))); with adapters, q, k and v of n are each the product
  * plus adapt(adapt_in(n)). */
 struct ctw_attention {
@@ -95,6 +107,8 @@ struct ctw_attention {
     bool norms_after_rope;
     struct ctw_block_choice choice;
     struct ctw_pool_choice pools;
+    struct ctw_relative_bias relative;
+    int conv_taps; /* keys and values are those of the product plus their convolutions; 0: not */
     int64_t adapter_rank; /* of q's, of k's and of v's adapter; 0: there are none */
     struct ctw_head_inputs inputs;
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */

@@ -16,7 +16,7 @@ static void describe_adapter(struct ctw_config *c, int64_t i, const struct ctw_m
     enum { MAX_NAME = 512 };
     const int64_t r = mlp->adapter_rank;
     char name[MAX_NAME];
-    assert(mlp->fused && !mlp->up_first && mlp->glu.kind == CTW_GLU_PLAIN);
+    assert(mlp->fused && !mlp->up_first && !mlp->interleaved && mlp->glu.kind == CTW_GLU_PLAIN);
     snprintf(name, sizeof(name), "%s.0", mlp->adapter);
     ctw_describe_linear(c, i, branch_of(mlp),
                         &(struct ctw_linear_rules){CTW_P_ADAPT_UP_IN, CTW_M_ADAPT_UP_IN, 0, name, r,
@@ -36,9 +36,10 @@ struct ctw_dense ctw_describe_dense(struct ctw_config *c, int64_t i, const struc
     if (mlp->fused) {
         ctw_describe_matrix(c, i, matrix, ctw_name_or(mlp->gate_up, "mlp.gate_up_proj"), 2 * inner,
                             hidden);
-        int64_t gate = mlp->up_first ? inner : 0, up = inner - gate;
-        ctw_describe_shard(c, i, product, (struct ctw_rows){matrix, gate, inner, -1, 1});
-        ctw_describe_shard(c, i, product, (struct ctw_rows){matrix, up, inner, -1, 1});
+        const int64_t step = mlp->interleaved ? 2 : 1, other = mlp->interleaved ? 1 : inner;
+        int64_t gate = mlp->up_first ? other : 0, up = other - gate;
+        ctw_describe_shard(c, i, product, (struct ctw_rows){matrix, gate, inner, -1, step});
+        ctw_describe_shard(c, i, product, (struct ctw_rows){matrix, up, inner, -1, step});
     } else {
         if (!mlp->plain)
             ctw_describe_linear(

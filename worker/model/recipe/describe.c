@@ -98,6 +98,18 @@ void ctw_describe_vector(struct ctw_config *c, int64_t i, int vector, const char
         name);
 }
 
+void ctw_describe_out_conv(struct ctw_config *c, int64_t i, int branch, const char *name, int taps)
+{
+    ctw_describe_branch(c, i, branch)->conv_taps = taps;
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = ctw_vector_at(branch, CTW_V_OUT_CONV),
+                                        .n = c->model->hidden,
+                                        .k = taps},
+                      name);
+}
+
 void ctw_describe_table(struct ctw_config *c, int role, const char *module, int64_t n, int64_t k)
 {
     ctw_describe_want(

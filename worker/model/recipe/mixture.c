@@ -1,4 +1,5 @@
 /* A mixture of experts: its builder (family.h), and its facts. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,9 +37,9 @@ static void refuse(struct ctw_config *c, int64_t i, const char *why, int64_t fou
 static void check_numbers(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
 {
     const struct ctw_router *r = &x->router;
-    int64_t most = x->n < CTW_MAX_CHOSEN ? x->n : CTW_MAX_CHOSEN;
-    if (x->n < 1 || x->n > CTW_MAX_EXPERTS)
-        refuse(c, i, "the number of experts", x->n, CTW_MAX_EXPERTS);
+    const int64_t free = CTW_MAX_CHOSEN - x->n_always, most = x->n < free ? x->n : free;
+    if (x->n < 1 || x->n > CTW_MAX_EXPERTS - x->n_always)
+        refuse(c, i, "the number of experts", x->n, CTW_MAX_EXPERTS - x->n_always);
     else if (x->chosen < 1 || x->chosen > most)
         refuse(c, i, "the experts that a token chooses", x->chosen, most);
     else if (x->latent > c->model->hidden)
@@ -62,8 +63,9 @@ static struct ctw_route_rule rule_of(const struct ctw_experts *x)
     const struct ctw_router *r = &x->router;
     bool grouped = r->n_groups > 1 && r->kept_groups < r->n_groups;
     return (struct ctw_route_rule){.score = r->score,
-                                   .n_experts = (int)x->n,
-                                   .chosen = (int)x->chosen,
+                                   .n_experts = (int)(x->n + x->n_always),
+                                   .chosen = (int)(x->chosen + x->n_always),
+                                   .always = (int)x->n_always,
                                    .n_groups = grouped ? (int)r->n_groups : 0,
                                    .kept_groups = grouped ? (int)r->kept_groups : 0,
                                    .group_best = r->group_best,
@@ -79,10 +81,11 @@ static struct ctw_route_rule rule_of(const struct ctw_experts *x)
 static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
 {
     const struct ctw_router *r = &x->router;
-    ctw_describe_linear(
-        c, i, CTW_MLP,
-        &(struct ctw_linear_rules){CTW_P_ROUTER, CTW_M_ROUTER, r->bias ? CTW_V_ROUTER_BIAS : 0,
-                                   ctw_name_or(r->module, "mlp.gate"), x->n, c->model->hidden});
+    ctw_describe_linear(c, i, CTW_MLP,
+                        &(struct ctw_linear_rules){CTW_P_ROUTER, CTW_M_ROUTER,
+                                                   r->bias ? CTW_V_ROUTER_BIAS : 0,
+                                                   ctw_name_or(r->module, "mlp.gate"),
+                                                   x->n + x->n_always, c->model->hidden});
     if (r->correction != NULL)
         ctw_describe_want(c,
                           (struct ctw_want){.kind = CTW_WANT_VECTOR,
@@ -107,10 +110,10 @@ static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_ex
 
 /* ---- the experts ---- */
 
-/* All experts' matrices of one role, and their biases (-1: none). */
+/* All experts' matrices of one role, of experts `first` and on, and their biases (-1: none). */
 static void describe_matrices(struct ctw_config *c, int64_t i, const struct ctw_experts *x,
-                              enum ctw_expert_role role, int bias, const char *name, int64_t n,
-                              int64_t k)
+                              int64_t first, enum ctw_expert_role role, int bias, const char *name,
+                              int64_t n, int64_t k)
 {
     char full[MAX_NAME];
     struct ctw_want w = {.kind = CTW_WANT_EXPERT,
@@ -122,7 +125,7 @@ static void describe_matrices(struct ctw_config *c, int64_t i, const struct ctw_
                          .transposed = x->transposed,
                          .n_stacked = x->stacked ? x->n : 0};
     for (int64_t e = 0; e < (x->stacked ? 1 : x->n); e++) {
-        w.expert = e;
+        w.expert = first + e;
         join(full, x, x->stacked ? -1 : e, name, "");
         ctw_describe_want(c, w, full);
         if (bias < 0)
@@ -159,7 +162,7 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
     if (x->fused) {
         int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_GATE_UP_BIAS) : -1;
         int64_t step = x->interleaved ? 2 : 1;
-        describe_matrices(c, i, x, CTW_X_GATE_UP, bias, ctw_name_or(x->gate_up, "gate_up_proj"),
+        describe_matrices(c, i, x, 0, CTW_X_GATE_UP, bias, ctw_name_or(x->gate_up, "gate_up_proj"),
                           2 * inner, width);
         add(up, CTW_X_GATE_UP, 0, inner, step, bias);
         add(up, CTW_X_GATE_UP, x->interleaved ? 1 : inner, inner, step, bias);
@@ -168,11 +171,11 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
     int gate_bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_GATE_BIAS) : -1;
     int up_bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_UP_BIAS) : -1;
     if (!x->plain) {
-        describe_matrices(c, i, x, CTW_X_GATE, gate_bias, ctw_name_or(x->gate, "gate_proj"), inner,
-                          width);
+        describe_matrices(c, i, x, 0, CTW_X_GATE, gate_bias, ctw_name_or(x->gate, "gate_proj"),
+                          inner, width);
         add(up, CTW_X_GATE, 0, inner, 1, gate_bias);
     }
-    describe_matrices(c, i, x, CTW_X_UP, up_bias, ctw_name_or(x->up, "up_proj"), inner, width);
+    describe_matrices(c, i, x, 0, CTW_X_UP, up_bias, ctw_name_or(x->up, "up_proj"), inner, width);
     add(up, CTW_X_UP, 0, inner, 1, up_bias);
 }
 
@@ -248,6 +251,19 @@ static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_exper
     return stored;
 }
 
+/* The experts that every token has, behind the others. */
+static void describe_always(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
+{
+    struct ctw_experts all = *x;
+    all.n = x->n_always;
+    all.stacked = true;
+    all.module = x->always;
+    assert(!x->bias && x->shared == NULL && x->fused);
+    describe_matrices(c, i, &all, x->n, CTW_X_GATE_UP, -1, x->always_gate_up, 2 * x->inner,
+                      width_of(c, x));
+    describe_matrices(c, i, &all, x->n, CTW_X_DOWN, -1, x->always_down, width_of(c, x), x->inner);
+}
+
 void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *family)
 {
     char module[MAX_NAME];
@@ -255,15 +271,16 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
     check_numbers(c, i, x);
     if (c->status != CTW_OK)
         return;
-    struct ctw_matrix *matrix = ctw_calloc((size_t)x->n * CTW_N_EXPERT_MATRICES, sizeof(*matrix));
+    const int64_t n = x->n + x->n_always;
+    struct ctw_matrix *matrix = ctw_calloc((size_t)n * CTW_N_EXPERT_MATRICES, sizeof(*matrix));
     if (matrix == NULL) {
-        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " experts", x->n);
+        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " experts", n);
         return;
     }
     struct ctw_mixture *m = &ctw_describe_kind(c, i, CTW_MLP, CTW_KIND_mixture)->mixture;
     struct ctw_layer *l = &c->model->layers[i + 1];
     l->expert = matrix;
-    l->n_experts = (int)x->n;
+    l->n_experts = (int)n;
     *m = (struct ctw_mixture){.route = rule_of(x),
                               .on_input = x->router.on_input,
                               .width = width_of(c, x),
@@ -275,9 +292,11 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
     describe_router(c, i, x);
     describe_up(c, i, x, &m->up);
     int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_DOWN_BIAS) : -1;
-    describe_matrices(c, i, x, CTW_X_DOWN, bias, ctw_name_or(x->down, "down_proj"), m->width,
+    describe_matrices(c, i, x, 0, CTW_X_DOWN, bias, ctw_name_or(x->down, "down_proj"), m->width,
                       x->inner);
     add(&m->down, CTW_X_DOWN, 0, m->width, 1, bias);
+    if (x->n_always > 0)
+        describe_always(c, i, x);
     if (m->latent)
         describe_latent(c, i, x);
     m->has_shared = x->shared != NULL;

@@ -12,7 +12,7 @@
 
 enum {
     CTW_MAX_BRANCHES = 4,
-    CTW_BRANCH_MATRICES = 17,
+    CTW_BRANCH_MATRICES = 18,
     CTW_BRANCH_PRODUCTS = CTW_LAYER_SLOTS / CTW_MAX_BRANCHES,
     CTW_BRANCH_NORMS = 9,
     CTW_BRANCH_VECTORS = 48,
@@ -49,6 +49,8 @@ enum {
     CTW_V_WEIGHT,                                 /* + a place: the norm's weight */
     CTW_V_BIAS = CTW_V_WEIGHT + CTW_BRANCH_NORMS, /* + a place: the norm's bias */
     CTW_V_SCALAR = CTW_V_BIAS + CTW_BRANCH_NORMS, /* [1]: see struct ctw_branch */
+    CTW_V_FACTOR,       /* [1]: times the branch's factor */
+    CTW_V_OUT_CONV,     /* [hidden, taps]: of the branch's output, see struct ctw_branch */
     CTW_V_BLEND,        /* [hidden]: weights of what the branch reads of sums of blocks: these */
     CTW_V_BLEND_FACTOR, /* [1, hidden]: times these */
     CTW_V_MIX_FN,       /* of several residual streams (residual.h); also of the head's layer */
