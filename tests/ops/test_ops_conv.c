@@ -152,10 +152,9 @@ static void conv_agrees(struct ctw_backend *be)
     for (size_t i = 0; i < 3 * n; i++) {
         enum ctw_dtype dtype = dtypes[i % CTW_COUNT(dtypes)];
         size_t at = i % n / CTW_COUNT(dtypes);
-        struct conv_problem p =
-            conv_open(be, (enum ctw_conv_form)(i / n), dtype, shapes[at].dim, shapes[at].taps,
-                      i % 2 == 0, shapes[at].n_seqs, shapes[at].longest, shapes[at].packed,
-                      shapes[at].dilation);
+        struct conv_problem p = conv_open(
+            be, (enum ctw_conv_form)(i / n), dtype, shapes[at].dim, shapes[at].taps, i % 2 == 0,
+            shapes[at].n_seqs, shapes[at].longest, shapes[at].packed, shapes[at].dilation);
         struct buf whole = conv_run(&p, p.op.n_tok);
         conv_check(&p, &whole);
         for (int64_t most = CUT_IN_TWO; most < 40; most = 2 * most + 1) {

@@ -220,7 +220,10 @@ static void pairs_have_the_bits_of_each_alone(void **state)
         }
         for (int i = 0; i < n; i++) /* a general GPU does one after the other */
             if (!CTW_ON_GPU || i > 0 || round < 3)
-                check_pair(be[i], p, place_name(i), round % 8 == 3 ? 1 : round % 8 == 7 ? 2 : 0,
+                check_pair(be[i], p, place_name(i),
+                           round % 8 == 3   ? 1
+                           : round % 8 == 7 ? 2
+                                            : 0,
                            rng_below(4) != 0);
         problem_close(&p[0]);
         problem_close(&p[1]);

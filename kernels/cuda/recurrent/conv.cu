@@ -44,8 +44,9 @@ static __device__ __forceinline__ float input_at(const struct ctw_op_conv &op,
         return op.form == CTW_CONV_GATED
                    ? ctw_cuda_widen(x[col]) * ctw_cuda_widen(x[2 * op.dim + col])
                    : ctw_cuda_widen(x[ctw_conv_column(&op, col)]);
-    return p.pos0 + row - p.first < 0 ? 0.0f
-                                      : p.before[(ctw_conv_behind(&op) + row - p.first) * op.dim + col];
+    return p.pos0 + row - p.first < 0
+               ? 0.0f
+               : p.before[(ctw_conv_behind(&op) + row - p.first) * op.dim + col];
 }
 
 /* Columns of blockIdx.x, rows blockIdx.y * ROWS .. of the part blockIdx.z. */
@@ -157,8 +158,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int j = 0; j < TAPS; j++)
             weight[j][i] = ctw_cuda_number(op.weight, op.weight_dtype, (col + i) * TAPS + j);
     }
-    for (int row0 = p.first + (int)blockIdx.y * ROWS; row0 < p.end;
-         row0 += (int)gridDim.y * ROWS) {
+    for (int row0 = p.first + (int)blockIdx.y * ROWS; row0 < p.end; row0 += (int)gridDim.y * ROWS) {
         const int stop = row0 + ROWS < p.end ? row0 + ROWS : p.end;
         float last[TAPS][VECTOR]; /* last[TAPS - 1]: the row's own inputs */
 #pragma unroll

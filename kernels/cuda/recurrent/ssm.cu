@@ -172,8 +172,7 @@ __global__ void __launch_bounds__(THREADS) ssm_rows(const __grid_constant__ stru
             int64_t n = (j / 4 * a.lanes + lane) * 4 + j % 4, in_group = row0 + first + r;
             bool here = n < op.n_state && in_group < a.group_rows;
             int64_t channel = group * a.group_rows + in_group;
-            state[r][j] =
-                here && before != NULL ? before[channel * op.n_state + n] : 0.0f;
+            state[r][j] = here && before != NULL ? before[channel * op.n_state + n] : 0.0f;
             if (OWN)
                 rate[r][j] = here ? ctw_ssm_rate(op, channel / op.head * op.n_state + n) : 0.0f;
         }

@@ -143,8 +143,7 @@ CTW_DEV void go_through(const struct ssm_chunks &a, const struct work &w,
     struct barriers *const bars = s.bars();
     float state[STATE / 2];
     move_state<STATE, false>(
-        state,
-        w.goes_on ? bytes_behind(a.carry.state, w.before) + u.column * a.op.n_state : NULL,
+        state, w.goes_on ? bytes_behind(a.carry.state, w.before) + u.column * a.op.n_state : NULL,
         a.op.n_state, u.width, 16 * warp, lane);
     int64_t border = first_border(w);
     for (int i = 0; border < w.at.end; i++, border += CHUNK) {
@@ -280,11 +279,11 @@ enum ctw_status ctw_cuda_ssm_chunks(struct ctw_cuda *cu, const struct ctw_op_ssm
     a.op = *op;
     a.carry = ctw_ssm_carry(op, op->states.data);
     a.slabs = (int)((op->head + ROWS - 1) / ROWS);
-    const bool whole =
-        op->head % ROWS == 0 && op->n_state % 64 == 0 && is_aligned(op->x, op->ldx) &&
-        is_aligned(op->b, op->ldbc) && is_aligned(op->c, op->ldbc) && is_aligned(op->y, op->ldy) &&
-        (op->z == NULL || is_aligned(op->z, op->ldz)) && ctw_cuda_aligned16(op->states.data) &&
-        op->states.bytes % 16 == 0;
+    const bool whole = op->head % ROWS == 0 && op->n_state % 64 == 0 &&
+                       is_aligned(op->x, op->ldx) && is_aligned(op->b, op->ldbc) &&
+                       is_aligned(op->c, op->ldbc) && is_aligned(op->y, op->ldy) &&
+                       (op->z == NULL || is_aligned(op->z, op->ldz)) &&
+                       ctw_cuda_aligned16(op->states.data) && op->states.bytes % 16 == 0;
     const int group_units = (int)(op->n_head / op->n_groups) * a.slabs;
     for (int64_t i = 0; i < op->n_parts; i += a.parts.n) {
         ctw_cuda_take_parts(&a.parts, op->parts + i, op->n_parts - i);

@@ -17,9 +17,9 @@ enum {
     CTW_M_ADAPT_Q, /* and from there */
     CTW_M_ADAPT_K,
     CTW_M_ADAPT_V,
-    CTW_M_BLOCK_Q,  /* which blocks of keys a query sees: the queries and */
-    CTW_M_BLOCK_K,  /* the key of the choice */
-    CTW_M_RELATIVE, /* the queries' states of a learned bias */
+    CTW_M_BLOCK_Q,                /* which blocks of keys a query sees: the queries and */
+    CTW_M_BLOCK_K,                /* the key of the choice */
+    CTW_M_RELATIVE,               /* the queries' states of a learned bias */
     CTW_M_POOL_QK = CTW_M_BLOCK_Q /* the queries and the key of the choice in one matrix */
 };
 enum {
