@@ -88,6 +88,7 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
         REQUIRE("attention", r->proj != NULL && ctw_is_float(r->proj_dtype));
         REQUIRE("attention", op->chunk == 0 && op->softcap == 0 && op->alibi == NULL);
         REQUIRE("attention", op->seen == NULL && op->head_v == op->head && op->scale > 0);
+        REQUIRE("attention", op->v_factor == 1);
     }
     if (op->head > CTW_MAX_HEAD || op->head_v > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
@@ -246,7 +247,8 @@ enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
 {
     REQUIRE("index",
             ctw_is_float(op->dtype) && op->n_head >= 1 && op->head >= 1 && op->chosen >= 1);
-    REQUIRE("index", op->head <= CTW_MAX_HEAD && (op->weights == NULL || op->ld_weights >= op->n_head));
+    REQUIRE("index",
+            op->head <= CTW_MAX_HEAD && (op->weights == NULL || op->ld_weights >= op->n_head));
     struct ctw_op_index full = *op;
     full.ld_k = op->ld_k == 0 ? op->head : op->ld_k;
     full.block = op->block == 0 ? 1 : op->block;

@@ -221,7 +221,8 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
         extra = SINKS;
     if (extra == SEEN && s->chunk > 0)
         extra = PLAIN;
-    if (extra == RELATIVE && (s->softcap > 0 || s->chunk > 0 || p->op.head_v != s->head))
+    if (extra == RELATIVE &&
+        (s->softcap > 0 || s->chunk > 0 || p->op.head_v != s->head || p->op.v_factor != 1))
         extra = SINKS;
     if (extra == RELATIVE)
         give_relative(p);

@@ -393,7 +393,7 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 {
     enum { MOST = 65535 }; /* of a grid's second dimension */
     struct choice x = {*(const struct ctw_op_index *)a->of, NULL, 0, 0};
-    int64_t most = 0;
+    int64_t most = 1; /* blocks of keys; even if there is none yet, queries have their words */
     for (int64_t i = 0; i < x.op.n_seqs; i++) {
         int64_t n = (x.op.seqs[i].pos0 + x.op.seqs[i].n_q) / x.op.block;
         most = n > most ? n : most;

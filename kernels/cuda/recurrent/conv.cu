@@ -100,6 +100,8 @@ __global__ void __launch_bounds__(THREADS) conv_dilated(const __grid_constant__ 
                    input_at<T>(op, p, row - (op.taps - 1 - j) * op.dilation, col);
         if (op.form == CTW_CONV_GATED)
             sum *= ctw_cuda_widen(((const T *)op.x)[row * op.ldx + op.dim + col]);
+        else if (op.form == CTW_CONV_ADD)
+            sum += input_at<T>(op, p, row, col);
         else
             sum = sum / (1 + expf(-sum));
         ctw_cuda_narrow(sum, (T *)op.y + row * op.ldy + col);
