@@ -333,8 +333,7 @@ struct ctw_op_attention {
     int head_v; /* elements of a value head, at most CTW_MAX_HEAD; 0: head */
     float scale;
     int64_t window; /* number of keys a query sees, including its own; 0: all */
-    int64_t
-        chunk; /* a query at i sees keys j with j / chunk = i / chunk; 0: all. Not with window */
+    int64_t chunk; /* a query at i sees keys j with j / chunk = i / chunk; 0: all. Not with window */
     float v_factor; /* of values, applied to their weighted sum; 0: 1 */
     /* device [rows of q, ld_seen]: of the keys above, a query sees key j if bit j % 32 of word j /
      * 32 is set; NULL: all of them. Words past the query's own key may hold anything. Not with
@@ -346,13 +345,12 @@ struct ctw_op_attention {
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
     enum ctw_dtype sinks_dtype;
-    const float *alibi; /* device [n_head]: the slopes, or NULL; not with softcap */
-    struct ctw_relative
-        relative;  /* not with chunk, softcap, alibi, seen, v_factor, or own head_v */
-    const void *q; /* device [rows, n_head * head] */
-    const void *k; /* device [rows, n_kv * head] */
-    const void *v; /* device [rows, n_kv * head_v] */
-    void *out;     /* device [rows, n_head * head_v] */
+    const float *alibi;              /* device [n_head]: the slopes, or NULL; not with softcap */
+    struct ctw_relative relative;    /* with no chunk, softcap, alibi, seen, v_factor, own head_v */
+    const void *q;                   /* device [rows, n_head * head] */
+    const void *k;                   /* device [rows, n_kv * head] */
+    const void *v;                   /* device [rows, n_kv * head_v] */
+    void *out;                       /* device [rows, n_head * head_v] */
     const struct ctw_attn_seq *seqs; /* host */
     int64_t n_seqs;
 };
