@@ -523,22 +523,6 @@ static void tables_of_n_grams(void **state)
     ctw_config_close(&c);
 }
 
-struct refusal {
-    const char *text, *words;
-};
-
-static void refused(const struct refusal *rows, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        struct ctw_config c;
-        struct ctw_err err = {0};
-        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        ctw_config_close(&c);
-    }
-}
-
 static void refusals(void **state)
 {
     (void)state;
@@ -585,7 +569,7 @@ static void refusals(void **state)
         {GLM TWO "\"layer_types\": [\"linear_attention\", \"mamba\"]}}",
          "layer_types: layer 1 is \"mamba\"; supported: linear_attention"},
     };
-    refused(rows, CTW_COUNT(rows));
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 static void qwen4_refusals(void **state)
@@ -613,7 +597,7 @@ static void qwen4_refusals(void **state)
         {QWEN INDEXER(64, 128) ", \"ple_embed_dim\": 100}",
          "ple_embed_dim: found 100, expected a multiple of the 16 heads of n-grams"},
     };
-    refused(rows, CTW_COUNT(rows));
+    expect_refusals(rows, CTW_COUNT(rows));
 }
 
 int main(void)
