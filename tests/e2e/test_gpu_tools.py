@@ -1,5 +1,7 @@
 """The parts of tests/gpu that need no GPU: arguments, arithmetic of shapes, parsing of the output of programs."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
@@ -35,6 +37,15 @@ def test_a_bench_is_planned_without_a_gpu(shape):
                        "limit,data,ours,memory,mix,load,peerload,head,stages")
     assert code == 0
     assert all(f"{part} " in out for part in ("checkpoints", "data", "ours", "mix", "peerload", "head"))
+
+
+def test_mixtures_have_products_of_every_model():
+    loader = importlib.machinery.SourceFileLoader("mixtures", str(GPU / "mixtures"))
+    mixtures = importlib.util.module_from_spec(importlib.util.spec_from_loader("mixtures", loader))
+    loader.exec_module(mixtures)
+    for name in mixtures.MODELS:
+        products, attention = mixtures.limit_products(name)
+        assert all(min(sizes) > 0 for sizes in products + attention) and len(products) > 4, name
 
 
 @pytest.mark.parametrize("args, words", [

@@ -91,7 +91,7 @@ UNUSED_OK static void cut_in_two(const struct cut *c, struct cut_call *call)
     }
 }
 
-/* The next call, into room for the parts of all sequences; false: there is none. */
+/* Makes the next call, in an array with room for all sequences' parts. Returns false at the end. */
 UNUSED_OK static bool cut_next(struct cut *c, struct cut_call *call)
 {
     *call = (struct cut_call){.parts = call->parts, .row0 = c->row};

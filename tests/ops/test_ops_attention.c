@@ -147,7 +147,7 @@ static void check_limits(struct problem *p)
     buf_close(&without);
 }
 
-/* A choice of all keys is none. */
+/* Attention to a choice of all keys gives the bits of attention without a choice. */
 static void check_all_seen(struct problem *p)
 {
     struct ctw_op_attention op = p->op;

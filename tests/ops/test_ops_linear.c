@@ -231,7 +231,7 @@ static void pairs_have_the_bits_of_each_alone(void **state)
     close_places(be, n);
 }
 
-/* ---- what is not finite ------------------------------------------------------------------- */
+/* ---- NaN and infinity --------------------------------------------------------------------- */
 
 /* NaN and infinity reach all columns of their own row, and no other row. */
 static void what_is_not_finite_stays_in_its_row(void **state)

@@ -24,8 +24,8 @@ void ctw_arena_point(const struct ctw_model *m, int layer, size_t at, size_t n, 
 /* Fills in the parts of a tied head from the other layers. Does nothing if the model has no tied
  * head. */
 void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers);
-/* Adds to the identity the tensors that no arena holds: those that only opening reads, weight_shape
- * and the scales of activations, and tables, which are read whole for it. */
+/* Adds to the identity the tensors that no arena holds: weight_shape and scales of activations, which
+ * only opening reads, and tables, which this function reads whole. */
 enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m,
                                       struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -327,8 +327,8 @@ __global__ void __launch_bounds__(THREADS) choose_keys(const __grid_constant__ s
 }
 
 /*
- * A block: one query's row, whose bits of chosen blocks of keys become bits of tokens. A word is made of
- * words before itself, or of itself, so that the last words come first.
+ * A thread block spreads one query's row in place: bits of chosen blocks of keys become bits of tokens.
+ * A word of the result depends on itself and on earlier words, so the last words are written first.
  */
 static __global__ void __launch_bounds__(THREADS)
     spread_bits(const __grid_constant__ struct ctw_attn a, const __grid_constant__ struct choice x)
@@ -393,7 +393,7 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 {
     enum { MOST = 65535 }; /* of a grid's second dimension */
     struct choice x = {*(const struct ctw_op_index *)a->of, NULL, 0, 0};
-    int64_t most = 1; /* blocks of keys; even if there is none yet, queries have their words */
+    int64_t most = 1; /* blocks of keys; 1 if no sequence has a whole block: a grid is not empty */
     for (int64_t i = 0; i < x.op.n_seqs; i++) {
         int64_t n = (x.op.seqs[i].pos0 + x.op.seqs[i].n_q) / x.op.block;
         most = n > most ? n : most;

@@ -32,17 +32,17 @@ struct __align__(16) factors {
 /* Chunks from .. to - 1 of a unit: columns col0 .. of a value head of one part. */
 struct work {
     int head, col0;
-    int from, to, n_chunks; /* of the unit, too */
+    int from, to, n_chunks; /* n_chunks: of the whole unit */
     int before, after;      /* the part's states; -1: none */
-    int begun;              /* tokens of the first chunk that are in the state before */
-    int64_t first;          /* the row of x of the first token that is not */
-    int64_t n_tok;          /* from the first chunk's border on */
+    int begun;              /* tokens of the first chunk that the state before has already */
+    int64_t first;          /* the row of x of the part's first token */
+    int64_t n_tok;          /* tokens of the unit, counted from the first chunk's border */
 };
 
 /*
  * The chunks of all units, unit after unit, are dealt to the blocks in equal shares. A block takes
- * the units of its share from the last to the first. So the unit that two blocks share is the first
- * of the one that has its beginning, and the last of the other.
+ * the units of its share from the last to the first. If two blocks share a unit, the block with the
+ * unit's beginning takes it first, and the block with the unit's end takes it last.
  */
 struct steps {
     int begin, end; /* what is left of a block's share */
@@ -63,7 +63,7 @@ struct place {
 struct __align__(16) preparation {
     float diagonal[CHUNK / 16][16][20];
     float log_high[CHUNK], log_low[CHUNK], to_end[CHUNK], beta[CHUNK], unit_k[CHUNK], unit_q[CHUNK];
-    struct place next[2]; /* the group's chunk after the one that is loaded, and that one */
+    struct place next[2]; /* the group's chunk that is loaded, and its next chunk, in turn */
 };
 
 template <typename T> struct shared {

@@ -13,9 +13,9 @@
  * by products of 16-bit numbers with sums in fp32. b, c and x are such numbers. M, the S of y and
  * the factor of b become two of them, their value and what rounding has left.
  *
- * Beside the units' warpgroups a block has one that loads and computes M, and one that finishes y:
- * ssm_helpers.cuh. A sequence's chunks are a chain; what is not part of the chain thus takes none
- * of its time.
+ * Beside the units' warpgroups, a block has a warpgroup that loads and computes M, and a warpgroup
+ * that finishes y (ssm_helpers.cuh). Each chunk depends on the S of the chunk before. Only the work
+ * that this chain needs is left to the units' warpgroups.
  */
 #ifndef CTW_KERNELS_CUDA_SSM_CHUNKS_CUH
 #define CTW_KERNELS_CUDA_SSM_CHUNKS_CUH

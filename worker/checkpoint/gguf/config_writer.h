@@ -31,7 +31,7 @@ int64_t ctw_gguf_layers(struct ctw_gguf_keys *k);
 int64_t ctw_gguf_largest(struct ctw_gguf_keys *k, const char *key, int64_t absent);
 /* Has the model a tensor of this stored name, or of "blk.0."? */
 bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor);
-/* "blk.LAYER.NAME.weight"; NULL: there is none. */
+/* The tensor "blk.LAYER.NAME.weight"; NULL: the file lacks it. */
 const struct ctw_tensor *ctw_gguf_layer_tensor(const struct ctw_gguf_keys *k, int64_t layer,
                                                const char *name);
 

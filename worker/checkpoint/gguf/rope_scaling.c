@@ -70,7 +70,7 @@ static void write_divisors(struct ctw_gguf_keys *k, const struct ctw_tensor *t, 
     ctw_json_write_close(&k->writer, '}');
 }
 
-/* yarn's factor of cosines and sines, if it is not the one that transformers computes. */
+/* YaRN's attention_factor, if it differs from the value that transformers computes. */
 static void write_attention_factor(struct ctw_gguf_keys *k, bool yarn)
 {
     static const char key[] = "rope.scaling.yarn_attn_factor";
@@ -80,8 +80,7 @@ static void write_attention_factor(struct ctw_gguf_keys *k, bool yarn)
         ctw_gguf_write(k, "attention_factor", key, true);
 }
 
-/* DeepSeek's two weights of yarn's factors, of which files have one, as all models have equal ones.
- */
+/* DeepSeek's mscale and mscale_all_dim. A file has one number for both, since they are equal. */
 static void write_mscale(struct ctw_gguf_keys *k)
 {
     static const char key[] = "rope.scaling.yarn_log_multiplier";

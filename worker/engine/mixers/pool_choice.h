@@ -1,4 +1,4 @@
-/* Attention over chosen pools of keys: a query sees those that its heads of the choice choose. */
+/* Attention over chosen pools of keys: the indexer's heads choose the pools that a query sees. */
 #ifndef CTW_WORKER_POOL_CHOICE_H
 #define CTW_WORKER_POOL_CHOICE_H
 

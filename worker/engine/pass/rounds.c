@@ -2,10 +2,10 @@
  * The rounds of a pass's chunks: which rows go through a recurrence together, and which states they
  * read and leave. See layout.h.
  *
- * The path's rule (trie.h) has seen to it that there are enough states if parts come one by one, in
- * their order. A round has every part whose state before is there, as far as states suffice: the
- * first part that is not done may always leave one, and the parts that overtake it share those that
- * the order of parts never needs.
+ * The path's rule (trie.h) guarantees enough states if parts run one by one, in their order. A round
+ * takes every part whose state before exists, as far as states suffice. The first part that has not
+ * run may always leave a state. Parts that overtake the first part share the spare states, which
+ * parts in their order never need.
  */
 #include <assert.h>
 

@@ -4,8 +4,7 @@
  * holds, meanwhile, the normalised streams [chunk, n hidden], the gates, likewise, the products of
  * few columns [chunk, rank + n], and the mean [chunk, hidden] fp32.
  */
-#include "kernels/streams.h"
-#include "worker/engine/pass/step.h"
+#include "worker/engine/residual/several.h"
 
 enum { ELEMENTS_OF_FLOAT = 2 }; /* of the activations' dtype, at most */
 
@@ -39,13 +38,13 @@ static double flops(const struct ctw_model *m, const struct ctw_layer *l)
 
 static float *streams_at(const struct ctw_step *s)
 {
-    return (float *)s->f->x + s->chunk->tok0 * width(s->f->model);
+    return ctw_several_at(s, streams_of(s->f->model)->n);
 }
 
 static float *weights_at(const struct ctw_step *s)
 {
     const struct ctw_model *m = s->f->model;
-    return (float *)s->f->x + s->f->plan.pass_tokens * width(m) + s->chunk->tok0 * kept(m);
+    return ctw_several_kept(s, streams_of(m)->n, kept(m));
 }
 
 static void *embedding(const struct ctw_step *s)
@@ -53,24 +52,9 @@ static void *embedding(const struct ctw_step *s)
     return streams_at(s);
 }
 
-/* The embedding is where the chunk's streams come. */
 static enum ctw_status begin(const struct ctw_step *s, struct ctw_err *err)
 {
-    const int64_t hidden = s->f->model->hidden;
-    const size_t bytes = (size_t)(s->chunk->n_tok * hidden) * sizeof(float);
-    struct ctw_op_norm copy = {.kind = CTW_NORM_NONE,
-                               .dtype = CTW_RESIDUAL,
-                               .n_tok = s->chunk->n_tok,
-                               .dim = hidden,
-                               .x = s->f->wide,
-                               .x_dtype = CTW_RESIDUAL,
-                               .ldy = width(s->f->model)};
-    enum ctw_status st = ctw_device_copy(s->f->be, s->f->wide, streams_at(s), bytes, err);
-    for (int i = 0; i < streams_of(s->f->model)->n && st == CTW_OK; i++) {
-        copy.y = streams_at(s) + i * hidden;
-        st = ctw_norm(s->f->be, &copy, err);
-    }
-    return st;
+    return ctw_several_begin(s, streams_of(s->f->model)->n, err);
 }
 
 struct places {
@@ -239,24 +223,15 @@ static enum ctw_status finish(const struct ctw_step *s, const int64_t *tokens, v
     return collapse(s, CTW_AT_IN, s->f->x, tokens, s->f->bad, y, err);
 }
 
-/* Families with several streams have no norms of outputs. */
 static enum ctw_status join(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
                             struct ctw_err *err)
 {
-    const struct ctw_model *m = s->f->model;
-    if (ctw_step_rule(s, CTW_AT_OUT)->present)
-        return ctw_fail(err, CTW_EINTERNAL, "a norm of a branch's output before several streams");
-    return ctw_expand(s->f->be,
-                      &(struct ctw_op_expand){.n_tok = s->chunk->n_tok,
-                                              .dim = m->hidden,
-                                              .n = streams_of(m)->n,
-                                              .mix = weights_at(s),
-                                              .apart = true,
-                                              .out = x,
-                                              .dtype = x_dtype,
-                                              .factor = 2 * s->branch->factor,
-                                              .x = streams_at(s)},
-                      err);
+    const struct ctw_op_expand op = {.mix = weights_at(s),
+                                     .apart = true,
+                                     .out = x,
+                                     .dtype = x_dtype,
+                                     .factor = 2 * s->branch->factor};
+    return ctw_several_join(s, streams_of(s->f->model)->n, op, err);
 }
 
 const struct ctw_residual_ops ctw_residual_gated_streams = {.width = width,

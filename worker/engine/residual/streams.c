@@ -3,8 +3,7 @@
  * CTW_RESIDUAL. Kept are [tokens, n + n n], what a branch's read() leaves for its join(). f->wide
  * holds, meanwhile, the streams collapsed to one, [chunk, hidden] fp32, or the embedding.
  */
-#include "kernels/streams.h"
-#include "worker/engine/pass/step.h"
+#include "worker/engine/residual/several.h"
 
 static const struct ctw_streams *streams_of(const struct ctw_model *m)
 {
@@ -37,13 +36,13 @@ static double flops(const struct ctw_model *m, const struct ctw_layer *l)
 
 static float *streams_at(const struct ctw_step *s)
 {
-    return (float *)s->f->x + s->chunk->tok0 * width(s->f->model);
+    return ctw_several_at(s, streams_of(s->f->model)->n);
 }
 
 static float *mix_at(const struct ctw_step *s)
 {
     const struct ctw_model *m = s->f->model;
-    return (float *)s->f->x + s->f->plan.pass_tokens * width(m) + s->chunk->tok0 * kept(m);
+    return ctw_several_kept(s, streams_of(m)->n, kept(m));
 }
 
 static void *embedding(const struct ctw_step *s)
@@ -51,24 +50,9 @@ static void *embedding(const struct ctw_step *s)
     return streams_at(s);
 }
 
-/* The embedding is where the chunk's streams come. */
 static enum ctw_status begin(const struct ctw_step *s, struct ctw_err *err)
 {
-    const int64_t hidden = s->f->model->hidden;
-    const size_t bytes = (size_t)(s->chunk->n_tok * hidden) * sizeof(float);
-    struct ctw_op_norm copy = {.kind = CTW_NORM_NONE,
-                               .dtype = CTW_RESIDUAL,
-                               .n_tok = s->chunk->n_tok,
-                               .dim = hidden,
-                               .x = s->f->wide,
-                               .x_dtype = CTW_RESIDUAL,
-                               .ldy = width(s->f->model)};
-    enum ctw_status st = ctw_device_copy(s->f->be, s->f->wide, streams_at(s), bytes, err);
-    for (int i = 0; i < streams_of(s->f->model)->n && st == CTW_OK; i++) {
-        copy.y = streams_at(s) + i * hidden;
-        st = ctw_norm(s->f->be, &copy, err);
-    }
-    return st;
+    return ctw_several_begin(s, streams_of(s->f->model)->n, err);
 }
 
 static struct ctw_stream_weights weights(const struct ctw_step *s, int role)
@@ -122,23 +106,12 @@ static enum ctw_status finish(const struct ctw_step *s, const int64_t *tokens, v
     return collapse(s, CTW_AT_IN, s->f->x, tokens, NULL, s->f->bad, y, err);
 }
 
-/* Families with several streams have no norms of outputs. */
 static enum ctw_status join(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
                             struct ctw_err *err)
 {
-    const struct ctw_model *m = s->f->model;
-    if (ctw_step_rule(s, CTW_AT_OUT)->present)
-        return ctw_fail(err, CTW_EINTERNAL, "a norm of a branch's output before several streams");
-    return ctw_expand(s->f->be,
-                      &(struct ctw_op_expand){.n_tok = s->chunk->n_tok,
-                                              .dim = m->hidden,
-                                              .n = streams_of(m)->n,
-                                              .mix = mix_at(s),
-                                              .out = x,
-                                              .dtype = x_dtype,
-                                              .factor = s->branch->factor,
-                                              .x = streams_at(s)},
-                      err);
+    const struct ctw_op_expand op = {
+        .mix = mix_at(s), .out = x, .dtype = x_dtype, .factor = s->branch->factor};
+    return ctw_several_join(s, streams_of(s->f->model)->n, op, err);
 }
 
 const struct ctw_residual_ops ctw_residual_streams = {.width = width,
