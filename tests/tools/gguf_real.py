@@ -4,7 +4,7 @@
     gguf_real.py LLAMA_CPP WORKER OUT CHECKPOINT ... [--library LIBRARY] [--option fuse_qkv]
 
 LLAMA_CPP is a folder with conversion/ and gguf-py/ (the source distribution of llama-cpp-python has them under
-vendor/llama.cpp). Each checkpoint (../shared/data/golden*/*-dense) is converted to OUT/NAME.bf16.gguf and .f32.gguf, without
+vendor/llama.cpp). Each checkpoint (dense golden ones) is converted to OUT/NAME.bf16.gguf and .f32.gguf, without
 a vocabulary, because llama.cpp knows none of their tokenizers. A line says whether the worker finds the checkpoint's matrices
 in the GGUF file (`inspect --hashes`) and gives the same scores in float32, bit by bit. With --library, as
 llama_cpp_scores.py takes it, also how much llama.cpp's scores of the F32 file differ. Needs torch and transformers.
