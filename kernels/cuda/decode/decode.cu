@@ -2,10 +2,10 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu and decode_bands.cu;
- * nvfp4_units; mx_units; dense_units (only moves and converts); and any_format, which calls a
- * format's own decode function for everything the others do not support: odd alignments, and future
- * formats.
+ * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu, decode_ggml.cu,
+ * decode_bnb.cu and decode_bands.cu; nvfp4_units; mx_units; dense_units (only moves and converts);
+ * and any_format, which calls a format's own decode function for everything the others do not
+ * support: odd alignments, and future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
@@ -263,7 +263,10 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
         CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
 #undef FROM
     } else if (!ctw_cuda_decode_bytes(stream, p, &s, dtype) &&
-               !ctw_cuda_decode_transposed(stream, p, &s, dtype)) {
+               !ctw_cuda_decode_transposed(stream, p, &s, dtype) &&
+               !ctw_cuda_decode_ggml(stream, p, &s, dtype) &&
+               !ctw_cuda_decode_affine(stream, p, &s, dtype) &&
+               !ctw_cuda_decode_bnb(stream, p, &s, dtype)) {
         p->units = (uint32_t)((p->k + CTW_DECODE_ALIGN - 1) / CTW_DECODE_ALIGN);
         uint64_t spans = (uint64_t)p->n_rows * p->units;
         unsigned blocks = (unsigned)((spans + SPANS - 1) / SPANS);
