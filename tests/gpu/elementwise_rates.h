@@ -266,6 +266,7 @@ static const struct kind kinds_timed[] = {
     {"GGUF IQ2_XS", GGML, CTW_BLOCK_IQ2_XS, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
     {"GGUF IQ1_M", GGML, CTW_BLOCK_IQ1_M, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
     {"GGUF TQ1_0", GGML, CTW_BLOCK_TQ1_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q4_K, odd address", GGML, CTW_BLOCK_Q4_K, CTW_F32, 0, NO_ZEROS, false, false, 1, 4096, 14336},
     {"MLX 4 bit g64", MLX, 4, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
     {"MLX 4 bit g32", MLX, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
     {"MLX 8 bit g64", MLX, 8, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
