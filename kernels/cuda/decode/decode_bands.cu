@@ -44,7 +44,7 @@ template <bool ALIGNED> static __device__ __forceinline__ uint32_t word_at(const
     return ALIGNED ? *(const uint32_t *)p : ctw_load_u32(p);
 }
 
-/* The values of the square's codes: x[input][output]. A thread has the same code of every tile. */
+/* The values of the square's codes: x[output][input]. A thread has the same code of every tile. */
 template <int CODEBOOK, bool ALIGNED>
 static __device__ __forceinline__ void fill(square x, const struct source &s, uint32_t across,
                                             uint32_t band, int t)
@@ -52,8 +52,8 @@ static __device__ __forceinline__ void fill(square x, const struct source &s, ui
     const int rate = ctw_exl3_rate(&s.w), words = 4 * rate; /* ctw_exl3_state() */
     const int end = ((t + 1) * rate >> 1) + 32 * words, shift = -end & 31;
     const int last = (end - 1) / 32 % words * 4, first = (end - 16) / 32 % words * 4;
-    const int row = ctw_exl3_input(t), column = ctw_exl3_output(t);
-#pragma unroll 1
+    const int row = ctw_exl3_output(t), column = ctw_exl3_input(t);
+#pragma unroll 2
     for (int i = 0; i < TILES; i++) {
         const uint8_t *stream =
             ctw_exl3_tile(&s.w, &s.data, (int64_t)across * TILES + i, (int64_t)band * TILES);
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void fill(square x, const struct source &s, ui
         }
 #pragma unroll
         for (int j = 0; j < TILES; j++)
-            x[CTW_EXL3_TILE * i + row][CTW_EXL3_TILE * j + column] =
+            x[CTW_EXL3_TILE * j + row][CTW_EXL3_TILE * i + column] =
                 code_value<CODEBOOK>(__funnelshift_r(low[j], high[j], shift) & 0xffffu);
     }
 }
@@ -84,44 +84,41 @@ static __device__ __forceinline__ void fill_any(square x, const struct source &s
 
 /* ---- sums ---------------------------------------------------------------------------------- */
 
-/* Terms k .. k + 7 of the sums first .. first + 15; v[t] is x[k + t]. */
+/* Terms k .. k + 7 of 16 sums; v[t] is x[k + t]. A factor's sign is that of h[0][k] for sums 0 to 7
+ * (low) and of h[8][k] for the others (high), or the opposite (MINUS), times that of h[i % 8][t].
+ */
+template <bool MINUS>
 static __device__ __forceinline__ void add_terms(float (&sum)[SUMS], const float (&v)[TERMS],
-                                                 int first, int k)
+                                                 float low, float high)
 {
-    const uint32_t odd = (uint32_t)__popc(first & k) << 31, eighth = (uint32_t)(k & 8) << 28;
-    const float low = __uint_as_float(__float_as_uint(CTW_EXL3_C) ^ odd);
-    const float high = __uint_as_float(__float_as_uint(low) ^ eighth); /* of sums 8 to 15 */
 #pragma unroll
     for (int t = 0; t < TERMS; t++)
 #pragma unroll
         for (int i = 0; i < SUMS; i++) {
             const float h = i < 8 ? low : high;
-            sum[i] = ctw_exl3_add(sum[i], ctw_exl3_is_minus(i & 7, t) ? -h : h, v[t]);
+            sum[i] = ctw_exl3_add(sum[i], ctw_exl3_is_minus(i & 7, t) != MINUS ? -h : h, v[t]);
         }
 }
 
-/* Eight elements of a column, or of a row. */
-template <bool COLUMN>
-static __device__ __forceinline__ void load_terms(const square x, int lane, int k,
-                                                  float (&v)[TERMS])
+/* Eight elements of a row of the square. */
+static __device__ __forceinline__ void load_terms(const square x, int row, int k, float (&v)[TERMS])
 {
     __half raw[TERMS];
-    if constexpr (COLUMN) {
-#pragma unroll
-        for (int t = 0; t < TERMS; t++)
-            raw[t] = x[k + t][lane];
-    } else {
-        const uint4 eight = *(const uint4 *)&x[lane][k];
-        memcpy(raw, &eight, sizeof(eight));
-    }
+    const uint4 eight = *(const uint4 *)&x[row][k];
+    memcpy(raw, &eight, sizeof(eight));
 #pragma unroll
     for (int t = 0; t < TERMS; t++)
         v[t] = __half2float(raw[t]);
 }
 
-/* The thread's sums over column (or row) `lane`: set q has the sums first + 32 q .. +15. */
-template <bool COLUMN>
-static __device__ __forceinline__ void rotate(float (&sum)[SETS][SUMS], const square x, int lane,
+/* f, or -f if the bits are not 0 */
+static __device__ __forceinline__ float minus_if(float f, int bits)
+{
+    return __uint_as_float(__float_as_uint(f) ^ (bits != 0 ? 1u << 31 : 0u));
+}
+
+/* The thread's sums over a row: set q has the sums first + 32 q .. +15; first is 0 or 16. */
+static __device__ __forceinline__ void rotate(float (&sum)[SETS][SUMS], const square x, int row,
                                               int first)
 {
     float v[TERMS];
@@ -130,17 +127,19 @@ static __device__ __forceinline__ void rotate(float (&sum)[SETS][SUMS], const sq
         sum[0][i] = 0.0f;
 #pragma unroll 1
     for (int k = 0; k < 32; k += TERMS) {
-        load_terms<COLUMN>(x, lane, k, v);
-        add_terms(sum[0], v, first, k);
+        const float low = minus_if(CTW_EXL3_C, first & k), high = minus_if(low, k & 8);
+        load_terms(x, row, k, v);
+        add_terms<false>(sum[0], v, low, high);
     }
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sum[1][i] = sum[0][i];
 #pragma unroll 1
     for (int k = 32; k < 64; k += TERMS) {
-        load_terms<COLUMN>(x, lane, k, v);
-        add_terms(sum[0], v, first, k);
-        add_terms(sum[1], v, first + 32, k);
+        const float low = minus_if(CTW_EXL3_C, first & k), high = minus_if(low, k & 8);
+        load_terms(x, row, k, v);
+        add_terms<false>(sum[0], v, low, high);
+        add_terms<true>(sum[1], v, low, high);
     }
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
@@ -149,10 +148,13 @@ static __device__ __forceinline__ void rotate(float (&sum)[SETS][SUMS], const sq
     }
 #pragma unroll 1
     for (int k = 64; k < SIDE; k += TERMS) {
-        load_terms<COLUMN>(x, lane, k, v);
-#pragma unroll
-        for (int q = 0; q < SETS; q++)
-            add_terms(sum[q], v, first + 32 * q, k);
+        const float low = minus_if(CTW_EXL3_C, first & k), high = minus_if(low, k & 8);
+        const float odd_low = minus_if(low, k & 32), odd_high = minus_if(high, k & 32);
+        load_terms(x, row, k, v);
+        add_terms<false>(sum[0], v, low, high);
+        add_terms<false>(sum[1], v, odd_low, odd_high);
+        add_terms<true>(sum[2], v, low, high);
+        add_terms<true>(sum[3], v, odd_low, odd_high);
     }
 }
 
@@ -161,12 +163,17 @@ static __device__ __forceinline__ void put_sums(square x, const float (&sum)[SET
                                                 const __half *scale, int lane, int first)
 {
 #pragma unroll
-    for (int q = 0; q < SETS; q++)
+    for (int q = 0; q < SETS; q++) {
+        __half2 own[SUMS / 2];
+        memcpy(own, __builtin_assume_aligned(scale + first + 32 * q, 16), sizeof(own));
 #pragma unroll
-        for (int i = 0; i < SUMS; i++) {
+        for (int i = 0; i < SUMS; i += 2) {
             const int at = first + 32 * q + i;
-            x[at][lane] = __hmul(__float2half_rn(sum[q][i]), scale[at]);
+            const __half2 two = __hmul2(__floats2half2_rn(sum[q][i], sum[q][i + 1]), own[i / 2]);
+            x[at][lane] = two.x;
+            x[at + 1][lane] = two.y;
         }
+    }
 }
 
 /* ---- blocks -------------------------------------------------------------------------------- */
@@ -179,7 +186,7 @@ static __device__ __forceinline__ void put_row(const struct plane &p, const squa
 {
     T *dst = (T *)p.dst + plane_at(p, r) + column;
     float v[TERMS];
-    load_terms<false>(x, from, (int)(column % SIDE), v);
+    load_terms(x, from, (int)(column % SIDE), v);
     if (whole) {
         unit_store(dst, v);
         return;
@@ -198,30 +205,28 @@ __global__ void __launch_bounds__(BAND_THREADS, 2)
                bool aligned)
 {
     __shared__ __align__(16) square x;
-    __shared__ __half suh[SIDE], svh[SIDE];
+    __shared__ __align__(16) __half scale[2][SIDE]; /* suh, svh */
     const int t = (int)threadIdx.x, lane = t % SIDE, first = t / SIDE * SUMS;
     const uint32_t band = LIST ? plane_row(p, blockIdx.x) / SIDE : p.row0 / SIDE + blockIdx.x;
     const uint32_t across = blockIdx.y;
-    if (t < SIDE)
-        suh[t] = __float2half_rn(
-            ctw_exl3_scale(&s.w, &s.data, CTW_PART_COLUMN_SCALE, (int64_t)across * SIDE + t));
-    else
-        svh[t - SIDE] = __float2half_rn(
-            ctw_exl3_scale(&s.w, &s.data, CTW_PART_SCALE, (int64_t)band * SIDE + t - SIDE));
+    scale[t / SIDE][lane] = __float2half_rn(
+        t < SIDE
+            ? ctw_exl3_scale(&s.w, &s.data, CTW_PART_COLUMN_SCALE, (int64_t)across * SIDE + lane)
+            : ctw_exl3_scale(&s.w, &s.data, CTW_PART_SCALE, (int64_t)band * SIDE + lane));
     if ((uintptr_t)s.data.part[CTW_PART_VALUES] % 4 == 0)
         fill_any<true>(x, s, across, band, t);
     else
         fill_any<false>(x, s, across, band, t);
     __syncthreads();
-    float sum[SETS][SUMS];
-    rotate<true>(sum, x, lane, first);
-    __syncthreads();
-    put_sums(x, sum, suh, lane, first);
-    __syncthreads();
-    rotate<false>(sum, x, lane, first);
-    __syncthreads();
-    put_sums(x, sum, svh, lane, first);
-    __syncthreads();
+    /* Inputs: x[output][input] becomes x[input][output]. Then outputs, in the same way. */
+#pragma unroll 1
+    for (int side = 0; side < 2; side++) {
+        float sum[SETS][SUMS];
+        rotate(sum, x, lane, first);
+        __syncthreads();
+        put_sums(x, sum, scale[side], lane, first);
+        __syncthreads();
+    }
     const int64_t column = (int64_t)across * SIDE + t % (SIDE / TERMS) * TERMS;
     const bool whole = aligned && column + TERMS <= p.k;
     if constexpr (LIST) {

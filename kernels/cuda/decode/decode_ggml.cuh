@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/ggml/ggml_types.h"
-#include "kernels/formats/ggml/legacy.h"
+#include "kernels/formats/ggml/i_quants.h"
 
 /* ---- blocks -------------------------------------------------------------------------------- */
 
@@ -25,10 +25,11 @@ CTW_BLOCK_TYPES(CTW_SIZES)
 #undef CTW_SIZES
 
 /* A unit as stored: eight bytes with codes, eight with more bits of them, and up to four words with
- * scales. A type that does not need a field leaves it out of its code. */
+ * scales; or the block itself. A type that does not need a field leaves it out of its code. */
 struct stored {
     uint2 codes, more;
     uint32_t scale[4];
+    const uint8_t *block;
 };
 
 /* ---- loads --------------------------------------------------------------------------------- */
@@ -397,5 +398,44 @@ template <> struct unit_of<CTW_BLOCK_IQ4_XS> {
                low_half(in.scale[0]) * (small(scale) - 32.0f), v);
     }
 };
+
+/* As Q2_K, with one factor, and codes less 1. */
+template <> struct unit_of<CTW_BLOCK_TQ2_0> {
+    static constexpr int ALIGN = 2;
+    static __device__ __forceinline__ void load(const uint8_t *b, uint32_t u, struct stored &v)
+    {
+        v.codes = bytes8<2>(b + u / 16 * 32 + u % 4 * 8);
+        v.scale[0] = u16_at(b + 64);
+    }
+    static __device__ __forceinline__ void values(const struct stored &in, uint32_t u,
+                                                  float (&v)[8])
+    {
+        scaled(fields(in.codes, u % 16 / 4 * 2, 3), 1, low_half(in.scale[0]), v);
+    }
+};
+
+/* Types with grids, of which a unit is an entry or two: the definition's functions, whose loads are
+ * few. */
+#define CTW_GRID_UNIT(name, decode, factor, ...)                                                   \
+    template <> struct unit_of<CTW_BLOCK_##name> {                                                 \
+        static constexpr int ALIGN = 1;                                                            \
+        static __device__ __forceinline__ void load(const uint8_t *b, uint32_t, struct stored &v)  \
+        {                                                                                          \
+            v.block = b;                                                                           \
+        }                                                                                          \
+        static __device__ __forceinline__ void values(const struct stored &in, uint32_t u,         \
+                                                      float (&v)[8])                               \
+        {                                                                                          \
+            decode(in.block, factor(in.block), (int)u, __VA_ARGS__);                               \
+        }                                                                                          \
+    }
+CTW_GRID_UNIT(IQ2_XXS, ctw_some_IQ2_XXS, ctw_block_f16, 8, v);
+CTW_GRID_UNIT(IQ2_XS, ctw_eight_IQ2_XS, ctw_block_f16, v);
+CTW_GRID_UNIT(IQ2_S, ctw_eight_IQ2_S, ctw_block_f16, v);
+CTW_GRID_UNIT(IQ3_XXS, ctw_some_IQ3_XXS, ctw_block_f16, 8, v);
+CTW_GRID_UNIT(IQ3_S, ctw_eight_IQ3_S, ctw_block_f16, v);
+CTW_GRID_UNIT(IQ1_S, ctw_some_IQ1_S, ctw_block_f16, 8, v);
+CTW_GRID_UNIT(IQ1_M, ctw_eight_IQ1_M, ctw_block_iq1_m_factor, v);
+#undef CTW_GRID_UNIT
 
 #endif
