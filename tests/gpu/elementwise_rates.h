@@ -272,6 +272,7 @@ static const struct kind kinds_timed[] = {
     {"MLX 8 bit g64", MLX, 8, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
     {"MLX 6 bit g64", MLX, 6, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
     {"MLX 3 bit g64", MLX, 3, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"MLX nvfp4", NVFP4_MLX, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
     {"NF4", BNB, 4, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
     {"NF4, nested", BNB, 4, CTW_U8, 64, NO_ZEROS, false, false, 0, 4096, 14336},
     {"EXL3 4 bit, mul1", EXL3, 8, CTW_F16, 2, NO_ZEROS, false, false, 0, 4096, 14336},

@@ -143,7 +143,7 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 /* clang-format off */
 enum format {
     DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, MODELOPT_AWQ, FLOAT8, INT8, MXFP8, MXFP6, MXFP4, GPTQ,
-    AWQ, GGML, MLX, BNB, EXL3
+    AWQ, GGML, MLX, NVFP4_MLX, BNB, EXL3
 };
 /* clang-format on */
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
@@ -329,7 +329,7 @@ static const char *method_of(enum format format)
            : format == GPTQ                                   ? "gptq"
            : format == AWQ                                    ? "awq"
            : format == GGML                                   ? "ggml"
-           : format == MLX                                    ? "mlx"
+           : format == MLX || format == NVFP4_MLX             ? "mlx"
            : format == BNB                                    ? "bitsandbytes"
            : format == EXL3                                   ? "exl3"
                                                               : "compressed-tensors";
@@ -489,7 +489,9 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
     if (c->group == 0)
         return;
     ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, c->dtype, 1, 1, 1), c->dtype, 0,
-                    c->format == NVFP4 ? divisor : 1 / divisor);
+                    c->format == NVFP4            ? divisor
+                    : c->format == NVFP4_MODELOPT ? 1 / divisor
+                                                  : 2688 / divisor);
 }
 
 static void make_awq_modelopt(struct made *m, const struct kind *c, struct ctw_quant_args *args)
@@ -524,7 +526,7 @@ static void weight_open(struct made *m, const struct kind *c)
                     c->dtype, c->n * c->k, false);
     else if (c->format == PACK)
         make_pack(m, c, &args);
-    else if (c->format == NVFP4 || c->format == NVFP4_MODELOPT)
+    else if (c->format == NVFP4 || c->format == NVFP4_MODELOPT || c->format == NVFP4_MLX)
         make_nvfp4(m, c, &args);
     else if (c->format == MODELOPT_AWQ)
         make_awq_modelopt(m, c, &args);
