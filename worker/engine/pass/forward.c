@@ -116,7 +116,7 @@ static enum ctw_status make_trunk(struct ctw_forward *f, struct ctw_err *err)
 
 enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_model *model,
                                  struct ctw_backend *be, enum ctw_dtype dtype,
-                                 const struct ctw_plan *plan, struct ctw_err *err)
+                                 const struct ctw_plan *plan, int n_threads, struct ctw_err *err)
 {
     struct ctw_forward *f = ctw_calloc(1, sizeof(*f));
     if (f == NULL)
@@ -159,6 +159,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     if (st == CTW_OK &&
         ((plan->starts > 0 && f->start == NULL) || (plan->gathered > 0 && f->gathered == NULL)))
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
+    if (st == CTW_OK && plan->gathered > 0)
+        st = ctw_threads_open(&f->readers, n_threads, err);
     if (st == CTW_OK && plan->trunk > 0)
         st = make_trunk(f, err);
     for (int i = 0; st == CTW_OK && i < CTW_N_CARRIES; i++)
@@ -214,6 +216,7 @@ void ctw_forward_close(struct ctw_forward *f)
     ctw_free(f->rotations);
     ctw_free(f->start);
     ctw_free(f->gathered);
+    ctw_threads_close(f->readers);
     ctw_free(f->trunk_places);
     ctw_free(f->trunk_tokens);
     ctw_free(f);
