@@ -15,7 +15,7 @@
 
 enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP, TOKENS = 4, MOST = CTW_MAX_STREAMS };
 enum { ROWS = 2 * MOST + MOST * MOST };
-enum { PART = 128, STAGES = 3, EACH = 4 }; /* elements of a tile; tiles; tokens of a warp */
+enum { STAGES = 2, EACH = 4 }; /* tiles in shared memory; tokens of a warp */
 
 static const unsigned ALL = 0xFFFFFFFFu;
 
@@ -161,27 +161,36 @@ static __device__ __forceinline__ void copy_16(void *to, const void *from)
         : "memory");
 }
 
-template <typename W, int R, int TILE> struct stage {
+/* PART: elements of a tile. */
+template <typename W, int R, int TILE, int PART> struct stage {
     float x[TILE][PART];
     W fn[2 * R][PART];
 };
 
-/* Begins to copy elements i0 .. i0 + PART - 1 of the tokens and of fn. row: of a token in x. */
-template <typename W, int R, int TILE>
-static __device__ __forceinline__ void load_stage(struct stage<W, R, TILE> &to,
+/* Begins to copy a tile's elements, from i0 on, of the tokens and of fn. row: where a token's
+ * elements begin in x. */
+template <typename W, int R, int TILE, int PART>
+static __device__ __forceinline__ void load_stage(struct stage<W, R, TILE, PART> &to,
                                                   const struct ctw_op_collapse &op,
                                                   const int64_t *row, int64_t i0)
 {
     constexpr int OF_X = 16 / sizeof(float), OF_FN = 16 / sizeof(W), N = 2 * TILE / EACH * WARP;
+    constexpr int X_ROW = PART / OF_X, FN_ROW = PART / OF_FN;
+    static_assert(N % X_ROW == 0 && N % FN_ROW == 0, "a thread has one place of all rows");
     const int64_t k = op.n * op.dim;
-    for (int i = (int)threadIdx.x; i < TILE * (PART / OF_X); i += N) {
-        const int t = i / (PART / OF_X), at = i % (PART / OF_X) * OF_X;
-        copy_16(&to.x[t][at], op.x + row[t] * k + i0 + at);
+    const int x_at = (int)threadIdx.x % X_ROW * OF_X, fn_at = (int)threadIdx.x % FN_ROW * OF_FN;
+    const float *x = op.x + i0 + x_at;
+#pragma unroll
+    for (int e = 0; e < TILE * X_ROW / N; e++) {
+        const int t = e * (N / X_ROW) + (int)threadIdx.x / X_ROW;
+        copy_16(&to.x[t][x_at], x + row[t]);
     }
-    for (int i = (int)threadIdx.x; i < 2 * R * (PART / OF_FN); i += N) {
-        const int r = i / (PART / OF_FN), at = i % (PART / OF_FN) * OF_FN;
-        copy_16(&to.fn[r][at], (const W *)op.fn.at + r * k + i0 + at);
-    }
+    const int r0 = (int)threadIdx.x / FN_ROW;
+    const W *fn = (const W *)op.fn.at + r0 * k + i0 + fn_at;
+#pragma unroll
+    for (int r = 0; r < 2 * R; r += N / FN_ROW, fn += N / FN_ROW * k)
+        if (r0 + r < 2 * R)
+            copy_16(&to.fn[r0 + r][fn_at], fn);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
@@ -190,35 +199,36 @@ static __device__ __forceinline__ void load_stage(struct stage<W, R, TILE> &to,
  * token with itself. A block has TILE tokens; a warp EACH of them and half of the rows, so that a
  * number that it loads from shared memory takes part in EACH or R products.
  */
-template <typename W, int R, int TILE>
+template <typename W, int R, int TILE, int PART>
 static __global__ void __launch_bounds__(2 * TILE / EACH * WARP)
     multiply(const __grid_constant__ struct ctw_op_collapse op)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ int64_t row[TILE];
-    struct stage<W, R, TILE> *stages = (struct stage<W, R, TILE> *)memory;
+    struct stage<W, R, TILE, PART> *stages = (struct stage<W, R, TILE, PART> *)memory;
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const int r0 = warp % 2 * R, j0 = warp / 2 * EACH, own = warp % 2 * (EACH / 2);
     const int64_t t0 = (int64_t)blockIdx.x * TILE, n_parts = op.n * op.dim / PART;
     for (int i = (int)threadIdx.x; i < TILE; i += (int)blockDim.x) {
         const int64_t t = t0 + i < op.n_tok ? t0 + i : op.n_tok - 1;
-        row[i] = op.rows != NULL ? op.rows[t] : t;
+        row[i] = (op.rows != NULL ? op.rows[t] : t) * (op.n * op.dim);
     }
     __syncthreads();
     for (int i = 0; i < STAGES - 1; i++)
-        load_stage<W, R, TILE>(stages[i], op, row, i * PART);
+        load_stage<W, R, TILE, PART>(stages[i], op, row, i * PART);
     float sum[EACH][R] = {}, square[EACH / 2] = {};
     for (int64_t part = 0; part < n_parts; part++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads(); /* the part has arrived, and no thread still reads the one before */
         if (part + STAGES - 1 < n_parts)
-            load_stage<W, R, TILE>(stages[(part + STAGES - 1) % STAGES], op, row,
-                                   (part + STAGES - 1) * PART);
+            load_stage<W, R, TILE, PART>(stages[(part + STAGES - 1) % STAGES], op, row,
+                                         (part + STAGES - 1) * PART);
         else
             asm volatile("cp.async.commit_group;" ::: "memory");
-        const struct stage<W, R, TILE> &from = stages[part % STAGES];
-#pragma unroll
-        for (int i = lane; i < PART; i += WARP) {
+        const struct stage<W, R, TILE, PART> &from = stages[part % STAGES];
+#pragma unroll 4
+        for (int e = 0; e < PART / WARP; e++) {
+            const int i = e * WARP + lane;
             float f[EACH];
 #pragma unroll
             for (int j = 0; j < EACH; j++)
@@ -257,6 +267,62 @@ static __global__ void __launch_bounds__(2 * TILE / EACH * WARP)
     }
 }
 
+/* As balance(), in registers. */
+template <int N>
+static __device__ __forceinline__ void balance_all(float (&comb)[N * N], bool columns, float eps)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            sum += columns ? comb[j * N + i] : comb[i * N + j];
+        sum += eps;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (columns)
+                comb[j * N + i] /= sum;
+            else
+                comb[i * N + j] /= sum;
+        }
+    }
+}
+
+/* As write_mix(), of N streams and with comb in registers; by one thread. */
+template <int N>
+static __device__ void write_balanced(const struct ctw_op_collapse &op, const float *m, float *mix)
+{
+    float comb[N * N];
+#pragma unroll
+    for (int s = 0; s < N; s++)
+        mix[s] = op.post_factor * sigmoid(m[N + s]) + op.post_eps;
+#pragma unroll
+    for (int i = 0; i < N * N; i++)
+        comb[i] = op.n_sinkhorn > 0 ? m[2 * N + i] : i / N == i % N ? 1.0f : 0.0f;
+#pragma unroll
+    for (int s = 0; s < N && op.n_sinkhorn > 0; s++) {
+        float *row = comb + s * N, most = row[0], sum = 0;
+#pragma unroll
+        for (int t = 1; t < N; t++)
+            most = fmaxf(most, row[t]);
+#pragma unroll
+        for (int t = 0; t < N; t++)
+            sum += row[t] = expf(row[t] - most);
+#pragma unroll
+        for (int t = 0; t < N; t++)
+            row[t] = row[t] / sum + op.eps;
+    }
+    if (op.n_sinkhorn > 0)
+        balance_all<N>(comb, true, op.eps);
+    for (int i = 1; i < op.n_sinkhorn; i++) {
+        balance_all<N>(comb, false, op.eps);
+        balance_all<N>(comb, true, op.eps);
+    }
+#pragma unroll
+    for (int i = 0; i < N * N; i++)
+        mix[N + i] = comb[i];
+}
+
 /* The factors of TOKENS tokens from their products in y, which their sums of N streams replace.
  * The first warp makes post and comb, the others the sums. */
 template <int N>
@@ -274,7 +340,7 @@ static __global__ void __launch_bounds__(THREADS)
         write_pre(op, t0 + j0, n_rows, op.y[(t0 + j0) * op.dim + n_rows], m[j0], pre[j0]);
     __syncthreads();
     if (j0 < n_tok && op.mix != NULL)
-        write_mix(op, m[j0], op.mix + (t0 + j0) * (N + N * N));
+        write_balanced<N>(op, m[j0], op.mix + (t0 + j0) * (N + N * N));
     for (int j = 0; j < n_tok && j0 >= WARP; j++) {
         const int64_t from = op.rows != NULL ? op.rows[t0 + j] : t0 + j;
         const float *f = op.x + from * N * op.dim;
@@ -293,18 +359,18 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename W, int R, int TILE>
+template <typename W, int R, int TILE, int PART>
 static enum ctw_status collapse_tiles(struct ctw_cuda *cu, const struct ctw_op_collapse *op,
                                       struct ctw_err *err)
 {
-    const int bytes = STAGES * (int)sizeof(struct stage<W, R, TILE>);
+    const int bytes = STAGES * (int)sizeof(struct stage<W, R, TILE, PART>);
     enum ctw_status st =
-        ctw_cuda_check(cudaFuncSetAttribute(multiply<W, R, TILE>,
+        ctw_cuda_check(cudaFuncSetAttribute(multiply<W, R, TILE, PART>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                        "collapsing residual streams", err);
     if (st != CTW_OK)
         return st;
-    multiply<W, R, TILE>
+    multiply<W, R, TILE, PART>
         <<<(unsigned)((op->n_tok + TILE - 1) / TILE), 2 * TILE / EACH * WARP, bytes, cu->stream>>>(
             *op);
     add_streams<4>
@@ -312,21 +378,25 @@ static enum ctw_status collapse_tiles(struct ctw_cuda *cu, const struct ctw_op_c
     return ctw_cuda_launched("collapsing residual streams", err);
 }
 
-/* Rows of fn: 24 with comb, 8 without it, 4 of the last collapse. Few tokens take smaller tiles. */
+enum { PART = 128, LARGE_PART = 256, LARGE = 32, SMALL = 8, MANY = 4096 };
+
+template <typename W, int R>
+static enum ctw_status collapse_half(struct ctw_cuda *cu, const struct ctw_op_collapse *op,
+                                     struct ctw_err *err)
+{
+    return op->n_tok >= MANY && op->n * op->dim % LARGE_PART == 0
+               ? collapse_tiles<W, R, LARGE, LARGE_PART>(cu, op, err)
+               : collapse_tiles<W, R, SMALL, PART>(cu, op, err);
+}
+
+/* Rows of fn: 24 with comb, 8 without it, 4 of the last collapse. */
 template <typename W>
 static enum ctw_status collapse_fast(struct ctw_cuda *cu, const struct ctw_op_collapse *op,
                                      int64_t n_rows, struct ctw_err *err)
 {
-    enum { LARGE = 32, SMALL = 8, MANY = 4096 };
-    const bool many = op->n_tok >= MANY;
-    if (n_rows == 24)
-        return many ? collapse_tiles<W, 12, LARGE>(cu, op, err)
-                    : collapse_tiles<W, 12, SMALL>(cu, op, err);
-    if (n_rows == 8)
-        return many ? collapse_tiles<W, 4, LARGE>(cu, op, err)
-                    : collapse_tiles<W, 4, SMALL>(cu, op, err);
-    return many ? collapse_tiles<W, 2, LARGE>(cu, op, err)
-                : collapse_tiles<W, 2, SMALL>(cu, op, err);
+    return n_rows == 24  ? collapse_half<W, 12>(cu, op, err)
+           : n_rows == 8 ? collapse_half<W, 4>(cu, op, err)
+                         : collapse_half<W, 2>(cu, op, err);
 }
 
 enum ctw_status ctw_cuda_collapse(struct ctw_cuda *cu, const struct ctw_op_collapse *op,
@@ -334,7 +404,7 @@ enum ctw_status ctw_cuda_collapse(struct ctw_cuda *cu, const struct ctw_op_colla
 {
     const int64_t n_rows = ctw_stream_rows(op->n, op->mix != NULL, op->n_sinkhorn);
     const bool fast = op->fn.at != NULL && op->n == 4 && op->dim % (PART / 4) == 0 &&
-                      op->dim > n_rows && op->n * op->dim >= STAGES * PART &&
+                      op->dim > n_rows && op->n * op->dim >= STAGES * LARGE_PART &&
                       ctw_cuda_aligned16(op->fn.at) && ctw_cuda_aligned16(op->x) &&
                       ctw_cuda_aligned16(op->y);
     if (fast && op->fn.dtype == CTW_F32)
