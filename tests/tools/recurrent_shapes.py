@@ -4,6 +4,8 @@ make_checkpoint.py: their configurations, their tensors by recipe.py, and the pr
 Of wrappers it is the text model alone, as text-only files have it.
 """
 
+import re
+
 import numpy as np
 
 import families
@@ -211,6 +213,10 @@ def products(c):
     return found
 
 
+def is_ignored(name):
+    return any(re.match(pattern.removeprefix("re:"), name.removesuffix(".weight")) for pattern in IGNORE)
+
+
 def attention_layers(c):
     return sum(a.heads > 0 for a in describe(c).layers)
 
@@ -238,4 +244,4 @@ def tensors(c):
         elif short in means:
             yield name, shape, kind, means[short]
         else:
-            yield name, shape, kind, "linear" if kind == "linear" else "weight"
+            yield name, shape, kind, "linear" if kind == "linear" and not is_ignored(name) else "weight"
