@@ -79,6 +79,9 @@ KIMI = {f"self_attn.{x}_conv1d": f"ssm_conv1d_{x}" for x in "qkv"} | {
     "self_attn.b_proj": "ssm_beta", "self_attn.o_norm": "ssm_norm", "block_sparse_moe.gate": "ffn_gate_inp",
     **{f"block_sparse_moe.experts.#.{w}": f"ffn_{p}_exps" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
     **{f"block_sparse_moe.shared_experts.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}}
+EXAONE = {"transformer.wte": "token_embd", "transformer.ln_f": "output_norm", "ln_1": "attn_norm", "ln_2": "ffn_norm",
+          **{f"attn.attention.{x}_proj": f"attn_{x}" for x in "qkv"}, "attn.attention.out_proj": "attn_output",
+          "mlp.c_fc_0": "ffn_gate", "mlp.c_fc_1": "ffn_up", "mlp.c_proj": "ffn_down"}
 WIDE_MLP = {"mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
 NEOX = WIDE_MLP | {"gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
                    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output"}
@@ -294,6 +297,9 @@ ARCHITECTURES |= {
         whole={"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias", "pre_ff_layernorm.weight": "ffn_norm",
                "mamba.norm.weight": "ssm_norm.weight"}),
     "olmo": dict(tiny="olmo", keys={"clip_qkv": "attention.clamp_kqv"}),
+    "exaone": dict(tiny="exaone", names=EXAONE, alias={"num_layers": "num_hidden_layers"},
+                   keys={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}),
+    "internlm2": dict(tiny="llama"),
     "minicpm": dict(tiny="minicpm", more=minicpm),
     "minicpm3": dict(tiny="minicpm3", names=MLA, set={"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
                      keys=RANK | {"q_lora_rank": "attention.q_lora_rank"}, whole={"self_attn.kv_b_proj.weight": "attn_kv_b.weight"},
@@ -315,7 +321,7 @@ ARCHITECTURES |= {
                   more=lambda config: {"ssm.inner_size": config["expand"] * config["hidden_size"],
                                        "ssm.time_step_rank": -(-config["hidden_size"] // 16), "ssm.dt_b_c_rms": False}),
 }
-PERMUTED = ("llama", "granite", "smollm3", "mistral3", "olmo", "minicpm")
+PERMUTED = ("llama", "internlm2", "granite", "smollm3", "mistral3", "olmo", "minicpm")
 PLUS_ONE = ("gemma", "gemma2", "gemma3", "qwen35")
 
 

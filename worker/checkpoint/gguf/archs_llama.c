@@ -135,8 +135,24 @@ static const struct ctw_gguf_key olmo_keys[] = {
     {NULL, NULL, false},
 };
 
-/* MiniCPMModel: the same. Older files have none of the factors, which are then those of the 2B, as
- * in minicpm.cpp. */
+/* ExaoneModel: EXAONE 3 and 3.5. */
+static const struct ctw_gguf_name exaone_layers[] = {
+    {"token_embd", "transformer.wte", 0},
+    {"output_norm", "transformer.ln_f", 0},
+    {"attn_norm", "ln_1", 0},
+    {"ffn_norm", "ln_2", 0},
+    {"attn_q", "attn.attention.q_proj", 0},
+    {"attn_k", "attn.attention.k_proj", 0},
+    {"attn_v", "attn.attention.v_proj", 0},
+    {"attn_output", "attn.attention.out_proj", 0},
+    {"ffn_gate", "mlp.c_fc_0", 0},
+    {"ffn_up", "mlp.c_fc_1", 0},
+    {"ffn_down", "mlp.c_proj", 0},
+    {NULL, NULL, 0},
+};
+
+/* MiniCPMModel: the order of q and k likewise. Older files have none of the factors, which are then
+ * those of the 2B, as in minicpm.cpp. */
 static void write_minicpm(struct ctw_gguf_keys *k)
 {
     double hidden = ctw_gguf_number(k, "embedding_length", 1);
@@ -227,5 +243,17 @@ const struct ctw_gguf_arch ctw_gguf_archs_llama[] = {
      .layers = llama_layers,
      .longrope = true,
      .more = write_minicpm},
+    {.name = "exaone",
+     .model_type = "exaone",
+     .class_name = "ExaoneForCausalLM",
+     .prefix = "transformer.h.",
+     .layers = exaone_layers},
+    /* InternLM2Model: its one projection for q, k and v is apart, so that nothing differs from a
+       Llama. */
+    {.name = "internlm2",
+     .model_type = "llama",
+     .class_name = "LlamaForCausalLM",
+     .layers = llama_layers,
+     .more = write_biases},
     {0},
 };
