@@ -22,6 +22,12 @@ def llama(c):
     return build(c, rms(c), layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
 
 
+def cwm(c):
+    n, window = c["num_hidden_layers"], c.get("sliding_window", 8192)
+    slides = layer_types(c) if c.get("layer_types") else [i % 4 != 0 for i in range(n)]
+    return build(c, rms(c, 1e-5), windows=[(window or None) if s else None for s in slides], layer={"mlp_bias": c.get("mlp_bias", False)})
+
+
 def mistral(c):
     return build(c, rms(c), windows=c.get("sliding_window", 4096))
 
@@ -371,8 +377,8 @@ def bitnet(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
-    ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
+    llama, cwm, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere,
+    cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
     latent_families.FAMILIES) | recurrent_families.FAMILIES | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
