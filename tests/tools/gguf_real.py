@@ -30,6 +30,7 @@ PUBLISHED = {
     "falcon_7b-dense": {"num_kv_heads": 1}, "mpt-dense": {"architectures": ["MPTForCausalLM"]},
     "minimax_m2-dense": {"rotary_dim": 16, "scoring_func": "sigmoid"},
     "exaone_moe-dense": {"scoring_func": "sigmoid"}, "dots1-dense": {"scoring_func": "sigmoid"},
+    "afmoe-dense": {"route_norm": True, "score_func": "sigmoid"},
     "exaone-dense": {"activation_function": "silu"}, "kimi_linear-dense": {"moe_router_activation_func": "sigmoid"},
     **{f"{name}-dense": {"scoring_func": "sigmoid"} for name in ("deepseek_v32", "glm_moe_dsa")},
     **{f"nemotron_h{kind}-dense": {"rms_norm_eps": 1e-5} for kind in ("", "_moe", "_latent")},

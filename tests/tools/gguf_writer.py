@@ -296,6 +296,13 @@ ARCHITECTURES |= {
         "mamba_d_state": "ssm.state_size", "mamba_d_conv": "ssm.conv_kernel"},
         whole={"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias", "pre_ff_layernorm.weight": "ffn_norm",
                "mamba.norm.weight": "ssm_norm.weight"}),
+    "afmoe": dict(
+        tiny="afmoe", set={"layer_types": LACKS, "global_attn_every_n_layers": 4}, whole={"mlp.expert_bias": "exp_probs_b.bias"},
+        names=SHARED | {"post_attention_layernorm": "post_attention_norm", "self_attn.gate_proj": "attn_gate",
+                        "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm", "mlp.router.gate": "ffn_gate_inp"},
+        keys=MOE | WINDOW | {"num_shared_experts": "expert_shared_count", "num_dense_layers": "leading_dense_block_count",
+                             "route_scale": "expert_weights_scale"},
+        more=lambda config: {"expert_weights_norm": True}),
     "olmo": dict(tiny="olmo", keys={"clip_qkv": "attention.clamp_kqv"}),
     "exaone": dict(tiny="exaone", names=EXAONE, alias={"num_layers": "num_hidden_layers"},
                    keys={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}),
