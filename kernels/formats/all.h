@@ -21,6 +21,7 @@
 #include "kernels/formats/ggml/decode.h"
 #include "kernels/formats/ggml_heads/decode.h"
 #include "kernels/formats/gptq/decode.h"
+#include "kernels/formats/hqq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
 #include "kernels/formats/mlx_affine/decode.h"
 #include "kernels/formats/modelopt_awq/decode.h"
@@ -31,5 +32,6 @@
 #include "kernels/formats/nvfp4_mlx/decode.h"
 #include "kernels/formats/nvfp4_modelopt/decode.h"
 #include "kernels/formats/pack_quantized/decode.h"
+#include "kernels/formats/quark_int/decode.h"
 
 #endif

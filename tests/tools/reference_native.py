@@ -5,6 +5,7 @@ import numpy as np
 
 import reference_exl3
 import reference_formats
+import reference_library
 import reference_tools
 from reference_formats import e2m1_values, e4m3_values, round_to, widen
 
@@ -71,7 +72,7 @@ def decode_awq(t, stem, n):
 def decode(t, name, config):
     """(dtype, fp32 values) of one weight matrix in any format."""
     stem = name.removesuffix("weight")
-    found = reference_tools.decode(t, name, config)
+    found = reference_tools.decode(t, name, config) or reference_library.decode(t, name, config)
     if found:
         return found
     quantization = config.get("quantization_config") or {}

@@ -19,6 +19,7 @@ import checkpoint_io as cio
 import encoders
 import families
 import mixture_families
+import library_encoders
 import native_encoders
 import tool_encoders
 import recipe
@@ -298,7 +299,7 @@ def _formats():
         (r".*(v_proj|in_proj_z)$", MxScheme(4)), (r".*o(ut)?_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
         (r".*gate_proj$", Nvfp4Scheme()), (r".*up_proj$", IntScheme(4, 32, False)),
         (r".*down_proj$", ByteScheme(rows=0, activations="token")))))
-    return out | native_encoders.NATIVE | tool_encoders.TOOLS
+    return out | native_encoders.NATIVE | tool_encoders.TOOLS | library_encoders.LIBRARIES
 
 
 FORMATS = _formats()

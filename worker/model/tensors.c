@@ -32,7 +32,7 @@ enum ctw_status ctw_tensor_find(const struct ctw_finder *finder, const char *mod
                                 struct ctw_err *err)
 {
     char full[MAX_NAME];
-    bool dot = module[0] != '\0' && name[0] != '_'; /* struct ctw_part_names */
+    bool dot = module[0] != '\0' && name[0] != '_' && name[0] != '.'; /* struct ctw_part_names */
     snprintf(full, sizeof(full), "%s%s%s", module, dot ? "." : "", name);
     *out = ctw_container_find(finder->container, full);
     if (*out != NULL && (*out)->unusable != NULL)
@@ -318,7 +318,8 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     const char *stack = m->n_stacked > 0 ? m->weight.names->stacks[CTW_PART_VALUES] : NULL;
     char other[64] = "";
     if (packed != NULL)
-        (void)snprintf(other, sizeof(other), " (or %s%s%s%s)", packed[0] == '_' ? "" : ".", packed,
+        (void)snprintf(other, sizeof(other), " (or %s%s%s%s)",
+                       packed[0] == '_' || packed[0] == '.' ? "" : ".", packed,
                        stack != NULL ? ", " : "", stack != NULL ? stack : "");
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,

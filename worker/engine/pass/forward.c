@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "base/threads.h"
 #include "kernels/math.h"
 #include "worker/engine/pass/step.h"
 #include "worker/model/rope/rope.h"

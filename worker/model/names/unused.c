@@ -32,6 +32,17 @@ static bool is_unused(const struct ctw_config *c, const char *name)
     return false;
 }
 
+/* Does the method store this tensor beside a module's parts, and does it say nothing more? */
+static bool is_unread(const struct ctw_config *c, const char *name)
+{
+    const char *last = strrchr(name, '.');
+    const char *const *known = c->quant.names->unread;
+    for (; last != NULL && known != NULL && *known != NULL; known++)
+        if (strcmp(last + 1, *known) == 0)
+            return true;
+    return false;
+}
+
 /* Tensors that do not change a weight-only score. */
 static enum leftover classify(const char *name)
 {
@@ -130,7 +141,8 @@ static enum ctw_status classify_leftover(const struct ctw_finder *finder, const 
     *what = classify(t->name);
     if (*what != LEFT_UNKNOWN)
         return CTW_OK;
-    if (is_unused(finder->config, t->name) || ctw_says_nothing(finder, t)) {
+    if (is_unused(finder->config, t->name) || is_unread(finder->config, t->name) ||
+        ctw_says_nothing(finder, t)) {
         *what = LEFT_HARMLESS;
         return CTW_OK;
     }
