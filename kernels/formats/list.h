@@ -26,6 +26,7 @@
     X(awq)                                                                                         \
     X(mlx_affine)                                                                                  \
     X(bnb_int8)                                                                                    \
+    X(gemma_int)                                                                                   \
     X(ggml)                                                                                        \
     X(exl3_table)                                                                                  \
     X(exl3)
