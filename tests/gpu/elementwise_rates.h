@@ -69,8 +69,8 @@ static void do_decode(void *arg)
 {
     struct decode_work *w = (struct decode_work *)arg;
     OK(ctw_cuda_decode_range(cu, cu->stream, &w->m->shard, 0, w->m->w.n, w->dtype, w->dst,
-                       w->in_turn ? CTW_CUDA_GATE_BLOCK : 0,
-                       w->in_turn ? 2 * CTW_CUDA_GATE_BLOCK : 0, &last_err));
+                             w->in_turn ? CTW_CUDA_GATE_BLOCK : 0,
+                             w->in_turn ? 2 * CTW_CUDA_GATE_BLOCK : 0, &last_err));
 }
 
 static void rate_decode(const struct kind *c, enum ctw_dtype dtype)
@@ -213,46 +213,80 @@ static void rate_table(void)
     weight_close(&m);
 }
 
-/* All rates; or only the rates of weights whose name contains `word`. */
+/* clang-format off */
+static const struct kind kinds_timed[] = {
+    {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 14336, 4096},
+    {"int4 g128 zeros", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+    {"int4 g32", PACK, 4, CTW_F16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int8 channel", PACK, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"nvfp4", NVFP4, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 14336, 4096},
+    {"int3 g128", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int6 g128", PACK, 6, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"nvfp4 modelopt", NVFP4_MODELOPT, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"nvfp4, small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int2 g64 zeros", PACK, 2, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 4096, 14336},
+    {"int3 g128 zeros", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+    {"int3 g128 whole codes", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, true, 0, 4096, 14336},
+    {"int5 channel", PACK, 5, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int7 channel", PACK, 7, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 14336},
+    {"int4 g128 by index", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 14336, 4096},
+    {"fp8 channel", FLOAT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"fp8 blocks", FLOAT8, 8, CTW_BF16, -128, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"fp8 channel, fp32 scales", FLOAT8, 8, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int8 bytes channel", INT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"int8 bytes g128 zeros", INT8, 8, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 4096, 14336},
+    {"mxfp8", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"mxfp6", MXFP6, 6, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"mxfp4", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+    {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 14336, 4096},
+    {"gptq int8 g128", GPTQ, 8, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+    {"gptq int4 g128 by index", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
+    {"awq g128", AWQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+    {"awq g128", AWQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 14336, 4096},
+    {"int8 g128 by index", PACK, 8, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
+    {"GGUF Q4_K", GGML, CTW_BLOCK_Q4_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q6_K", GGML, CTW_BLOCK_Q6_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q5_K", GGML, CTW_BLOCK_Q5_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q3_K", GGML, CTW_BLOCK_Q3_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q2_K", GGML, CTW_BLOCK_Q2_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q8_0", GGML, CTW_BLOCK_Q8_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q4_0", GGML, CTW_BLOCK_Q4_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q4_1", GGML, CTW_BLOCK_Q4_1, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q5_0", GGML, CTW_BLOCK_Q5_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q5_1", GGML, CTW_BLOCK_Q5_1, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF IQ4_XS", GGML, CTW_BLOCK_IQ4_XS, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF IQ4_NL", GGML, CTW_BLOCK_IQ4_NL, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF MXFP4", GGML, CTW_BLOCK_MXFP4, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF NVFP4", GGML, CTW_BLOCK_NVFP4, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF IQ3_S", GGML, CTW_BLOCK_IQ3_S, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF IQ2_XS", GGML, CTW_BLOCK_IQ2_XS, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF IQ1_M", GGML, CTW_BLOCK_IQ1_M, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF TQ1_0", GGML, CTW_BLOCK_TQ1_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"GGUF Q4_K, odd address", GGML, CTW_BLOCK_Q4_K, CTW_F32, 0, NO_ZEROS, false, false, 1, 4096, 14336},
+    {"MLX 4 bit g64", MLX, 4, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"MLX 4 bit g32", MLX, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"MLX 8 bit g64", MLX, 8, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"MLX 6 bit g64", MLX, 6, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"MLX 3 bit g64", MLX, 3, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"MLX nvfp4", NVFP4_MLX, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"NF4", BNB, 4, CTW_BF16, 64, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"NF4, nested", BNB, 4, CTW_U8, 64, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"EXL3 4 bit, mul1", EXL3, 8, CTW_F16, 2, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"EXL3 4 bit, mcg", EXL3, 8, CTW_F16, 1, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"EXL3 3 bit, mul1", EXL3, 6, CTW_F16, 2, NO_ZEROS, false, false, 0, 4096, 14336},
+    {"EXL3 6 bit, mul1", EXL3, 12, CTW_F16, 2, NO_ZEROS, false, false, 0, 4096, 14336},
+};
+/* clang-format on */
+
+#include "streams_rates.h"
+
+/* All rates; or only the rates of weights whose name contains `word`; or of streams. */
 static void print_rates(const char *word)
 {
-    static const struct kind kinds_timed[] = {
-        {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 14336, 4096},
-        {"int4 g128 zeros", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
-        {"int4 g32", PACK, 4, CTW_F16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int8 channel", PACK, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"nvfp4", NVFP4, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 14336, 4096},
-        {"int3 g128", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int6 g128", PACK, 6, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"nvfp4 modelopt", NVFP4_MODELOPT, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"nvfp4, small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 4096,
-         14336},
-        {"int2 g64 zeros", PACK, 2, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 4096, 14336},
-        {"int3 g128 zeros", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
-        {"int3 g128 whole codes", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, true, 0, 4096, 14336},
-        {"int5 channel", PACK, 5, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int7 channel", PACK, 7, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096,
-         14336},
-        {"int4 g128 by index", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 14336, 4096},
-        {"fp8 channel", FLOAT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"fp8 blocks", FLOAT8, 8, CTW_BF16, -128, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"fp8 channel, fp32 scales", FLOAT8, 8, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int8 bytes channel", INT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int8 bytes g128 zeros", INT8, 8, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 4096, 14336},
-        {"mxfp8", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"mxfp6", MXFP6, 6, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"mxfp4", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
-        {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 14336, 4096},
-        {"gptq int8 g128", GPTQ, 8, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
-        {"gptq int4 g128 by index", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
-        {"awq g128", AWQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
-        {"awq g128", AWQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 14336, 4096},
-        {"int8 g128 by index", PACK, 8, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
-    };
     struct copy_work copy = {buf_open((size_t)1 << 29, 0), buf_open((size_t)1 << 29, 0)};
     copy_rate = 2.0 * (double)copy.a.bytes / time_of(do_copy, &copy, cu->stream);
     double fill_rate = (double)copy.b.bytes / time_of(do_fill, &copy, cu->stream);
@@ -265,6 +299,8 @@ static void print_rates(const char *word)
            copy_rate * 1e-9, small_rate * 1e-9, fill_rate * 1e-9);
     buf_close(&copy.a);
     buf_close(&copy.b);
+    if (word == NULL || strcmp(word, "streams") == 0)
+        rate_streams();
     for (size_t i = 0; i < CTW_COUNT(kinds_timed); i++)
         if (word == NULL || strstr(kinds_timed[i].name, word) != NULL)
             rate_decode(&kinds_timed[i],

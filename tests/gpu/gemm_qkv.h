@@ -17,7 +17,7 @@ static void run_qkv(const struct qkv *q, bool fused)
     } else {
         struct ctw_op_qkv op = q->op;
         int64_t q_n = (int64_t)op.n_head * op.head, kv_n = (int64_t)op.n_kv * op.head;
-        op.columns = {q_n + 2 * kv_n, 0, q_n, q_n + kv_n, q_n / op.n_kv, op.head};
+        op.columns = {q_n + 2 * kv_n, 0, q_n, q_n + kv_n, q_n / op.n_kv, op.head, op.head};
         run(&q->g, STORED, CTW_ACT_SILU);
         st = ctw_cuda_qkv(&cu, &op, &err);
     }

@@ -158,8 +158,8 @@ def make_checkpoint(folder, shape, fmt, *options, limit_s=300):
 
 
 def weight_bytes(folder):
-    """Bytes of the tensors in a checkpoint, without the headers."""
-    total = 0
+    """Bytes of the tensors in a checkpoint, without the headers; of a GGUF file (few KiB of header), all."""
+    total = sum(path.stat().st_size for path in Path(folder).glob("*.gguf"))
     for path in Path(folder).glob("*.safetensors"):
         with open(path, "rb") as f:
             total += path.stat().st_size - 8 - int.from_bytes(f.read(8), "little")

@@ -16,6 +16,7 @@
 
 extern "C" {
 #include "kernels/formats/format.h"
+#include "kernels/formats/ggml/ggml_types.h"
 }
 #include "kernels/cuda/cuda.h"
 
@@ -142,7 +143,7 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 /* clang-format off */
 enum format {
     DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, MODELOPT_AWQ, FLOAT8, INT8, MXFP8, MXFP6, MXFP4, GPTQ,
-    AWQ
+    AWQ, GGML, MLX, NVFP4_MLX, BNB, EXL3
 };
 /* clang-format on */
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
@@ -151,14 +152,16 @@ enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 struct kind {
     const char *name;
     enum format format;
-    int bits;
+    int bits;             /* GGML: the id of the type; EXL3: twice the bits */
     enum ctw_dtype dtype; /* of values, or of scales; NVFP4: of its global scale. U8 and F8_E8M0:
-                             exponents */
+                             exponents; BNB, U8: scales that are codes, of BF16 values; EXL3, I16:
+                             packed signs as scales */
     int group; /* 0: a row; -1: the whole matrix; below: blocks of -group rows and columns.
-                  NVFP4: about its global scale (0: none), or the inverse of its factor */
+                  NVFP4: about its global scale (0: none), or the inverse of its factor. GGML: rows
+                  of a head in RoPE's order; EXL3: the codebook */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word; of NVFP4_MODELOPT: scales
-                            of 32 columns */
+                            of 32 columns; BNB, indexed: FP4 */
     int misalign;        /* bytes; below 0: of all parts but the values */
     int64_t n, k;
 };
@@ -325,7 +328,150 @@ static const char *method_of(enum format format)
     return format == NVFP4_MODELOPT || format == MODELOPT_AWQ ? "modelopt"
            : format == GPTQ                                   ? "gptq"
            : format == AWQ                                    ? "awq"
+           : format == GGML                                   ? "ggml"
+           : format == MLX || format == NVFP4_MLX             ? "mlx"
+           : format == BNB                                    ? "bitsandbytes"
+           : format == EXL3                                   ? "exl3"
                                                               : "compressed-tensors";
+}
+
+/* Where a type of block has its fp16 factors; -1: no more. */
+static void factors_of(uint32_t id, int *first, int *second)
+{
+    *first = 0, *second = -1;
+    switch (id) {
+    case CTW_BLOCK_Q4_1:
+    case CTW_BLOCK_Q5_1:
+    case CTW_BLOCK_Q4_K:
+    case CTW_BLOCK_Q5_K:
+        *second = 2;
+        break;
+    case CTW_BLOCK_Q2_K:
+        *first = 80, *second = 82;
+        break;
+    case CTW_BLOCK_Q3_K:
+        *first = 108;
+        break;
+    case CTW_BLOCK_Q6_K:
+        *first = 208;
+        break;
+    case CTW_BLOCK_TQ1_0:
+        *first = 52;
+        break;
+    case CTW_BLOCK_TQ2_0:
+        *first = 64;
+        break;
+    case CTW_BLOCK_IQ1_M: /* in the highest nibbles of its words of scales */
+    case CTW_BLOCK_MXFP4:
+    case CTW_BLOCK_NVFP4:
+        *first = -1;
+        break;
+    default:
+        break;
+    }
+}
+
+/* Random blocks, but factors of at most 2^-9, some of them subnormal. */
+static void make_ggml(struct made *m, const struct kind *c)
+{
+    const struct ctw_block_type *type = ctw_block_type_find((uint32_t)c->bits);
+    uint64_t bytes;
+    if (type == NULL || !ctw_block_bytes(type, (uint64_t)(c->n * c->k), &bytes)) {
+        printf("FAILED %s: no such blocks\n", c->name);
+        exit(1);
+    }
+    uint8_t *values = add_part(m, CTW_PART_VALUES, CTW_U8, 1, (int64_t)bytes, 1);
+    struct ctw_part *part = &m->w.part[CTW_PART_VALUES];
+    int at[2];
+    factors_of(type->id, &at[0], &at[1]);
+    for (uint8_t *b = values; b < values + bytes; b += type->bytes) {
+        for (int i = 0; i < 2; i++)
+            if (at[i] >= 0)
+                b[at[i] + 1] &= 0x97;
+        if (type->id == CTW_BLOCK_IQ1_M)
+            b[55] &= 0x9f;
+    }
+    part->block = type;
+    part->n_dims = 2;
+    part->shape[0] = c->n;
+    part->shape[1] = c->k;
+    part->paired = c->group;
+}
+
+static void make_mlx(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    const int64_t groups = c->k / c->group;
+    args->num_bits = c->bits;
+    args->group_size = c->group;
+    args->strategy = CTW_STRATEGY_GROUP;
+    add_part(m, CTW_PART_VALUES, CTW_U32, 2, c->n, c->k * c->bits / 32);
+    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, c->n, groups), c->dtype, c->n * groups,
+                true);
+    make_floats(add_part(m, CTW_PART_GROUP_BIAS, c->dtype, 2, c->n, groups), c->dtype,
+                c->n * groups, false);
+}
+
+static void make_bnb(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    static const float nf4[16] = {
+        -0x1p+0f,        -0x1.647362p-1f, -0x1.0cd66p-1f,  -0x1.9465400p-2f,
+        -0x1.23449ap-2f, -0x1.7a6a7ep-3f, -0x1.74f0e2p-4f, 0.0f,
+        0x1.45f5fep-4f,  0x1.4995c6p-3f,  0x1.f809bap-3f,  0x1.5a0674p-2f,
+        0x1.c34970p-2f,  0x1.200f56p-1f,  0x1.722766p-1f,  0x1p+0f};
+    static const float fp4[8] = {0.0f,           0x1.555556p-8f, 0x1.555556p-1f, 0x1p+0f,
+                                 0x1.555556p-2f, 0x1p-1f,        0x1.555556p-3f, 0x1p-2f};
+    const bool nested = c->dtype == CTW_U8;
+    const int64_t blocks = (c->n * c->k + c->group - 1) / c->group, outer = (blocks + 255) / 256;
+    args->num_bits = 4;
+    args->is_float = args->symmetric = true;
+    args->group_size = c->group;
+    args->fp4 = c->indexed;
+    args->dtype = nested ? CTW_BF16 : c->dtype;
+    args->scale_offset = nested ? 0.0123f : 0.0f;
+    add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n * c->k / 2, 1);
+    uint8_t *scale = add_part(m, CTW_PART_SCALE, nested ? CTW_U8 : CTW_F32, 1, blocks, 1);
+    if (nested) {
+        make_floats(add_part(m, CTW_PART_SCALE_VALUES, CTW_F32, 1, 256, 1), CTW_F32, 256, false);
+        make_floats(add_part(m, CTW_PART_SCALE_SCALE, CTW_F32, 1, outer, 1), CTW_F32, outer, true);
+    } else {
+        make_floats(scale, CTW_F32, blocks, true);
+    }
+    uint8_t *book = add_part(m, CTW_PART_CODE_VALUES, CTW_F32, 1, 16, 1);
+    for (int i = 0; i < 16; i++)
+        ctw_store_float(book, CTW_F32, i,
+                        !c->indexed ? nf4[i]
+                        : i < 8     ? fp4[i]
+                        : i == 8    ? 0.0f
+                                    : -fp4[i - 8]);
+    add_part(m, CTW_PART_STATE, CTW_U8, 1, 8, 1);
+}
+
+static void make_exl3(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    static const char *const books[] = {NULL, "mcg", "mul1"};
+    static const uint32_t factors[] = {0, 0xcbac1fedu, 0x83dcd12du};
+    const int64_t n = (c->n + 127) / 128 * 128, k = (c->k + 127) / 128 * 128;
+    args->num_bits = c->bits / 2;
+    add_part(m, CTW_PART_VALUES, CTW_I16, 3, k / 16, n / 16);
+    struct ctw_part *values = &m->w.part[CTW_PART_VALUES];
+    free((void *)(uintptr_t)m->host.part[CTW_PART_VALUES]);
+    values->shape[2] = 8 * c->bits;
+    values->bytes = (size_t)(k * n / 16 * c->bits);
+    uint8_t *p = (uint8_t *)malloc(values->bytes);
+    for (size_t i = 0; i < values->bytes; i++)
+        p[i] = (uint8_t)(rng() >> 13);
+    m->host.part[CTW_PART_VALUES] = p;
+    for (int i = 0; i < 2; i++) {
+        const enum ctw_part_kind kind = i == 0 ? CTW_PART_SCALE : CTW_PART_COLUMN_SCALE;
+        const int64_t all = i == 0 ? n : k;
+        uint8_t *scale = add_part(m, kind, c->dtype, 1, c->dtype == CTW_I16 ? all / 16 : all, 1);
+        if (c->dtype == CTW_F16)
+            make_floats(scale, CTW_F16, all, true);
+    }
+    if (c->group == 0)
+        return;
+    memcpy(add_part(m, CTW_PART_CODEBOOK, CTW_I32, 0, 1, 1), &factors[c->group], 4);
+    m->w.part[CTW_PART_CODEBOOK].name = books[c->group];
 }
 
 static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_args *args)
@@ -343,7 +489,9 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
     if (c->group == 0)
         return;
     ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, c->dtype, 1, 1, 1), c->dtype, 0,
-                    c->format == NVFP4 ? divisor : 1 / divisor);
+                    c->format == NVFP4            ? divisor
+                    : c->format == NVFP4_MODELOPT ? 1 / divisor
+                                                  : 2688 / divisor);
 }
 
 static void make_awq_modelopt(struct made *m, const struct kind *c, struct ctw_quant_args *args)
@@ -369,14 +517,16 @@ static void weight_open(struct made *m, const struct kind *c)
     m->w.n = c->n;
     m->w.k = c->k;
     bool transposed = c->format == TRANSPOSED;
-    args.present = c->format != DENSE && !transposed;
-    if (!args.present)
+    args.present = c->format != DENSE && c->format != GGML && !transposed;
+    if (c->format == GGML)
+        make_ggml(m, c);
+    else if (!args.present)
         make_floats(add_part(m, CTW_PART_VALUES, c->dtype, 2, transposed ? c->k : c->n,
                              transposed ? c->n : c->k),
                     c->dtype, c->n * c->k, false);
     else if (c->format == PACK)
         make_pack(m, c, &args);
-    else if (c->format == NVFP4 || c->format == NVFP4_MODELOPT)
+    else if (c->format == NVFP4 || c->format == NVFP4_MODELOPT || c->format == NVFP4_MLX)
         make_nvfp4(m, c, &args);
     else if (c->format == MODELOPT_AWQ)
         make_awq_modelopt(m, c, &args);
@@ -384,6 +534,12 @@ static void weight_open(struct made *m, const struct kind *c)
         make_bytes(m, c, &args);
     else if (c->format == GPTQ || c->format == AWQ)
         make_transposed(m, c, &args);
+    else if (c->format == MLX)
+        make_mlx(m, c, &args);
+    else if (c->format == BNB)
+        make_bnb(m, c, &args);
+    else if (c->format == EXL3)
+        make_exl3(m, c, &args);
     else
         make_mx(m, c, &args);
     m->w.part[CTW_PART_VALUES].transposed = transposed;

@@ -106,6 +106,9 @@ static const struct kind kinds[] = {
     {"nvfp4 modelopt large factor", NVFP4_MODELOPT, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 34, 528},
     {"nvfp4 modelopt odd address", NVFP4_MODELOPT, 4, CTW_BF16, 37, NO_ZEROS, false, false, 5, 35, 544},
     {"nvfp4 modelopt, groups of 32", NVFP4_MODELOPT, 4, CTW_F32, 37, NO_ZEROS, false, true, 0, 35, 2080},
+    {"nvfp4 mlx", NVFP4_MLX, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 35, 2064},
+    {"nvfp4 mlx, large factor", NVFP4_MLX, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 34, 528},
+    {"nvfp4 mlx, odd address", NVFP4_MLX, 4, CTW_BF16, 37, NO_ZEROS, false, false, 5, 35, 544},
     {"modelopt awq", MODELOPT_AWQ, 4, CTW_F32, 128, NO_ZEROS, false, false, 0, 36, 1152},
     {"modelopt awq odd address", MODELOPT_AWQ, 4, CTW_F32, 48, NO_ZEROS, false, false, 5, 34, 336},
     {"nvfp4 odd scales, fp16 global scale", NVFP4, 4, CTW_F16, 3210, NO_ZEROS, false, false, -5, 35, 544},
@@ -167,6 +170,77 @@ static const struct kind kinds[] = {
     {"fp16 transposed, odd k", TRANSPOSED, 16, CTW_F16, 0, NO_ZEROS, false, false, 2, 64, 129},
     {"fp32 transposed", TRANSPOSED, 32, CTW_F32, 0, NO_ZEROS, false, false, 4, 131, 64},
     {"bf16 transposed, odd address", TRANSPOSED, 16, CTW_BF16, 0, NO_ZEROS, false, false, 1, 35, 300},
+    {"GGUF Q4_0", GGML, CTW_BLOCK_Q4_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 37, 1056},
+    {"GGUF Q4_1", GGML, CTW_BLOCK_Q4_1, CTW_F32, 0, NO_ZEROS, false, false, 0, 21, 544},
+    {"GGUF Q5_0", GGML, CTW_BLOCK_Q5_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 5, 2080},
+    {"GGUF Q5_1", GGML, CTW_BLOCK_Q5_1, CTW_F32, 0, NO_ZEROS, false, false, 0, 66, 96},
+    {"GGUF Q8_0", GGML, CTW_BLOCK_Q8_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 35, 1056},
+    {"GGUF IQ4_NL", GGML, CTW_BLOCK_IQ4_NL, CTW_F32, 0, NO_ZEROS, false, false, 0, 19, 4128},
+    {"GGUF MXFP4", GGML, CTW_BLOCK_MXFP4, CTW_F32, 0, NO_ZEROS, false, false, 0, 36, 1056},
+    {"GGUF NVFP4", GGML, CTW_BLOCK_NVFP4, CTW_F32, 0, NO_ZEROS, false, false, 0, 33, 1088},
+    {"GGUF Q2_K", GGML, CTW_BLOCK_Q2_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 37, 1536},
+    {"GGUF Q3_K", GGML, CTW_BLOCK_Q3_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 21, 1280},
+    {"GGUF Q4_K", GGML, CTW_BLOCK_Q4_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 37, 1536},
+    {"GGUF Q5_K", GGML, CTW_BLOCK_Q5_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 5, 4352},
+    {"GGUF Q6_K", GGML, CTW_BLOCK_Q6_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 67, 1280},
+    {"GGUF IQ4_XS", GGML, CTW_BLOCK_IQ4_XS, CTW_F32, 0, NO_ZEROS, false, false, 0, 35, 2304},
+    {"GGUF IQ1_S", GGML, CTW_BLOCK_IQ1_S, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF IQ1_M", GGML, CTW_BLOCK_IQ1_M, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF IQ2_XXS", GGML, CTW_BLOCK_IQ2_XXS, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF IQ2_XS", GGML, CTW_BLOCK_IQ2_XS, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF IQ2_S", GGML, CTW_BLOCK_IQ2_S, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF IQ3_XXS", GGML, CTW_BLOCK_IQ3_XXS, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF IQ3_S", GGML, CTW_BLOCK_IQ3_S, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF TQ1_0", GGML, CTW_BLOCK_TQ1_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF TQ2_0", GGML, CTW_BLOCK_TQ2_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 13, 768},
+    {"GGUF Q4_K, many rows", GGML, CTW_BLOCK_Q4_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 33001, 256},
+    {"GGUF Q8_0, k 32", GGML, CTW_BLOCK_Q8_0, CTW_F32, 0, NO_ZEROS, false, false, 0, 131, 32},
+    {"GGUF Q4_K, heads of 64", GGML, CTW_BLOCK_Q4_K, CTW_F32, 64, NO_ZEROS, false, false, 0, 192, 512},
+    {"GGUF Q6_K, heads of 32", GGML, CTW_BLOCK_Q6_K, CTW_F32, 32, NO_ZEROS, false, false, 0, 96, 768},
+    {"GGUF Q8_0, heads of 96", GGML, CTW_BLOCK_Q8_0, CTW_F32, 96, NO_ZEROS, false, false, 0, 192, 160},
+    {"GGUF IQ2_XS, heads of 16", GGML, CTW_BLOCK_IQ2_XS, CTW_F32, 16, NO_ZEROS, false, false, 0, 48, 256},
+    {"GGUF Q6_K at 2 mod 4", GGML, CTW_BLOCK_Q6_K, CTW_F32, 0, NO_ZEROS, false, false, 2, 35, 512},
+    {"GGUF Q8_0 at 6 mod 8", GGML, CTW_BLOCK_Q8_0, CTW_F32, 0, NO_ZEROS, false, false, 6, 35, 544},
+    {"GGUF Q4_0 at 10 mod 16", GGML, CTW_BLOCK_Q4_0, CTW_F32, 0, NO_ZEROS, false, false, 10, 35, 544},
+    {"GGUF Q4_K at 8 mod 16", GGML, CTW_BLOCK_Q4_K, CTW_F32, 0, NO_ZEROS, false, false, 8, 35, 512},
+    {"GGUF IQ4_XS at 4 mod 8", GGML, CTW_BLOCK_IQ4_XS, CTW_F32, 0, NO_ZEROS, false, false, 4, 35, 512},
+    {"GGUF MXFP4, odd address", GGML, CTW_BLOCK_MXFP4, CTW_F32, 0, NO_ZEROS, false, false, 3, 35, 544},
+    {"GGUF Q6_K, odd address", GGML, CTW_BLOCK_Q6_K, CTW_F32, 0, NO_ZEROS, false, false, 5, 35, 512},
+    {"MLX 4 bit", MLX, 4, CTW_BF16, 64, NO_ZEROS, false, false, 0, 37, 2112},
+    {"MLX 4 bit, fp16", MLX, 4, CTW_F16, 32, NO_ZEROS, false, false, 0, 21, 1056},
+    {"MLX 4 bit, fp32", MLX, 4, CTW_F32, 128, NO_ZEROS, false, false, 0, 9, 640},
+    {"MLX 8 bit", MLX, 8, CTW_BF16, 128, NO_ZEROS, false, false, 0, 35, 1152},
+    {"MLX 8 bit, fp16", MLX, 8, CTW_F16, 64, NO_ZEROS, false, false, 0, 66, 576},
+    {"MLX 6 bit", MLX, 6, CTW_BF16, 64, NO_ZEROS, false, false, 0, 35, 1088},
+    {"MLX 5 bit, fp16", MLX, 5, CTW_F16, 32, NO_ZEROS, false, false, 0, 5, 1056},
+    {"MLX 3 bit", MLX, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 33, 1152},
+    {"MLX 2 bit", MLX, 2, CTW_F16, 64, NO_ZEROS, false, false, 0, 43, 576},
+    {"MLX 1 bit", MLX, 1, CTW_BF16, 32, NO_ZEROS, false, false, 0, 21, 544},
+    {"MLX 4 bit, odd address", MLX, 4, CTW_BF16, 64, NO_ZEROS, false, false, 1, 19, 576},
+    {"MLX 6 bit, odd scales", MLX, 6, CTW_F16, 64, NO_ZEROS, false, false, -1, 19, 576},
+    {"NF4", BNB, 4, CTW_BF16, 64, NO_ZEROS, false, false, 0, 37, 2056},
+    {"NF4, fp16, blocks of 4096", BNB, 4, CTW_F16, 4096, NO_ZEROS, false, false, 0, 35, 1096},
+    {"NF4, fp32", BNB, 4, CTW_F32, 128, NO_ZEROS, false, false, 0, 21, 264},
+    {"NF4, nested", BNB, 4, CTW_U8, 64, NO_ZEROS, false, false, 0, 36, 4104},
+    {"FP4, nested, blocks of 256", BNB, 4, CTW_U8, 256, NO_ZEROS, true, false, 0, 66, 1032},
+    {"FP4", BNB, 4, CTW_BF16, 64, NO_ZEROS, true, false, 0, 33, 520},
+    {"NF4, k 302", BNB, 4, CTW_BF16, 64, NO_ZEROS, false, false, 0, 19, 302},
+    {"NF4, odd address", BNB, 4, CTW_BF16, 64, NO_ZEROS, false, false, 1, 35, 520},
+    {"NF4, nested, odd scales", BNB, 4, CTW_U8, 64, NO_ZEROS, false, false, -1, 35, 520},
+    {"EXL3 4 bit, mul1", EXL3, 8, CTW_F16, 2, NO_ZEROS, false, false, 0, 256, 384},
+    {"EXL3 4 bit, mcg", EXL3, 8, CTW_F16, 1, NO_ZEROS, false, false, 0, 128, 256},
+    {"EXL3 4 bit", EXL3, 8, CTW_F16, 0, NO_ZEROS, false, false, 0, 384, 128},
+    {"EXL3 1 bit, packed signs", EXL3, 2, CTW_I16, 0, NO_ZEROS, false, false, 0, 200, 300},
+    {"EXL3 2 bit", EXL3, 4, CTW_F16, 1, NO_ZEROS, false, false, 0, 131, 128},
+    {"EXL3 3 bit", EXL3, 6, CTW_F16, 0, NO_ZEROS, false, false, 0, 128, 129},
+    {"EXL3 5 bit", EXL3, 10, CTW_F16, 2, NO_ZEROS, false, false, 0, 150, 256},
+    {"EXL3 6 bit", EXL3, 12, CTW_F16, 2, NO_ZEROS, false, false, 0, 256, 136},
+    {"EXL3 7 bit", EXL3, 14, CTW_I16, 1, NO_ZEROS, false, false, 0, 128, 128},
+    {"EXL3 8 bit", EXL3, 16, CTW_F16, 2, NO_ZEROS, false, false, 0, 140, 256},
+    {"EXL3 1.5 bit", EXL3, 3, CTW_F16, 2, NO_ZEROS, false, false, 0, 128, 256},
+    {"EXL3 2.5 bit", EXL3, 5, CTW_F16, 2, NO_ZEROS, false, false, 0, 257, 128},
+    {"EXL3 3.5 bit", EXL3, 7, CTW_F16, 2, NO_ZEROS, false, false, 0, 128, 384},
+    {"EXL3 4 bit, odd address", EXL3, 8, CTW_F16, 2, NO_ZEROS, false, false, 1, 130, 120},
 };
 /* clang-format on */
 
@@ -194,11 +268,11 @@ static void check_decoding(const struct kind *c)
     for (int d = 0; d < 3; d++) {
         size_t row_bytes = (size_t)c->k * ctw_dtype_bytes(dtypes[d]);
         char *want = (char *)weight_decoded(&m, dtypes[d]);
-        for (int way = 0; way < 6; way++) {
+        for (int way = 0; way < 7; way++) {
             /* all; a part to an odd place; interleaved; by number; a part; a part that begins as
-             * blocks may */
+             * blocks may; the last row */
             bool part = way == 1 || way == 4;
-            int64_t row0 = part ? 3 : way == 5 && c->n > 8 ? 8 : 0;
+            int64_t row0 = part ? 3 : way == 5 && c->n > 8 ? 8 : way == 6 ? c->n - 1 : 0;
             int64_t n = part ? c->n - 4 : way == 3 ? 11 : c->n - row0;
             int64_t group = way == 2 ? 8 : 0, stride = way == 2 ? 16 : 0;
             int64_t total = way == 2 ? (n - 1) / 8 * 16 + (n - 1) % 8 + 1 : n;
@@ -349,16 +423,29 @@ static bool weights_are_right(const struct ctw_op_linear *op, const struct made 
     return ok && (!interleaved || op->epilogue == CTW_EPI_GATE);
 }
 
-static void check_weights(void)
+/* clang-format off */
+static const struct kind pairs[][2] = {
+    {{"int4", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 512, 1024},
+     {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 512, 1024}},
+    {{"Q4_K", GGML, CTW_BLOCK_Q4_K, CTW_F32, 0, NO_ZEROS, false, false, 0, 512, 1024},
+     {"Q6_K in heads", GGML, CTW_BLOCK_Q6_K, CTW_F32, 64, NO_ZEROS, false, false, 0, 512, 1024}},
+    {{"EXL3 4 bit", EXL3, 8, CTW_F16, 2, NO_ZEROS, false, false, 0, 512, 1024},
+     {"EXL3 3 bit", EXL3, 6, CTW_F16, 1, NO_ZEROS, false, false, 0, 512, 1024}},
+    {{"MLX 4 bit", MLX, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 512, 1024},
+     {"NF4, nested", BNB, 4, CTW_U8, 128, NO_ZEROS, false, false, 0, 512, 1024}}};
+/* clang-format on */
+
+/* Two products of one weight of each kind; b may be dense. */
+static void check_weights(const struct kind *a, const struct kind *b)
 {
-    static const struct kind a = {"", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 512, 1024};
-    static const struct kind b = {"", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 512, 1024};
     for (int epilogue = 0; epilogue < 2; epilogue++) {
         struct made m[4];
         struct ctw_shard shards[4];
         bool ok = true;
         for (int i = 0; i < 4; i++) {
-            weight_open(&m[i], i % 2 == epilogue ? &a : &b);
+            struct kind c = i % 2 == epilogue ? *a : *b;
+            c.n = epilogue == 0 && c.group != 64 ? c.n - 11 : c.n; /* not whole heads of 64 */
+            weight_open(&m[i], &c);
             shards[i] = m[i].shard;
         }
         struct ctw_op_linear op = {};
@@ -378,15 +465,17 @@ static void check_weights(void)
         ok = weights_are_right(&op, m) && ok;
         op.n_shards = 0;
         OK(ctw_cuda_prepare(cu, &op, &last_err));
-        op.n_shards = 1; /* in place */
+        op.n_shards = 1; /* in place, if dense */
         op.shards = shards + (epilogue ? 0 : 1);
         op.epilogue = CTW_EPI_STORE;
         OK(ctw_cuda_prepare(cu, &op, &last_err));
         const void *w;
         bool interleaved;
         OK(ctw_cuda_weights(cu, &op, &w, &interleaved, &last_err));
-        ok = ok && w == op.shards[0].data->part[CTW_PART_VALUES] && !interleaved;
-        report(ok, "a product's weights, %s", epilogue ? "gate and up" : "one after another");
+        const void *stored = op.shards[0].data->part[CTW_PART_VALUES];
+        ok = ok && (w == stored) == (b->format == DENSE) && !interleaved;
+        report(ok, "a product's weights, %s and %s, %s", a->name, b->name,
+               epilogue ? "gate and up" : "one after another");
         for (int i = 0; i < 4; i++)
             weight_close(&m[i]);
     }
@@ -501,7 +590,8 @@ int main(int argc, char **argv)
             check_decoding(&kinds[i]);
         check_nan_scales();
         check_every_scale();
-        check_weights();
+        for (size_t i = 0; i < CTW_COUNT(pairs); i++)
+            check_weights(&pairs[i][0], &pairs[i][1]);
         check_fused_weights();
         check_slot_order();
     }

@@ -269,17 +269,25 @@ def value(v):
     return struct.pack("<I", TEXT) + text(v)
 
 
-def write_gguf(path, keys, tensors, alignment=32):
-    """tensors: name -> (type, shape as in safetensors, bytes)."""
-    infos, at = b"", 0
-    for name, (kind, shape, data) in tensors.items():
+def header(keys, tensors, alignment=32):
+    """tensors: name -> (type, shape as in safetensors, size in bytes). Returns what precedes their content, and where each begins
+    after that."""
+    infos, at, offsets = b"", 0, []
+    for name, (kind, shape, size) in tensors.items():
         infos += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape))
         infos += struct.pack("<IQ", kind, at)
-        at += -(-len(data) // alignment) * alignment
+        offsets.append(at)
+        at += -(-size // alignment) * alignment
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     head += b"".join(text(k) + value(v) for k, v in keys.items()) + infos
+    return head + b"\0" * (-len(head) % alignment), offsets
+
+
+def write_gguf(path, keys, tensors, alignment=32):
+    """tensors: name -> (type, shape as in safetensors, bytes)."""
+    head, _ = header(keys, {name: (kind, shape, len(data)) for name, (kind, shape, data) in tensors.items()}, alignment)
     with open(path, "wb") as f:
-        f.write(head + b"\0" * (-len(head) % alignment))
+        f.write(head)
         for _, _, data in tensors.values():
             f.write(data + b"\0" * (-len(data) % alignment))
 

@@ -22,6 +22,7 @@ import numpy as np
 
 import checkpoint_io as cio
 import encoders
+import gguf_shapes
 import mixture_shapes
 import native_encoders
 import recurrent_shapes
@@ -112,7 +113,9 @@ SHAPES |= mixture_shapes.SHAPES | recurrent_shapes.SHAPES
 
 # Other methods' formats: 4 bits, as their own tools write them.
 NATIVE = {"gptq": native_encoders.GptqScheme, "awq": native_encoders.AwqScheme,
-          "deepseek": lambda group_size: native_encoders.DeepSeekScheme()}
+          "deepseek": lambda group_size: native_encoders.DeepSeekScheme(),
+          "exl3": lambda group_size: native_encoders.Exl3Scheme(4),
+          "q4_k_m": lambda group_size: gguf_shapes.Q4KM()}  # a GGUF file
 
 
 class Dense:
@@ -152,6 +155,14 @@ def normal_table(dtype, std):
 def scale_table(dtype, mean):
     values = mean * np.linspace(0.75, 1.25, 65536, dtype=np.float32)
     return cio.encode(values, dtype).view(np.uint16).copy()
+
+
+@cache
+def sign_table(mean):
+    """16 random bits -> fp16 factors of either sign."""
+    values = mean * np.linspace(0.5, 1.5, 65536, dtype=np.float32)
+    values[::2] *= -1
+    return cio.encode(values, "F16").view(np.uint16).copy()
 
 
 @cache
@@ -214,6 +225,12 @@ def content(suffix, dtype, shape, scheme, kind):
         return "all", cio.encode(values, dtype)
     if suffix == "qweight":
         return "table", code_table(4)
+    if suffix == "trellis":  # any words are one; its values' deviation is 1
+        return ("bits",)
+    if suffix in ("suh", "svh"):
+        return "table", sign_table(1.0 if suffix == "suh" else STD)
+    if suffix == "mul1":
+        return "all", np.int32(-0x7C232ED3)
     if suffix == "qzeros" and scheme.symmetric:  # GPTQ's first version stores 8 as 7
         return "all", np.full(shape, 0x77777777, np.int32)
     if suffix == "scales":
@@ -249,9 +266,16 @@ def content(suffix, dtype, shape, scheme, kind):
     return ("bits",) if 16 % bits else ("table", zero_point_table(bits))
 
 
+def unit_of(how):
+    """Contents are made in whole multiples of so many bytes."""
+    return gguf_shapes.TYPES[how[1]][2] if how[0] == "blocks" else 64
+
+
 def random_block(rng, size, how):
     if how[0] == "bits":
         return rng.bytes(size)
+    if how[0] == "blocks":
+        return gguf_shapes.random_blocks(rng, how[1], size, STD)
     return how[1][np.frombuffer(rng.bytes(2 * (size // how[1].dtype.itemsize)), np.uint16)].tobytes()
 
 
@@ -260,10 +284,11 @@ POOLS = {}  # of this process: contents -> two blocks of it
 
 def repeated_block(rng, size, how):
     """A piece of the content's two blocks, from a place that differs from block to block."""
-    key = (how[0], how[1].tobytes() if len(how) > 1 else b"")
+    key = how if how[0] != "table" else (how[0], how[1].tobytes())
+    unit = unit_of(how)
     if key not in POOLS:
-        POOLS[key] = memoryview(random_block(np.random.Generator(np.random.SFC64(1)), 2 * BLOCK, how))
-    at = 64 * int(rng.integers(BLOCK // 64))
+        POOLS[key] = memoryview(random_block(np.random.Generator(np.random.SFC64(1)), 2 * BLOCK // unit * unit, how))
+    at = unit * int(rng.integers(BLOCK // unit))
     return POOLS[key][at:at + size]
 
 
@@ -318,8 +343,8 @@ def tensors_of(config, scheme, dtype):
     def plain(name, shape, kind="weight"):
         return (name, dtype, shape, content("weight", dtype, shape, scheme, kind))
 
-    def linear(name, n, k):
-        own = encoders.part_of(scheme, name)
+    def linear(name, n, k, own=None):
+        own = own or encoders.part_of(scheme, name)
         for suffix, (t, shape) in own.specs(n, k, dtype).items():
             if suffix == "weight_shape":
                 how = ("all", np.array([n, k], np.int64))
@@ -361,6 +386,9 @@ def tensors_of(config, scheme, dtype):
             else:
                 yield (name, own, shape, content("weight", own, shape, scheme, value))
 
+    if isinstance(scheme, gguf_shapes.Q4KM):
+        yield from gguf_shapes.tensors(config, scheme, products, norms)
+        return
     if recurrent_shapes.is_by_recipe(config):
         yield from by_recipe()
         return
@@ -375,11 +403,15 @@ def tensors_of(config, scheme, dtype):
         for name, n in norms(config):
             yield from norm(f"model.layers.{i}.{name}", n)
     yield from norm("model.norm", h)
-    if not config["tie_word_embeddings"]:
+    if hasattr(scheme, "head"):
+        yield from linear("lm_head", vocab, h, scheme.head)
+    elif not config["tie_word_embeddings"]:
         yield plain("lm_head.weight", (vocab, h))
 
 
 def bytes_of(tensor):
+    if tensor[1] in gguf_shapes.TYPES and tensor[3][0] == "blocks":
+        return gguf_shapes.bytes_of(*tensor[1:3])
     return int(np.prod(tensor[2], dtype=np.int64)) * cio.item_bytes(tensor[1])
 
 
@@ -412,15 +444,17 @@ def layout(path, tensors):
 
 
 def make(config, scheme, dtype, out, seed, jobs, holes=False, repeat=False):
-    files = split(list(tensors_of(config, scheme, dtype)))
+    gguf = isinstance(scheme, gguf_shapes.Q4KM)
+    files = list(tensors_of(config, scheme, dtype))
+    files = [files] if gguf else split(files)
     weight_map, total = {}, 0
     with ProcessPoolExecutor(jobs) as pool:
         pending = []
         for i, tensors in enumerate(files):
-            name = ("model.safetensors" if len(files) == 1
+            name = ("model.gguf" if gguf else "model.safetensors" if len(files) == 1
                     else f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
             path = os.path.join(out, name)
-            places = layout(path, tensors)
+            places = gguf_shapes.layout(path, config, tensors) if gguf else layout(path, tensors)
             with open(path, "r+b") as f:
                 for at, t in places:
                     weight_map[t[0]] = name
@@ -430,8 +464,9 @@ def make(config, scheme, dtype, out, seed, jobs, holes=False, repeat=False):
                         f.write(np.ascontiguousarray(t[3][1]).tobytes())
             for at, t in places if not holes else ():
                 size = bytes_of(t) if t[3][0] != "all" else 0
-                for first in range(0, size, BLOCK):
-                    pending.append(pool.submit(write_block, path, at + first, min(BLOCK, size - first),
+                piece = BLOCK // unit_of(t[3]) * unit_of(t[3])
+                for first in range(0, size, piece):
+                    pending.append(pool.submit(write_block, path, at + first, min(piece, size - first),
                                                [seed, i, at + first], t[3], repeat))
         done = 0
         for p in pending:
@@ -473,7 +508,7 @@ def main():
         config["layer_types"] = config["layer_types"][:config["num_hidden_layers"]]
     scheme = scheme_of(args.format, args.group)
     native = "quantization_config" in config  # of the maker: its experts are stored so
-    if scheme.name and not native:
+    if scheme.name and scheme.name != "ggml" and not native:
         ignore = mixture_shapes.IGNORE.get(config["model_type"], [])
         if recurrent_shapes.is_by_recipe(config):
             ignore = recurrent_shapes.IGNORE
@@ -481,7 +516,7 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     start = time.monotonic()
     total = make(config, scheme, dtype, args.out, args.seed, args.jobs, args.holes, args.repeat)
-    cio.write_json(os.path.join(args.out, "config.json"), config)
+    cio.write_json(os.path.join(args.out, "config.json"), recurrent_shapes.as_published(config))
     seconds = time.monotonic() - start
     print(f"{args.out}: {args.shape}, {config['num_hidden_layers']} layers, {args.format}, "
           f"{total / 1e9:.2f} GB in {seconds:.1f} s")

@@ -319,6 +319,14 @@ class Exl3Scheme(Native):
 
     name = "exl3"
 
+    @property
+    def head(self):
+        return Exl3Scheme(6, self.codebook)
+
+    def native_config(self, ignore):
+        return {"quant_method": "exl3", "version": "1.6.5", "bits": float(self.bits), "head_bits": 6,
+                "calibration": {"rows": 250, "cols": 2048}, "out_scales": "auto", "codebook": self.codebook}
+
     def specs(self, n, k, scale_dtype):
         n, k = (-(-size // 128) * 128 for size in (n, k))
         flag = {} if self.codebook == "3inst" else {self.codebook: ("I32", ())}

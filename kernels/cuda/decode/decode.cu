@@ -2,10 +2,10 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu and decode_bands.cu;
- * nvfp4_units; mx_units; dense_units (only moves and converts); and any_format, which calls a
- * format's own decode function for everything the others do not support: odd alignments, and future
- * formats.
+ * Kernels: those of decode_pack.cu, decode_bytes.cu, decode_transposed.cu, decode_ggml.cu,
+ * decode_bnb.cu and decode_bands.cu; nvfp4_units; mx_units; dense_units (only moves and converts);
+ * and any_format, which calls a format's own decode function for everything the others do not
+ * support: odd alignments, and future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
@@ -40,12 +40,12 @@ static __device__ __forceinline__ void float_values8(C codes, float a, T *dst)
 
 /*
  * A unit of 8 columns is one word. For a usual global scale, with scales of at most 448 / 256, the
- * factor 2^126 goes into the scale. FACTOR: ModelOpt's, whose global scale multiplies, and whose
- * values are F32.
+ * factor 2^126 goes into the scale. FACTOR: ModelOpt's and MLX's, whose global scale (over `of`)
+ * multiplies, and whose values are F32.
  */
 template <typename T, bool FACTOR>
 __global__ void __launch_bounds__(THREADS)
-    nvfp4_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
+    nvfp4_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s, float of)
 {
     constexpr enum ctw_dtype VALUES = FACTOR ? CTW_F32 : CTW_BF16;
     uint32_t unit, r0;
@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(THREADS)
     const void *stored = s.data.part[CTW_PART_GLOBAL_SCALE];
     float global =
         stored == NULL ? 1.0f : ctw_load_value(stored, s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+    global = FACTOR ? __fdiv_rn(global, of) : global;
     bool plain =
         FACTOR ? global >= 0x1p-60f && global <= 0x1p-8f : global >= 256.0f && global <= 0x1p60f;
     float inverse = FACTOR ? 0 : __frcp_rn(global);
@@ -238,13 +239,15 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
         ctw_cuda_decode_bands(stream, p, &s, dtype);
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
-#define TO(T) nvfp4_units<T, false><<<blocks, THREADS, 0, stream>>>(*p, s)
+#define TO(T) nvfp4_units<T, false><<<blocks, THREADS, 0, stream>>>(*p, s, 1.0f)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
-    } else if (id == CTW_FORMAT_nvfp4_modelopt && s.w.group_size == CTW_NVFP4_GROUP &&
-               dst_aligned && is_aligned(values, 4)) {
+    } else if ((id == CTW_FORMAT_nvfp4_mlx ||
+                (id == CTW_FORMAT_nvfp4_modelopt && s.w.group_size == CTW_NVFP4_GROUP)) &&
+               p->k % 8 == 0 && dst_aligned && is_aligned(values, 4)) {
+        const float of = id == CTW_FORMAT_nvfp4_mlx ? 2688.0f : 1.0f; /* the largest E4M3 by E2M1 */
         const dim3 blocks = plane_cut(p, 8);
-#define TO(T) nvfp4_units<T, true><<<blocks, THREADS, 0, stream>>>(*p, s)
+#define TO(T) nvfp4_units<T, true><<<blocks, THREADS, 0, stream>>>(*p, s, of)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
     } else if (id == CTW_FORMAT_mxfp4 && dst_aligned && is_aligned(values, 4)) {
@@ -263,7 +266,10 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
         CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
 #undef FROM
     } else if (!ctw_cuda_decode_bytes(stream, p, &s, dtype) &&
-               !ctw_cuda_decode_transposed(stream, p, &s, dtype)) {
+               !ctw_cuda_decode_transposed(stream, p, &s, dtype) &&
+               !ctw_cuda_decode_ggml(stream, p, &s, dtype) &&
+               !ctw_cuda_decode_affine(stream, p, &s, dtype) &&
+               !ctw_cuda_decode_bnb(stream, p, &s, dtype)) {
         p->units = (uint32_t)((p->k + CTW_DECODE_ALIGN - 1) / CTW_DECODE_ALIGN);
         uint64_t spans = (uint64_t)p->n_rows * p->units;
         unsigned blocks = (unsigned)((spans + SPANS - 1) / SPANS);

@@ -115,8 +115,18 @@ static inline bool is_aligned(const void *p, size_t bytes)
 void ctw_cuda_decode_pack(cudaStream_t stream, struct plane *p, const struct source *s,
                           enum ctw_dtype dtype);
 
-/* decode_bytes.cu: float-quantized, int-quantized and mxfp8 weights; false: another format, or a
- * layout that its kernels do not support. */
+/* decode_pack.cu: mlx-affine weights; false: another format, or a layout that its kernels do not
+ * support. */
+bool ctw_cuda_decode_affine(cudaStream_t stream, struct plane *p, const struct source *s,
+                            enum ctw_dtype dtype);
+
+/* decode_ggml.cu: ggml weights; decode_bnb.cu: bnb-4bit weights; false as above. */
+bool ctw_cuda_decode_ggml(cudaStream_t stream, struct plane *p, const struct source *s,
+                          enum ctw_dtype dtype);
+bool ctw_cuda_decode_bnb(cudaStream_t stream, struct plane *p, const struct source *s,
+                         enum ctw_dtype dtype);
+
+/* decode_bytes.cu: float-quantized, int-quantized and mxfp8 weights; false as above. */
 bool ctw_cuda_decode_bytes(cudaStream_t stream, struct plane *p, const struct source *s,
                            enum ctw_dtype dtype);
 

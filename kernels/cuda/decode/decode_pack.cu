@@ -1,9 +1,10 @@
 /*
- * Pack-quantized weights decoded into matrices: bit-equal to kernels/formats, except for a NaN's
- * payload.
+ * Pack-quantized and mlx-affine weights decoded into matrices: bit-equal to kernels/formats, except
+ * for a NaN's payload.
  *
- * Kernels: pack_fast (groups of whole units) and pack_indexed (each column names its group), both to
- * the scales' own 16-bit type; and pack_any, for every other layout, alignment and type.
+ * Kernels: pack_fast (groups of whole units), pack_indexed (each column names its group) and
+ * affine_fast (mlx-affine), all to the scales' own 16-bit type; and pack_any, for every other layout,
+ * alignment and type of pack-quantized.
  */
 #include "kernels/cuda/decode/decode_pack.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
@@ -143,6 +144,45 @@ __global__ void __launch_bounds__(THREADS)
             pair[c] = pair_value<T>(pair_number<BITS, T>(pair[c]),
                                     lower(zero[i][2 * c], zero[i][2 * c + 1]),
                                     lower(scale[i][2 * c], scale[i][2 * c + 1]));
+        store16((uint4 *)(dst + (uint64_t)i * p.k), make_uint4(pair[0], pair[1], pair[2], pair[3]));
+    }
+}
+
+/* round(round(code * scale) + bias), each to T: the type of scales, biases and dst. */
+template <int BITS, typename T>
+__global__ void __launch_bounds__(THREADS)
+    affine_fast(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
+                const __grid_constant__ struct groups by)
+{
+    uint32_t unit, r0;
+    if (!plane_place(p, &unit, &r0))
+        return;
+    const uint32_t g = group_of(unit, by.per_unit);
+    const T *scales = (const T *)s.data.part[CTW_PART_SCALE] + g,
+            *biases = (const T *)s.data.part[CTW_PART_GROUP_BIAS] + g;
+    const struct unit_words at = words_of<BITS>(unit, false);
+    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
+    uint32_t row[ROWS], word[ROWS][WORDS<BITS>];
+    T scale[ROWS], bias[ROWS];
+    plane_rows(p, r0, row);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const uint64_t group = (uint64_t)row[i] * (uint32_t)s.w.scale_stride;
+        load_words<BITS>(s, row[i], at, word[i]);
+        scale[i] = scales[group];
+        bias[i] = biases[group];
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (r0 + i >= p.n_rows)
+            break;
+        uint32_t a = bits_of(scale[i]) * 0x10001u, b = bits_of(bias[i]) * 0x10001u, pair[4];
+        code_pairs<BITS, T>(word[i], at, false, pair);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const uint32_t product = pair_times<T>(pair_number<BITS, T>(pair[c]), a);
+            pair[c] = as_word(__hadd2_rn(as_pair<T>(product), as_pair<T>(b)));
+        }
         store16((uint4 *)(dst + (uint64_t)i * p.k), make_uint4(pair[0], pair[1], pair[2], pair[3]));
     }
 }
@@ -294,4 +334,34 @@ void ctw_cuda_decode_pack(cudaStream_t stream, struct plane *p, const struct sou
 #define ANY(T) pack_any<T><<<blocks, THREADS, 0, stream>>>(*p, *s, whole)
     CTW_CUDA_FLOAT_SWITCH(dtype, ANY);
 #undef ANY
+}
+
+bool ctw_cuda_decode_affine(cudaStream_t stream, struct plane *p, const struct source *s,
+                            enum ctw_dtype dtype)
+{
+    struct groups by = {0, 0};
+    if (s->w.format->id != CTW_FORMAT_mlx_affine || !suits(p, s, dtype) ||
+        !is_aligned(s->data.part[CTW_PART_GROUP_BIAS], 2) ||
+        !divided_by(p->k / 8, (uint64_t)s->w.group_size / 8, &by.per_unit))
+        return false;
+    const dim3 blocks = plane_cut(p, 8);
+#define CASE(bits)                                                                                       \
+    case bits:                                                                                           \
+        if (dtype == CTW_BF16)                                                                           \
+            affine_fast<bits, __nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*p, *s, by);                \
+        else                                                                                             \
+            affine_fast<bits, __half><<<blocks, THREADS, 0, stream>>>(*p, *s, by);                       \
+        return true;
+    switch (s->w.bits) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(8)
+    default:
+        return false;
+    }
+#undef CASE
 }
