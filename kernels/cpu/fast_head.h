@@ -76,6 +76,8 @@ INLINE void finish_logits(const struct ctw_op_head *op, float *x, const float *b
 {
     if (op->weight->bias != NULL)
         add_row(x, bias, n);
+    for (int i = 0; op->weight->output != NULL && i < n; i++)
+        x[i] = ctw_quantise_logit(op->weight->output, x[i]);
     if (op->scale != 1 || op->softcap > 0) {
         for (int i = 0; i < n; i += VL) {
             vf v = vf_mul(vf_load(x + i), vf_set1(op->scale));

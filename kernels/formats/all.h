@@ -18,6 +18,7 @@
 #include "kernels/formats/exl3/decode.h"
 #include "kernels/formats/exl3_table/decode.h"
 #include "kernels/formats/float_quantized/decode.h"
+#include "kernels/formats/gemma_int/decode.h"
 #include "kernels/formats/ggml/decode.h"
 #include "kernels/formats/ggml_heads/decode.h"
 #include "kernels/formats/gptq/decode.h"

@@ -65,6 +65,9 @@ struct ctw_part_names {
     bool mlx;           /* see ctw_parts_as_mlx() */
     /* Last components of other tensors of a module, which say nothing more; NULL-terminated. */
     const char *const *unread;
+    /* Static scales of int8 activations, of which 0 is none; NULL: the method has others, or none.
+     */
+    const char *input_range, *output_range;
 };
 
 /* NULL: the method is not supported. */
@@ -90,6 +93,8 @@ struct ctw_part {
                          sets it. */
     int64_t paired;   /* VALUES: heads of this many rows are stored in the order of RoPE's pairs
                          (ctw_stored_row()); 0: rows are in order */
+    int64_t sections; /* VALUES: may be quantised in so many parts of equal rows, each of which has
+                         blocks of its own; 0: as a whole */
     int n_dims;
     int64_t shape[CTW_MAX_DIMS];
     size_t bytes;
@@ -145,6 +150,7 @@ struct ctw_weight {
     int bits;                           /* bits of one code, for reports and decoders */
     bool symmetric;                     /* no zero points are stored: the code 2^(bits-1) is 0 */
     int64_t group_rows;   /* rows that share their scales: 1, or the height of a block */
+    int64_t section_rows; /* blocks begin anew after so many rows; 0: they do not */
     int64_t group_size;   /* columns that share a scale; k if a whole row shares one. Blocks: their
                              width, which need not divide k */
     int64_t n_groups;     /* scales per row */
@@ -179,6 +185,17 @@ CTW_HD int64_t ctw_stored_row(const struct ctw_weight *w, int64_t row)
         return row;
     int64_t i = row % w->paired, half = w->paired / 2;
     return row - i + 2 * (i % half) + i / half;
+}
+
+/* The row of scales that is a row's, where scales have rows. */
+CTW_HD int64_t ctw_scale_row(const struct ctw_weight *w, int64_t row)
+{
+    if (w->group_rows == 1)
+        return row;
+    if (w->section_rows == 0)
+        return row / w->group_rows;
+    int64_t rows = (w->section_rows + w->group_rows - 1) / w->group_rows;
+    return row / w->section_rows * rows + row % w->section_rows / w->group_rows;
 }
 
 struct ctw_weight_data {

@@ -111,6 +111,14 @@ static const struct ctw_part_names methods[] = {
      .also = {[CTW_PART_SCALE] = "SCB", [CTW_PART_STATE] = "weight.quant_state.bitsandbytes__fp4"},
      .values = "weight",
      .needs_config = true},
+    /* Embeddings have names of their own. */
+    {.method = "gemma",
+     .formats = DENSE | FORMAT(gemma_int),
+     .codes = {[CTW_PART_VALUES] = "embedding_quantized", [CTW_PART_SCALE] = "weight_scale"},
+     .also = {[CTW_PART_SCALE] = "embedding_scale"},
+     .values = "weight",
+     .input_range = "input_activation_scale",
+     .output_range = "output_activation_scale"},
     {.method = "mlx",
      .formats = DENSE | FORMAT(mlx_affine) | FORMAT(nvfp4_mlx) | FORMAT(nvfp4) | FORMAT(mxfp8) |
                 FORMAT(mxfp4),

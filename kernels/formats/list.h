@@ -28,6 +28,7 @@
     X(mlx_affine)                                                                                  \
     X(bnb_int8)                                                                                    \
     X(hqq)                                                                                         \
+    X(gemma_int)                                                                                   \
     X(ggml)                                                                                        \
     X(exl3_table)                                                                                  \
     X(exl3)

@@ -314,6 +314,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     /* Codes of a stack are packed along the inputs, in whatever order the class has them. */
     m->weight.part[CTW_PART_VALUES].transposed =
         want->transposed && (want->n_stacked == 0 || m->part[CTW_PART_SCALE] == NULL);
+    m->weight.part[CTW_PART_VALUES].sections = want->sections;
     const char *packed = m->weight.names->codes[CTW_PART_VALUES];
     const char *stack = m->n_stacked > 0 ? m->weight.names->stacks[CTW_PART_VALUES] : NULL;
     char other[64] = "";
@@ -430,8 +431,8 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
                         ctw_container_file(finder->container, own->file), name,
                         finder->config->file);
     *head = *embed;
-    head->input = (struct ctw_quantise){0};
-    head->input_part[0] = head->input_part[1] = NULL;
+    head->input = head->output = (struct ctw_quantise){0};
+    head->input_part[0] = head->input_part[1] = head->output_part = NULL;
     st = name_matrix(head, name, err);
     if (st == CTW_OK && group != NULL && group->quantised)
         st = check_matrix(finder, head, &group->args, err); /* is the embedding what it says? */

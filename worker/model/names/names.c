@@ -333,6 +333,8 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "patch_merge_mlp.",
         "audio_tower.",
         "audio.",
+        "audio_encoder.",
+        "speech_embeddings.",
         "audio_projector.",
         "embed_vision.",
         "embed_audio.",

@@ -26,7 +26,7 @@ static bool is_unused(const struct ctw_config *c, const char *name)
     for (int64_t i = 0; i < c->n_wants; i++) {
         size_t n = strlen(c->wants[i].name);
         if (c->wants[i].kind == CTW_WANT_UNUSED && strncmp(name, c->wants[i].name, n) == 0 &&
-            name[n] == '.')
+            (name[n] == '.' || name[n] == '\0'))
             return true;
     }
     return false;
@@ -98,6 +98,7 @@ static void list_matrix(const struct ctw_tensor **list, int64_t *n, const struct
         list_one(list, n, m->part[part]);
     for (size_t i = 0; i < CTW_COUNT(m->input_part); i++)
         list_one(list, n, m->input_part[i]);
+    list_one(list, n, m->output_part);
 }
 
 static void list_inputs(const struct ctw_tensor **list, int64_t *n,
