@@ -1,4 +1,4 @@
-/* Chosen by request alone until its speed is measured (docs/NUMERICS.md). */
+/* Chosen by request alone until whole models are measured (docs/NUMERICS.md). */
 #define CTW_HAS_PAIRS 1
 #define CTW_HAS_AMX 1
 #define CTW_AMX_EMULATED 0
