@@ -65,6 +65,17 @@ class Gguf(unittest.TestCase):
         self.assertIn("given.json: rms_norm_eps: found the number 1e-05, but the metadata of the file say the number 1e-06",
                       run("score", "--model", file, "--config", given).stderr)
 
+    def test_layers_for_drafts(self):
+        """The configuration may have as many as the metadata; the file's other layers are the model's."""
+        file, folder = gguf_writer.write("glm4moe", str(self.dir / "m"))
+        config, given = json.loads((Path(folder) / "config.json").read_text()), self.dir / "given.json"
+        given.write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
+        done = run("score", "--model", file, "--config", given)
+        self.assertEqual(done.stdout, run("score", "--model", file).stdout, done.stderr)
+        given.write_text(json.dumps(config | {"num_nextn_predict_layers": 2}))
+        self.assertIn("num_nextn_predict_layers: found the number 2, but the metadata of the file say the number 1",
+                      run("score", "--model", file, "--config", given).stderr)
+
     def refused(self, keys, tensors, why):
         gguf_writer.write_gguf(self.dir / "m.gguf", keys, tensors)
         done = run("inspect", self.dir / "m.gguf", text="")
@@ -89,6 +100,17 @@ class Gguf(unittest.TestCase):
         divisors = {"rope_freqs.weight": (0, (8,), bytes(16) + b"\0\0\0\x41" * 4)}
         self.refused(llama, embed | divisors, "rope_freqs.weight[0] is 0; type llama3 with factor 8")
         self.refused(llama, embed, "the checkpoint has no tensor model.norm.weight")
+        renamed = {key.replace("llama.", "apertus."): value for key, value in llama.items()} | {"general.architecture": "apertus"}
+        self.refused(renamed | {"xielu.alpha_p": [0.5, 0.5]}, embed,
+                     "xielu.alpha_p: expected an array of float32, one for each of 1 layers")
+        keys = dict.fromkeys(("time_step_rank", "group_count", "state_size", "conv_kernel"), 4) | {"inner_size": 64}
+        renamed = {key.replace("llama.", "falcon-h1."): value for key, value in llama.items()} | {"general.architecture": "falcon-h1"}
+        self.refused(renamed | {f"falcon-h1.ssm.{key}": value for key, value in keys.items()}, embed,
+                     "the file has no output.weight: a tied head, whose factor is not stored")
+        renamed = {key.replace("llama.", "llama4."): value for key, value in llama.items()} | {"general.architecture": "llama4"}
+        keys = dict.fromkeys(("expert_feed_forward_length", "expert_count", "expert_used_count", "interleave_moe_layer_step"), 1)
+        self.refused(renamed | {f"llama4.{key}": value for key, value in keys.items()} | {"llama4.attention.sliding_window": 0}, embed,
+                     "llama4.attention.sliding_window: layers that see all positions, with RoPE, are not supported")
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def test_parameters_of_published_shapes():
     """Within 2 % of what their makers name."""
     for shape, billions in (("gemma3-270m", 0.268), ("gemma3-27b", 27.0), ("phi-4", 14.66), ("mistral-large-123b", 122.6),
                             ("qwen3.5-27b", 26.9), ("qwen3.5-35b-a3b", 34.7), ("nemotron-3-nano-30b-a3b", 31.6),
-                            ("qwen3-next-80b-a3b", 79.7)):
+                            ("qwen3-next-80b-a3b", 79.7), ("deepseek-v4-flash", 284.3), ("minimax-m3", 426), ("kimi-linear-48b-a3b", 49.1)):
         assert plan.stored_bytes(plan.config_of(shape), "bf16") / 2e9 == pytest.approx(billions, rel=0.02), shape
 
 
@@ -146,7 +146,8 @@ def test_the_limit_of_a_shape():
 
 def test_the_limit_of_recurrent_shapes():
     """All products that a token passes, and the attention of some layers; nothing of the recurrences."""
-    for shape, billions in (("qwen3.5-27b", 25.6), ("qwen3.5-35b-a3b", 2.9), ("nemotron-3-nano-30b-a3b", 3.2)):
+    for shape, billions in (("qwen3.5-27b", 25.6), ("qwen3.5-35b-a3b", 2.9), ("nemotron-3-nano-30b-a3b", 3.2),
+                            ("deepseek-v4-flash", 12.97), ("kimi-linear-48b-a3b", 3.09), ("glm-5-next", 16.57)):
         c = plan.config_of(shape)
         even = {name: 500.0 for name in plan.matrices(c)}
         assert plan.tokens_per_s(c, even, 0) == pytest.approx(500e12 / (2e9 * billions), rel=0.02), shape
@@ -157,7 +158,8 @@ def test_the_limit_of_recurrent_shapes():
 
 @pytest.mark.parametrize("shape, fmt, layers", [
     ("qwen3.5-27b", "w4a16", 4), ("qwen3.5-35b-a3b", "nvfp4", 4), ("nemotron-3-nano-30b-a3b", "fp8", 6),
-    ("qwen3-next-80b-a3b", "fp8_block", 4), ("minimax-m3", "nvfp4", 2)])
+    ("qwen3-next-80b-a3b", "fp8_block", 4), ("minimax-m3", "nvfp4", 2), ("deepseek-v4-flash", "deepseek", 2),
+    ("kimi-linear-48b-a3b", "w4a16", 4), ("glm-5-next", "nvfp4", 4), ("like-qwen4-exp", "w4a16", 4)])
 def test_recurrent_shapes_open(tmp_path, shape, fmt, layers):
     folder = gpu_programs.make_checkpoint(tmp_path / "m", shape, fmt, "--layers", str(layers), "--holes")
     for options in (["--backend", "cpu"], ["--devices", "2", "--device-memory", "80GiB"]):

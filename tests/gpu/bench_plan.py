@@ -58,6 +58,9 @@ def matrices(c):
 
 def attention_flops(c, length):
     """Operations of one sequence in one layer, the causal half."""
+    if rs.is_by_recipe(c):
+        heads, _, head, head_v = rs.attention_heads(c)
+        return length * length * heads * (head + head_v)
     return 2 * length * length * c["num_attention_heads"] * c["head_dim"]
 
 

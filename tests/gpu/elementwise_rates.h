@@ -282,7 +282,9 @@ static const struct kind kinds_timed[] = {
 };
 /* clang-format on */
 
-/* All rates; or only the rates of weights whose name contains `word`. */
+#include "streams_rates.h"
+
+/* All rates; or only the rates of weights whose name contains `word`; or of streams. */
 static void print_rates(const char *word)
 {
     struct copy_work copy = {buf_open((size_t)1 << 29, 0), buf_open((size_t)1 << 29, 0)};
@@ -297,6 +299,8 @@ static void print_rates(const char *word)
            copy_rate * 1e-9, small_rate * 1e-9, fill_rate * 1e-9);
     buf_close(&copy.a);
     buf_close(&copy.b);
+    if (word == NULL || strcmp(word, "streams") == 0)
+        rate_streams();
     for (size_t i = 0; i < CTW_COUNT(kinds_timed); i++)
         if (word == NULL || strstr(kinds_timed[i].name, word) != NULL)
             rate_decode(&kinds_timed[i],

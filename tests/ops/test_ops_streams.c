@@ -175,10 +175,11 @@ static void streams_follow_their_definitions(void **state)
         enum ctw_dtype dtype;
         bool mixes;
         int n_sinkhorn;
-    } cases[] = {{4, 96, CTW_F32, true, 4},        {1, 5, CTW_F16, true, 4},
-                 {3, MOST_DIM, CTW_BF16, true, 4}, {8, 33, CTW_F32, true, 1},
-                 {4, 300, CTW_F32, false, 4},      {2, 1, CTW_BF16, false, 4},
-                 {4, 48, CTW_F32, true, 0},        {8, 5, CTW_BF16, true, 0}};
+    } cases[] = {
+        {4, 96, CTW_F32, true, 4},  {1, 5, CTW_F16, true, 4},     {3, MOST_DIM, CTW_BF16, true, 4},
+        {8, 33, CTW_F32, true, 1},  {4, 300, CTW_F32, false, 4},  {2, 1, CTW_BF16, false, 4},
+        {4, 48, CTW_F32, true, 0},  {8, 5, CTW_BF16, true, 0},    {4, 128, CTW_BF16, true, 20},
+        {4, 128, CTW_F32, true, 0}, {4, 1088, CTW_F32, false, 4}, {4, 36, CTW_F32, true, 4}};
     struct ctw_backend *be;
     for (int place = 0; (be = open_place(place, 2)) != NULL; place++) {
         for (size_t i = 0; i < CTW_COUNT(cases); i++) {

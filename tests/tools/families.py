@@ -22,6 +22,12 @@ def llama(c):
     return build(c, rms(c), layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
 
 
+def cwm(c):
+    n, window = c["num_hidden_layers"], c.get("sliding_window", 8192)
+    slides = layer_types(c) if c.get("layer_types") else [i % 4 != 0 for i in range(n)]
+    return build(c, rms(c, 1e-5), windows=[(window or None) if s else None for s in slides], layer={"mlp_bias": c.get("mlp_bias", False)})
+
+
 def mistral(c):
     return build(c, rms(c), windows=c.get("sliding_window", 4096))
 
@@ -371,8 +377,8 @@ def bitnet(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
-    ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
+    llama, cwm, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere,
+    cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
     latent_families.FAMILIES) | recurrent_families.FAMILIES | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
@@ -390,6 +396,7 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "minimax_m3_vl": ("language_model.model.", "language_model.lm_head"),
             "kimi_k25": ("language_model.model.", "language_model.lm_head"),
             "glm4v": ("model.language_model.", "lm_head"), "glm4v_moe": ("model.language_model.", "lm_head"),
+            "qwen4_exp": ("model.language_model.", "lm_head"),
             "qwen3_5": ("model.language_model.", "lm_head"), "qwen3_5_moe": ("model.language_model.", "lm_head"),
             "lfm2_vl": ("model.language_model.", "lm_head"), "llava": ("language_model.model.", "language_model.lm_head"),
             "smolvlm": ("model.text_model.", "lm_head"), "minicpmv": ("llm.model.", "llm.lm_head"),
@@ -399,7 +406,8 @@ TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral"
          "kimi_k25": "deepseek_v3", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "llava": "llama",
          "smolvlm": "llama", "minicpmv": "llama",
          "inkling_mm_model": "inkling_text", "minimax_m3_vl": "minimax_m3_vl_text", "kimi_k3": "kimi_linear", "glm5_next": "glm5_next_text",
-         "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "lfm2_vl": "lfm2", "internvl_chat": "phi3"}
+         "qwen4_exp": "qwen4_exp_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "lfm2_vl": "lfm2",
+         "internvl_chat": "phi3"}
 
 
 def text_key(config):
@@ -414,6 +422,8 @@ def renamed(m, old, new, head=None):
 
     layers = tuple(replace(a, stem=name(a.stem)) for a in m.layers)
     ends = {key: name(getattr(m, key)) for key in ("embed", "embed_norm", "positions", "final", "extra_stem")}
+    if m.streams:
+        ends["streams"] = replace(m.streams, end=name(m.streams.end))
     return replace(m, layers=layers, head=head if m.head else None, **ends)
 
 

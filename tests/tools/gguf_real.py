@@ -5,7 +5,8 @@
 
 LLAMA_CPP is a folder with conversion/ and gguf-py/ (the source distribution of llama-cpp-python has them under
 vendor/llama.cpp). Each checkpoint (dense golden ones) is converted to OUT/NAME.bf16.gguf and .f32.gguf, without
-a vocabulary, because llama.cpp knows none of their tokenizers. A line says whether the worker finds the checkpoint's matrices
+a vocabulary, because llama.cpp knows none of their tokenizers. For families without a golden checkpoint, one of
+tiny_checkpoint.py does, with a golden.json of sequences alone. A line says whether the worker finds the checkpoint's matrices
 in the GGUF file (`inspect --hashes`) and gives the same scores in float32, bit by bit. With --library, as
 llama_cpp_scores.py takes it, also how much llama.cpp's scores of the F32 file differ. Needs torch and transformers.
 """
@@ -29,11 +30,17 @@ PUBLISHED = {
     "falcon_7b-dense": {"num_kv_heads": 1}, "mpt-dense": {"architectures": ["MPTForCausalLM"]},
     "minimax_m2-dense": {"rotary_dim": 16, "scoring_func": "sigmoid"},
     "exaone_moe-dense": {"scoring_func": "sigmoid"}, "dots1-dense": {"scoring_func": "sigmoid"},
+    "afmoe-dense": {"route_norm": True, "score_func": "sigmoid"},
+    "exaone-dense": {"activation_function": "silu"}, "kimi_linear-dense": {"moe_router_activation_func": "sigmoid"},
+    **{f"{name}-dense": {"scoring_func": "sigmoid"} for name in ("deepseek_v32", "glm_moe_dsa")},
     **{f"nemotron_h{kind}-dense": {"rms_norm_eps": 1e-5} for kind in ("", "_moe", "_latent")},
     "hunyuan_v1_dense-dense": {"max_position_embeddings": 32768},
     "hunyuan_v1_moe-dense": {"rope_parameters": {"rope_type": "default"}, "max_position_embeddings": 32768,
                              "moe_intermediate_size": [48] * 2, "num_shared_expert": [1] * 2, "moe_topk": [3] * 2},
 }
+
+LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True, "use_qk_norm": True,
+          "no_rope_layers": None, "no_rope_layer_interval": 4, "layer_types": None, "moe_layers": None}
 
 #: What llama.cpp assumes of a model and no metadata say, where the golden checkpoint differs from the published models.
 ASSUMED = {
@@ -42,6 +49,8 @@ ASSUMED = {
     "smollm3-dense": {"no_rope_layers": None, "no_rope_layer_interval": 4}, "olmoe-dense": {"clip_qkv": None},
     "hunyuan_v1_moe-dense": {"rope_parameters": {"rope_type": "default"}},
     "mistral4_vl-dense": {"text_config": {"rope_parameters": {"llama_4_scaling_beta": 0.0}}},
+    "minicpm3-dense": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    "llama4-dense": LLAMA4, "llama4_vl-dense": {"text_config": LLAMA4},
     "starcoder2-dense": {"sliding_window": None}, "granitehybrid-dense": {"position_embedding_type": None},
 }
 

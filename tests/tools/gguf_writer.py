@@ -58,7 +58,30 @@ JAMBA = {"model.final_layernorm": "output_norm", "pre_ff_layernorm": "ffn_norm",
          "mamba.x_proj": "ssm_x", "mamba.dt_proj": "ssm_dt", "mamba.out_proj": "ssm_out",
          **{f"feed_forward.{p}_proj": f"ffn_{p}" for p in ("gate", "up", "down")},
          **{f"feed_forward.experts.#.{p}_proj": f"ffn_{p}_exps" for p in ("gate", "up", "down")}}
+LLAMA4 = {"feed_forward.router": "ffn_gate_inp", **{f"feed_forward.{p}_proj": f"ffn_{p}" for p in ("gate", "up", "down")},
+          **{f"feed_forward.shared_expert.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}}
+FALCON_H1 = {"model.final_layernorm": "output_norm", "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.out_proj": "ssm_out",
+             **{f"feed_forward.{p}_proj": f"ffn_{p}" for p in ("gate", "up", "down")}}
+#: Powers of two, so that the products that the converter rounds are exact.
+FACTORS = {"attention_in_multiplier": 2.0, "attention_out_multiplier": 0.5, "embedding_multiplier": 4.0, "key_multiplier": 0.25,
+           "lm_head_multiplier": 0.5, "mlp_multipliers": [0.5, 2.0], "ssm_in_multiplier": 2.0, "ssm_out_multiplier": 0.5,
+           "ssm_multipliers": [0.5, 2.0, 0.25, 4.0, 1.0]}
+MAMBA = {"backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm", "norm": "attn_norm",
+         **{f"mixer.{name}": f"ssm_{stored}" for name, stored in (("in_proj", "in"), ("conv1d", "conv1d"), ("x_proj", "x"),
+                                                                  ("dt_proj", "dt"), ("out_proj", "out"))}}
 RANK = {"kv_lora_rank": "attention.kv_lora_rank"}
+INDEXER = {f"self_attn.indexer.{name}": f"indexer.{stored}" for name, stored in (
+    ("wq_b", "attn_q_b"), ("wk", "attn_k"), ("k_norm", "k_norm"), ("weights_proj", "proj"))}
+INDEXER_KEYS = {"index_n_heads": "attention.indexer.head_count", "index_head_dim": "attention.indexer.key_length",
+                "index_topk": "attention.indexer.top_k", "num_nextn_predict_layers": "nextn_predict_layers"}
+KIMI = {f"self_attn.{x}_conv1d": f"ssm_conv1d_{x}" for x in "qkv"} | {
+    f"self_attn.{x}_proj": f"ssm_{x}" for x in ("f_a", "f_b", "g_a", "g_b")} | {
+    "self_attn.b_proj": "ssm_beta", "self_attn.o_norm": "ssm_norm", "block_sparse_moe.gate": "ffn_gate_inp",
+    **{f"block_sparse_moe.experts.#.{w}": f"ffn_{p}_exps" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
+    **{f"block_sparse_moe.shared_experts.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}}
+EXAONE = {"transformer.wte": "token_embd", "transformer.ln_f": "output_norm", "ln_1": "attn_norm", "ln_2": "ffn_norm",
+          **{f"attn.attention.{x}_proj": f"attn_{x}" for x in "qkv"}, "attn.attention.out_proj": "attn_output",
+          "mlp.c_fc_0": "ffn_gate", "mlp.c_fc_1": "ffn_up", "mlp.c_proj": "ffn_down"}
 WIDE_MLP = {"mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
 NEOX = WIDE_MLP | {"gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
                    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output"}
@@ -131,9 +154,29 @@ def latent(config):
     rope, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
     keys = {"attention.head_count_kv": 1, "attention.key_length": rank + rope, "attention.value_length": rank,
             "attention.key_length_mla": config["qk_nope_head_dim"] + rope, "attention.value_length_mla": config["v_head_dim"],
-            "rope.dimension_count": rope, "rope.scaling.yarn_log_multiplier": 0.1 * config["rope_parameters"]["mscale_all_dim"],
-            "expert_gating_func": 1 + (config["model_type"] == "deepseek_v3")}
+            "rope.dimension_count": rope, "expert_gating_func": 1 + (config["model_type"] != "deepseek_v2")}
+    if scale := config.get("rope_parameters", {}).get("mscale_all_dim"):
+        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * scale
     return keys | ({"attention.q_lora_rank": config["q_lora_rank"]} if config["q_lora_rank"] else {})
+
+
+def indexed(config):
+    types = config.get("indexer_types")
+    return latent(config) | ({"attention.indexer.types": [kind == "full" for kind in types]} if types else {})
+
+
+def kimi(config):
+    """KimiLinearModel: layers with attention over latents have one key head, others none."""
+    full = config["linear_attn_config"]["full_attn_layers"]
+    heads = [int(i + 1 in full) for i in range(config["num_hidden_layers"])]
+    return latent(config) | {"attention.head_count_kv": heads, "kda.head_dim": config["linear_attn_config"]["head_dim"],
+                             "ssm.conv_kernel": config["linear_attn_config"]["short_conv_kernel_size"]}
+
+
+def minicpm(config):
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    return {"embedding_scale": float(config["scale_emb"]), "residual_scale": config["scale_depth"] / layers ** 0.5,
+            "logit_scale": hidden / config["dim_model_base"]}
 
 
 def jamba(config):
@@ -238,7 +281,54 @@ ARCHITECTURES = {
                     keys=WINDOW | {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
                                    "intermediate_size": "expert_feed_forward_length"}, set={"swiglu_limit": LACKS}),
 }
-PERMUTED = ("llama", "granite", "smollm3", "mistral3")
+ARCHITECTURES |= {
+    "llama4": dict(tiny="llama4_text", names=LLAMA4, plain=True, set={
+        "rope": {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+                 "original_max_position_embeddings": 8192},
+        "attention_chunk_size": 8192, "floor_scale": 8192, "no_rope_layers": LACKS, "no_rope_layer_interval": 4}, keys={
+            "intermediate_size": "expert_feed_forward_length", "intermediate_size_mlp": "feed_forward_length",
+            "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+            "interleave_moe_layer_step": "interleave_moe_layer_step"}),
+    "apertus": dict(tiny="apertus", names={"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
+                    set={"rope": {"original_max_position_embeddings": 8192}}),
+    "falcon-h1": dict(tiny="falcon_h1", names=FALCON_H1, set=FACTORS, near=1e-4, plain=True, keys={
+        "mamba_n_heads": "ssm.time_step_rank", "mamba_d_ssm": "ssm.inner_size", "mamba_n_groups": "ssm.group_count",
+        "mamba_d_state": "ssm.state_size", "mamba_d_conv": "ssm.conv_kernel"},
+        whole={"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias", "pre_ff_layernorm.weight": "ffn_norm",
+               "mamba.norm.weight": "ssm_norm.weight"}),
+    "afmoe": dict(
+        tiny="afmoe", set={"layer_types": LACKS, "global_attn_every_n_layers": 4}, whole={"mlp.expert_bias": "exp_probs_b.bias"},
+        names=SHARED | {"post_attention_layernorm": "post_attention_norm", "self_attn.gate_proj": "attn_gate",
+                        "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm", "mlp.router.gate": "ffn_gate_inp"},
+        keys=MOE | WINDOW | {"num_shared_experts": "expert_shared_count", "num_dense_layers": "leading_dense_block_count",
+                             "route_scale": "expert_weights_scale"},
+        more=lambda config: {"expert_weights_norm": True}),
+    "olmo": dict(tiny="olmo", keys={"clip_qkv": "attention.clamp_kqv"}),
+    "exaone": dict(tiny="exaone", names=EXAONE, alias={"num_layers": "num_hidden_layers"},
+                   keys={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}),
+    "internlm2": dict(tiny="llama"),
+    "minicpm": dict(tiny="minicpm", more=minicpm),
+    "minicpm3": dict(tiny="minicpm3", names=MLA, set={"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+                     keys=RANK | {"q_lora_rank": "attention.q_lora_rank"}, whole={"self_attn.kv_b_proj.weight": "attn_kv_b.weight"},
+                     more=lambda config: {"attention.key_length": config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+                                          "rope.dimension_count": config["qk_rope_head_dim"]}),
+    "deepseek32": dict(tiny="deepseek_v32", names=SHARED | MLA | INDEXER, more=indexed, keys=ROUTED | RANK | INDEXER_KEYS,
+                       whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}),
+    "glm-dsa": dict(tiny="glm_moe_dsa", names=SHARED | MLA | INDEXER, more=indexed, keys=ROUTED | RANK | INDEXER_KEYS,
+                    set={"first_k_dense_replace": 1}, whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}),
+    "kimi-linear": dict(arch="kimi-linear", tiny="kimi_linear", names=MLA | KIMI, more=kimi, near=1e-4, plain=True, keys=RANK | {
+        "num_experts": "expert_count", "num_experts_per_token": "expert_used_count", "num_shared_experts": "expert_shared_count",
+        "moe_intermediate_size": "expert_feed_forward_length", "first_k_dense_replace": "leading_dense_block_count",
+        "routed_scaling_factor": "expert_weights_scale"},
+        whole={"self_attn.A_log": "ssm_a", "self_attn.dt_bias": "ssm_dt.bias",
+               "block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias"}),
+    "mamba": dict(tiny="mamba", names=MAMBA, near=1e-4, plain=True, whole={"mixer.A_log": "ssm_a", "mixer.D": "ssm_d"},
+                  keys={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon", "conv_kernel": "ssm.conv_kernel",
+                        "state_size": "ssm.state_size"},
+                  more=lambda config: {"ssm.inner_size": config["expand"] * config["hidden_size"],
+                                       "ssm.time_step_rank": -(-config["hidden_size"] // 16), "ssm.dt_b_c_rms": False}),
+}
+PERMUTED = ("llama", "internlm2", "granite", "smollm3", "mistral3", "olmo", "minicpm")
 PLUS_ONE = ("gemma", "gemma2", "gemma3", "qwen35")
 
 
@@ -264,7 +354,7 @@ def value(v):
     if isinstance(v, float):
         return struct.pack("<If", F32, v)
     if isinstance(v, list):
-        of, letter = (BOOL, "?") if isinstance(v[0], bool) else (U32, "I")
+        of, letter = {bool: (BOOL, "?"), float: (F32, "f")}.get(type(v[0]), (U32, "I"))
         return struct.pack(f"<IIQ{len(v)}{letter}", ARRAY, of, len(v), *v)
     return struct.pack("<I", TEXT) + text(v)
 
@@ -307,9 +397,9 @@ def metadata(arch, config, keys, more):
     for name, key in (KEYS | keys).items():
         if config.get(name) is not None:
             out[f"{arch}.{key}"] = config[name]
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if "rope_parameters" not in config:
         return out | {f"{arch}.{key}": found for key, found in more.items()}
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     rope = config["rope_parameters"].get("full_attention", config["rope_parameters"])
     rotated = int(head * rope.get("partial_rotary_factor", 1))
     out |= {f"{arch}.rope.dimension_count": rotated, f"{arch}.rope.freq_base": float(rope["rope_theta"])}
@@ -328,7 +418,7 @@ def llama3_divisors(rope, head):
     low, high, length = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
     out = []
     for wave in 2 * np.pi / freqs:
-        smooth = (length / wave - low) / (high - low)
+        smooth = (length / wave - low) / (high - low) if high > low else 0  # Llama 4 has no smooth part
         out.append(1 if wave < length / high else rope["factor"] if wave > length / low
                    else 1 / ((1 - smooth) / rope["factor"] + smooth))
     return np.array(out, np.float32)
@@ -340,6 +430,7 @@ class Writer:
     def __init__(self, arch, blocks, config, names, whole):
         self.arch, self.blocks, self.config, self.names, self.whole = arch, blocks, config, NAMES | names, whole
         self.tensors, self.safetensors, self.stacks = {}, [], {}
+        self.numbers = {}  # keys with an array of one number for each layer
         self.rng = np.random.default_rng(7)
 
     def heads(self, module):
@@ -349,7 +440,7 @@ class Writer:
 
     def stored(self, name):
         """GGUF's name, and the expert."""
-        layer = re.fullmatch(r"(?:model\.|gpt_neox\.|transformer\.|)(?:layers|h)\.(\d+)\.(.+)", name)
+        layer = re.fullmatch(r"(?:model\.|gpt_neox\.|transformer\.|backbone\.|)(?:layers|h)\.(\d+)\.(.+)", name)
         inside = layer[2] if layer else name
         if inside in self.whole:
             return f"blk.{layer[1]}.{self.whole[inside]}", None
@@ -411,17 +502,25 @@ class Writer:
         if self.arch in ("gptneox", "gpt2", "falcon"):
             self.add_fused(name, dtype, values)
             return
+        if ".act_fn." in name:
+            self.keep(name, dtype, values)
+            self.numbers.setdefault("xielu." + name.rsplit(".", 1)[1], []).append(float(values.ravel()[0]))
+            return
         stored, expert = self.stored(name)
+        if self.arch == "falcon-h1":
+            self.add_multiplied(name, dtype, values, stored)
+            return
         if "linear_attn" in name and "linear_attn.norm" not in name:
             self.add_tiled(name, dtype, values, stored)
             return
         f32 = stored.endswith(("ffn_gate_inp.weight", ".ssm_a"))
-        if values.ndim == 1 or f32 or "shared_expert_gate" in name or ".conv.conv." in name or ".conv1d." in name:
+        if values.ndim == 1 or f32 or "shared_expert_gate" in name or ".conv.conv." in name or "conv1d." in name:
             self.keep(name, dtype, values)
             values = -np.exp(values) if stored.endswith(".ssm_a") else values
             plus = self.arch in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name
             plus = values + np.float32(1) if plus else values
             plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
+            plus = plus.reshape(1, len(plus), 1, -1) if self.arch == "kimi-linear" and "conv1d" in name else plus
             plus = plus[:, 0] if plus.ndim == 3 else plus
             self.put(stored, F32_TENSOR, plus.shape, plus.astype("<f4").tobytes())
             return
@@ -452,6 +551,37 @@ class Writer:
             self.put(stored, F32_TENSOR, rows.shape, rows.astype("<f4").tobytes())
         else:
             self.put(stored, BF16_TENSOR, rows.shape, cio.encode(rows, "BF16").tobytes())
+
+    def add_multiplied(self, name, dtype, values, stored):
+        """FalconH1Model: weights times factors."""
+        self.keep(name, dtype, values)
+        c, part = self.config, name.removesuffix(".weight").rsplit(".", 1)[-1]
+        attention, ssm = c["attention_in_multiplier"], c["ssm_multipliers"]
+        factor = {"gate_proj": c["mlp_multipliers"][0], "down_proj": c["mlp_multipliers"][1], "q_proj": attention, "v_proj": attention,
+                  "k_proj": attention * c["key_multiplier"], "o_proj": c["attention_out_multiplier"], "out_proj": c["ssm_out_multiplier"],
+                  "in_proj": c["ssm_in_multiplier"], "lm_head": c["lm_head_multiplier"], "embed_tokens": c["embedding_multiplier"]}
+        values = values * np.float32(factor.get(part, 1))
+        if part == "in_proj":
+            inner, state = c["mamba_d_ssm"], c["mamba_n_groups"] * c["mamba_d_state"]
+            for first, n, by in zip(np.cumsum([0, inner, inner, state, state]), (inner, inner, state, state, len(values)), ssm):
+                values[first:first + n] *= np.float32(by)
+        values = -np.exp(values) if part == "A_log" else values
+        shape = (-1, 1) if part in ("A_log", "D") else (c["mamba_n_groups"], -1) if "mamba.norm" in name else None
+        values = values.reshape(shape) if shape else values[:, 0] if values.ndim == 3 else values
+        if part in factor:
+            self.put(stored, BF16_TENSOR, values.shape, cio.encode(values, "BF16").tobytes())
+        else:
+            self.put(stored, F32_TENSOR, values.shape, values.astype("<f4").tobytes())
+
+    def add_llama4(self, name, dtype, raw):
+        """Stacks [experts, in, out] with gate before up."""
+        values = cio.decode(raw, dtype)
+        self.keep(name, dtype, values)
+        layer, part = re.fullmatch(r"model\.layers\.(\d+)\.feed_forward\.experts\.(.+)", name).groups()
+        rows, half = values.swapaxes(1, 2), values.shape[2] // 2
+        for part, one in (("gate", rows[:, :half]), ("up", rows[:, half:])) if part == "gate_up_proj" else (("down", rows),):
+            one = np.ascontiguousarray(one)
+            self.put(f"blk.{layer}.ffn_{part}_exps.weight", BF16_TENSOR, one.shape, cio.encode(one, "BF16").tobytes())
 
     def add_gpt_oss(self, name, dtype, raw):
         """Stacks [experts, in, out] with gate and up in turns, and their biases."""
@@ -490,13 +620,14 @@ class Writer:
 def write(name, out, blocks=False):
     """Returns the paths of the GGUF file and of the folder with safetensors."""
     rules = ARCHITECTURES[name]
-    arch = re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused|softmax|lite|older)$", "", name)
+    arch = rules.get("arch") or re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused|softmax|lite|older)$", "", name)
     folder = os.path.join(out, "hf")
     tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
     w = Writer(arch, blocks, config, rules.get("names", {}), rules.get("whole", {}))
     for tensor, (dtype, raw) in reference_model.read_folder(folder).items():
         add = w.add_gpt_oss if "sinks" in tensor or (arch == "gpt-oss" and "experts" in tensor) else w.add
+        add = w.add_llama4 if "feed_forward.experts." in tensor and arch == "llama4" else add
         add(tensor, dtype, raw)
     w.finish()
     if name.endswith("-fused"):
@@ -517,7 +648,7 @@ def write(name, out, blocks=False):
             rope[f"{kind}_factor"] = [float(str(f)) for f in factors]
     more = rules["more"](config) if "more" in rules else {}
     view = config | {key: config[own] for own, key in rules.get("alias", {}).items()}
-    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, view, rules.get("keys", {}), more), w.tensors)
+    write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, view, rules.get("keys", {}), more) | w.numbers, w.tensors)
     cio.write_safetensors(os.path.join(folder, "model.safetensors"), w.safetensors)
     cio.write_json(os.path.join(folder, "config.json"), config)
     return os.path.join(out, f"{name}.gguf"), folder

@@ -516,7 +516,7 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     start = time.monotonic()
     total = make(config, scheme, dtype, args.out, args.seed, args.jobs, args.holes, args.repeat)
-    cio.write_json(os.path.join(args.out, "config.json"), config)
+    cio.write_json(os.path.join(args.out, "config.json"), recurrent_shapes.as_published(config))
     seconds = time.monotonic() - start
     print(f"{args.out}: {args.shape}, {config['num_hidden_layers']} layers, {args.format}, "
           f"{total / 1e9:.2f} GB in {seconds:.1f} s")

@@ -248,6 +248,21 @@ def hunyuan_v1_moe(c):
                                           "q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.key_layernorm"})
 
 
+def afmoe(c):
+    norm, bias = rms(c, 1e-5, once=True), c.get("attention_bias", False)
+    slides = layer_types(c, c.get("global_attn_every_n_layers", 4))
+    router = sigmoid_router(c, module="mlp.router.gate", correction="mlp.expert_bias", scale=c.get("route_scale", 1.0), normalised=True)
+    beside = mixed(experts_of(c, router), c["moe_intermediate_size"] * c.get("num_shared_experts", 2), "mlp.shared_experts")
+    layer = {"attention_out": "post_attention_layernorm", "mlp_in": "pre_mlp_layernorm", "mlp_out": "post_mlp_layernorm", "qk_norm": norm,
+             "out_gate": ("self_attn.gate_proj", "sigmoid", True), "qkv_bias": bias, "o_bias": bias}
+
+    def own(i):
+        return ({} if slides[i] else {"rope": None}) | (beside if i >= c.get("num_dense_layers", 1) else {})
+
+    return build(c, norm, layer=layer, own=own, windows=[c.get("sliding_window", 1024) if s else None for s in slides],
+                 embed_scale=c["hidden_size"] ** 0.5 if c.get("mup_enabled") else 1.0)
+
+
 def hy_v3(c):
     norm, bias = rms(c, 1e-5), c.get("attention_bias", False)
     router = sigmoid_router(c, module="mlp.router.gate", correction="mlp.expert_bias",
@@ -419,6 +434,6 @@ def inkling(c):
 FAMILIES = {f.__name__: f for f in (
     mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2,
     minimax_m3, ernie4_5_moe,
-    hunyuan_v1_moe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}
+    hunyuan_v1_moe, afmoe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}
 FAMILIES["minimax_m3_vl_text"] = minimax_m3
 FAMILIES["inkling_text"] = inkling

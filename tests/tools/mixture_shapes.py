@@ -83,7 +83,7 @@ def with_layers(config, layers):
 def n_experts(c):
     """Routed experts of a layer, and those that a token has; (0, 0): not a mixture."""
     n = c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or 0
-    return n, c["num_experts_per_tok"] if n else 0
+    return n, (c.get("num_experts_per_tok") or c["num_experts_per_token"]) if n else 0
 
 
 def expert_inner(c):

@@ -7,6 +7,7 @@ tensors. The defaults of Layer and Model are Llama's.
 import math
 from dataclasses import dataclass
 
+import gated
 import pooled
 import recurrent
 
@@ -177,6 +178,8 @@ class Layer:
     latent: Latent | None = None
     blocks_seen: Blocks | None = None
     pooled: "pooled.Pooled | None" = None  # attention of its own
+    pools: "gated.PoolChoice | None" = None
+    ngrams: "gated.Ngrams | None" = None  # added to the streams before the layer
     softcap: float | None = None
     attention_norm: str | None = None  # before o
     kv_of: int | None = None  # another layer whose keys and values are used
@@ -226,7 +229,7 @@ class Model:
     block: int = 0  # layers of a block, whose outputs have a sum of their own; 0: one sum for all
     extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
     extra_stem: str = "model."
-    streams: "pooled.Streams | None" = None  # None: one
+    streams: "pooled.Streams | gated.GatedStreams | None" = None  # None: one
 
 
 def tensors(m):
@@ -249,13 +252,16 @@ def tensors(m):
         yield from norm_tensors(m.extra_stem + "per_layer_projection_norm", m.extra, m.norm)
     if m.project_in:
         yield m.project_in + ".weight", (m.hidden, width), "linear"
+    several = gated if isinstance(m.streams, gated.GatedStreams) else pooled
     for layer in m.layers:
         for name, shape, kind in layer_tensors(layer, m.hidden, m.vocab):
             yield layer.stem + name, shape, kind
         for name in m.streams.around if m.streams else ():
-            yield from pooled.mix_tensors(layer.stem + name, m.streams, m.hidden)
+            yield from several.mix_tensors(layer.stem + name, m.streams, m.hidden)
+        for name, shape, kind in gated.ngram_tensors(layer.ngrams, m.streams, m.hidden) if layer.ngrams else ():
+            yield layer.stem + name, shape, kind
     if m.streams and m.streams.end:
-        yield from pooled.mix_tensors(m.streams.end, m.streams, m.hidden, mixes=False)
+        yield from several.mix_tensors(m.streams.end, m.streams, m.hidden, mixes=False)
     if m.final:
         yield from norm_tensors(m.final, m.hidden, m.norm)
     if m.block:
@@ -333,6 +339,8 @@ def layer_tensors(a, hidden, vocab=0):
         yield from recurrent.tensors(a.mixer, hidden)
     if a.pooled:
         yield from pooled.tensors(a.pooled, hidden)
+    if a.pools:
+        yield from gated.choice_tensors(a.pools, hidden)
     normed = [(a.q_norm, a.heads), (a.k_norm, a.kv_heads)][:2 if a.kv_of is None else 1]
     for name, heads in normed if a.qk_norm and a.heads else ():
         for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from family_keys import act_of, build, head_of, partial, plain_mlp, rms, rope_settings
+from gated import GatedStreams, PoolChoice, ngrams_of
 from latent_families import choosing, latent
 from mixture_families import W123, experts_of, mixed, sigmoid_router, sparse_from
 from pooled import Streams
@@ -50,6 +51,15 @@ def qwen3_next(c):
     step, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers") or ()
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(c["num_hidden_layers"])]
     return qwen3_5_moe(c, normalised=c.get("norm_topk_prob", True), sparse=sparse, by_head=True)
+
+
+def qwen4_exp(c):
+    e = experts_of(c, Router(normalised=c.get("norm_topk_prob", True)))
+    beside = mixed(e, c["shared_expert_intermediate_size"], gate="mlp.shared_expert_gate") | {"attention_in": None, "mlp_in": None}
+    choice, ngrams = PoolChoice(*(c[f"indexer_{key}"] for key in ("n_heads", "head_dim", "compress_ratio", "budget"))), ngrams_of(c)
+    m = qwen_hybrid(c, lambda i: beside | {"ngrams": ngrams.get(i)})
+    layers = tuple(a if a.mixer else replace(a, pools=choice) for a in m.layers)
+    return replace(m, layers=layers, final=None, streams=GatedStreams(c.get("hc_count", 4), c.get("hc_lowrank", 320), m.norm.eps))
 
 
 def kimi_linear(c):
@@ -261,4 +271,4 @@ def lfm2_moe(c):
 
 FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1, nemotron_h,
                                     jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
-    "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe, "glm5_next_text": glm5_next}
+    "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe, "glm5_next_text": glm5_next, "qwen4_exp_text": qwen4_exp}

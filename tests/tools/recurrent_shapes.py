@@ -1,12 +1,15 @@
-"""Published models with recurrent layers, block-sparse attention or pooled keys for make_checkpoint.py: their
-configurations, and their tensors by recipe.py.
+"""Published models with recurrent layers, several residual streams, block-sparse attention or pooled keys for
+make_checkpoint.py: their configurations, their tensors by recipe.py, and the products that a token passes.
 
 Of wrappers it is the text model alone, as text-only files have it.
 """
 
+import re
+
 import numpy as np
 
 import families
+import qwen4
 import recipe
 import recurrent
 
@@ -67,54 +70,161 @@ SHAPES = {
         "index_n_heads": 4, "index_head_dim": 128, "index_block_size": 128, "index_topk_blocks": 16, "index_local_blocks": 1,
         "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "routed_scaling_factor": 2.0, "rotary_dim": 64, "partial_rotary_factor": 0.5,
         "rope_theta": 5000000, "rms_norm_eps": 1e-06, "max_position_embeddings": 1048576, "tie_word_embeddings": False},
+    "kimi-linear-48b-a3b": {
+        "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"], "hidden_size": 2304, "num_hidden_layers": 27,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 72, "vocab_size": 163840, "intermediate_size": 9216,
+        "linear_attn_config": {"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": TAPS,
+                               "full_attn_layers": [*range(4, 25, 4), 27],
+                               "kda_layers": [i for i in range(1, 27) if i % 4]},
+        "kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "mla_use_nope": True, "first_k_dense_replace": 1, "moe_intermediate_size": 1024, "num_experts": 256,
+        "num_experts_per_token": 8, "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": True,
+        "moe_layer_freq": 1, "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "routed_scaling_factor": 2.446,
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "model_max_length": 1048576, "tie_word_embeddings": False},
+    # The defaults of transformers' class.
+    "glm-5-next": {
+        "model_type": "glm5_next", "architectures": ["Glm5NextForConditionalGeneration"], "hidden_size": 4096, "num_hidden_layers": 45,
+        "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 154880, "intermediate_size": 12288,
+        "layer_types": [*(["linear_attention"] * 3 + ["deepseek_sparse_attention"]) * 11, "linear_attention"],
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 42, "indexer_types": ["full"] * 45, "linear_num_heads": 64,
+        "linear_head_dim": 128, "linear_conv_kernel_dim": TAPS, "linear_lower_bound": -5.0, "kv_lora_rank": 512, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256, "index_topk": 2048, "index_n_heads": 32,
+        "index_head_dim": 128, "index_kpool": 16, "index_kpool_always_select_tail": True, "moe_intermediate_size": 2048,
+        "n_routed_experts": 288, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "swiglu_limit": 10.0, "hc_mult": 4, "hc_sinkhorn_iters": 20,
+        "hc_eps": 1e-06, "rms_norm_eps": 1e-05, "max_position_embeddings": 1048576, "tie_word_embeddings": False},
+    # The defaults of transformers' class; where it has none, sizes like those of other models. A table of n-grams has a
+    # hundredth of the rows.
+    "like-qwen4-exp": _qwen(
+        "qwen4_exp_text", "Qwen4ExpForCausalLM", 2048, 40, 16, 2, 32, 248320, **_experts(512, 10, 512), hc_count=4, hc_lowrank=320,
+        indexer_n_heads=16, indexer_kv_heads=1, indexer_head_dim=128, indexer_budget=2048, indexer_compress_ratio=16,
+        ple_layer_ids=[2], ple_embed_dim=2048, ple_conv_kernel_size=4, ngram_size=3, heads_per_ngram=8, ngram_vocab_size_base=200000,
+        make_ngram_vocab_size_divisible_by=128, split_ngram_parts=16, seed=1234, output_gate_type="sigmoid"),
 }
 # Modules that are not quantised.
 IGNORE = ["re:.*in_proj_(a|b|ba)$", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*mixer.gate$", "re:.*block_sparse_moe.gate$",
-          "re:.*compressor\\.w", "re:.*weights_proj$", "re:.*ffn\\.gate$", "re:head$"]
+          "re:.*compressor\\.w", "re:.*weights_proj$", "re:.*ffn\\.gate$", "re:head$", "re:.*self_attn\\.b_proj$", *qwen4.IGNORE]
+OWN_KEYS = ("linear_num_key_heads", "hybrid_override_pattern", "index_block_size", "compress_ratios", "linear_attn_config",
+            "linear_num_heads")  # one of a shape's
 
 
 def is_by_recipe(c):
-    return any(key in c for key in ("linear_num_key_heads", "hybrid_override_pattern", "index_block_size", "compress_ratios"))
+    return any(key in c for key in OWN_KEYS)
+
+
+def as_published(c):
+    """The configuration of a file, whose text model's keys may lie deeper than these."""
+    if c["model_type"] != "glm5_next":
+        return c
+    own = {key: c[key] for key in ("architectures", "dtype", "quantization_config", "tie_word_embeddings") if key in c}
+    return {"model_type": c["model_type"], **own, "text_config": {key: c[key] for key in c if key not in own} |
+            {"model_type": "glm5_next_text"}}
 
 
 def with_layers(c, layers):
+    if layers >= c["num_hidden_layers"]:
+        return
     if "hybrid_override_pattern" in c:
         c["hybrid_override_pattern"] = c["hybrid_override_pattern"][:layers]
-    if "index_block_size" in c and layers < c["num_hidden_layers"]:  # one layer is dense
+    if "index_block_size" in c:  # one layer is dense
         for key in ("layer_types", "mlp_layer_types"):
             c[key] = [c[key][0], *c[key][1 - layers:]] if layers > 1 else c[key][:1]
+    if "compress_ratios" in c:  # those that take turns, one of them with a table of experts
+        c["compress_ratios"] = c["compress_ratios"][2:2 + layers]
+        c["num_hash_layers"] = min(1, layers)
+    if "linear_attn_config" in c:
+        own = c["linear_attn_config"]
+        c["linear_attn_config"] = own | {key: [i for i in own[key] if i <= layers] for key in ("full_attn_layers", "kda_layers")}
+    if "linear_num_heads" in c:  # one layer is dense
+        c["mlp_layer_types"] = ["dense"] + ["sparse"] * (layers - 1)
+        c["indexer_types"] = c["indexer_types"][:layers]
+    if "ple_layer_ids" in c:
+        c["ple_layer_ids"] = [i for i in c["ple_layer_ids"] if i <= layers]
+
+
+def describe(c):
+    return qwen4.describe(c) if qwen4.is_one(c) else families.describe(c)
+
+
+# ---- products: (name, n, k, times that a token passes it in a layer), as few as can be --------------------------------------
+
+def mixer_products(m, hidden):
+    if isinstance(m, recurrent.DeltaRule):
+        values = m.value_heads * m.value
+        yield "delta_in", m.channels + values + 2 * m.value_heads, hidden, 1
+        yield "delta_out", hidden, values, 1
+    elif isinstance(m, recurrent.ChannelDelta):
+        n, low = m.heads * m.head, (m.rank > 0) * (2 - m.whole_gate)
+        yield "delta_in", (5 - low) * n + low * m.rank + m.heads, hidden, 1
+        if low:
+            yield "delta_low", n, m.rank, low
+        yield "delta_out", hidden, n, 1
+    elif m:
+        yield "mamba_in", m.inner + m.channels + m.heads, hidden, 1
+        yield "mamba_out", hidden, m.inner, 1
+
+
+def latent_products(a, hidden):
+    """Without an indexer's, which windows of up to as many tokens as it chooses do not need."""
+    m, q = a.latent, a.heads * a.head
+    yield "latents", (m.q_rank or q) + m.rank + m.turning, hidden, 1
+    if m.q_rank:
+        yield "latent_q", q, m.q_rank, 1
+    yield "latent_kv", a.heads * (a.head - m.turning + (a.head_v or a.head)), m.rank, 1
+    yield "o", hidden, a.heads * (a.head_v or a.head), 1
+
+
+def pooled_products(p, hidden):
+    """Likewise."""
+    q, pools = p.heads * p.head, 2 * (1 + p.overlaps) * p.head if p.block else 0
+    yield f"pooled_in_{p.block}", p.q_rank + p.head + pools, hidden, 1
+    yield "pooled_q", q, p.q_rank, 1
+    yield "pooled_o_a", p.group_rank, q // p.groups, p.groups
+    yield "pooled_o_b", hidden, p.groups * p.group_rank, 1
+
+
+def attention_products(a, hidden):
+    if a.latent:
+        yield from latent_products(a, hidden)
+    elif a.heads:
+        choice = (a.kv_heads + 1) * a.blocks_seen.head if a.blocks_seen else 0
+        yield "qkv", ((1 + a.gate_in_q) * a.heads + 2 * a.kv_heads) * a.head + choice, hidden, 1
+        yield "o", hidden, a.heads * a.head, 1
+
+
+def mlp_products(a, hidden):
+    kind = "shared_" if a.experts else ""
+    if a.inner:
+        yield kind + ("gate_up" if a.gated else "up"), (1 + a.gated) * a.inner, hidden, 1
+        yield kind + "down", hidden, a.inner, 1
+    if a.experts:
+        yield "expert_in", (1 + a.experts.gated) * a.experts.inner, hidden, a.experts.chosen
+        yield "expert_out", hidden, a.experts.inner, a.experts.chosen
 
 
 def products(c):
-    """Name -> (n, k, layers that have the product, times a token passes the product in such a layer), as few products as can be."""
+    """Name -> (n, k, layers that have the product, times a token passes the product in such a layer)."""
     hidden, found = c["hidden_size"], {}
-
-    def add(name, n, k, times=1):
-        found[name] = (n, k, found.get(name, (0, 0, 0))[2] + 1, times)
-
-    for a in families.describe(c).layers:
-        if isinstance(a.mixer, recurrent.DeltaRule):
-            values = a.mixer.value_heads * a.mixer.value
-            add("delta_in", a.mixer.channels + values + 2 * a.mixer.value_heads, hidden)
-            add("delta_out", hidden, values)
-        elif a.mixer:
-            add("mamba_in", a.mixer.inner + a.mixer.channels + a.mixer.heads, hidden)
-            add("mamba_out", hidden, a.mixer.inner)
-        if a.heads:
-            choice = (a.kv_heads + 1) * a.blocks_seen.head if a.blocks_seen else 0
-            add("qkv", ((1 + a.gate_in_q) * a.heads + 2 * a.kv_heads) * a.head + choice, hidden)
-            add("o", hidden, a.heads * a.head)
-        if a.inner:
-            add("gate_up" if a.gated else "up", (1 + a.gated) * a.inner, hidden)
-            add("down", hidden, a.inner)
-        if a.experts:
-            add("expert_in", (1 + a.experts.gated) * a.experts.inner, hidden, a.experts.chosen)
-            add("expert_out", hidden, a.experts.inner, a.experts.chosen)
+    for a in describe(c).layers:
+        own = [*mixer_products(a.mixer, hidden), *attention_products(a, hidden), *mlp_products(a, hidden)]
+        own += pooled_products(a.pooled, hidden) if a.pooled else ()
+        for name, n, k, times in own + (list(qwen4.products(c)) if qwen4.is_one(c) else []):
+            found[name] = (n, k, found.get(name, (0, 0, 0))[2] + 1, times)
     return found
 
 
+def is_ignored(name):
+    return any(re.match(pattern.removeprefix("re:"), name.removesuffix(".weight")) for pattern in IGNORE)
+
+
 def attention_layers(c):
-    return sum(a.heads > 0 for a in families.describe(c).layers)
+    return sum(a.heads > 0 for a in describe(c).layers)
+
+
+def attention_heads(c):
+    """(heads, key heads, elements of a head, of a value) of these layers; pooled keys do not count."""
+    a = next((a for a in describe(c).layers if a.heads), None)
+    return (a.heads, a.kv_heads, a.head, a.head_v or a.head) if a else (0, 0, 0, 0)
 
 
 def tensors(c):
@@ -122,7 +232,8 @@ def tensors(c):
     distribution; the mean of a vector's values; or an array of all values."""
     rng = np.random.default_rng(12)
     means = {"norm": 1.0, "shifted norm": 0.0, "bias": 0.0}
-    for name, shape, kind in recipe.tensors(families.describe(c)):
+    own = qwen4.tensors(c) if qwen4.is_one(c) else ()
+    for name, shape, kind in (*recipe.tensors(describe(c)), *own):
         short = kind.removeprefix("wide ")
         if short in recurrent.KINDS:
             yield name, shape, kind, recurrent.values(short, shape, rng.random(shape, np.float32),
@@ -133,4 +244,4 @@ def tensors(c):
         elif short in means:
             yield name, shape, kind, means[short]
         else:
-            yield name, shape, kind, "linear" if kind == "linear" else "weight"
+            yield name, shape, kind, "linear" if kind == "linear" and not is_ignored(name) else "weight"

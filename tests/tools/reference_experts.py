@@ -125,7 +125,7 @@ def routed(model, x, router_input, e, stem):
 
 def feed_forward(model, x, a):
     """What the layer adds to x: the experts' sum and the dense MLP beside."""
-    e, n = a.experts, model.norm(x, a.stem + a.mlp_in, a.norm)
+    e, n = a.experts, model.norm(x, a.stem + a.mlp_in, a.norm) if a.mlp_in else x
     router_input, own = n, n
     if e.router.own_input:
         plain = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + a.norm.eps)

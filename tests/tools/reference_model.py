@@ -26,9 +26,11 @@ from dataclasses import replace
 import numpy as np
 
 import families
+import gated
 import recipe
 import reference_activations
 import reference_experts
+import reference_gated
 import reference_pooled
 import reference_recurrent
 import reference_rotations
@@ -273,14 +275,8 @@ class Model:
         k, size = k[:, 0], m.pool or 1
         if m.pool:
             k = reference_pooled.keys_of_pools(self, x, k, stem + "index_kpool_compress_", size)
-        ended = np.arange(len(k))[None] < (np.arange(n)[:, None] + 1) // size
         scores = np.einsum("ih,ihj->ij", self.linear(x, stem + "weights_proj"), np.maximum(q @ k.T, 0))
-        seen = np.zeros(scores.shape, bool)
-        best = np.argsort(np.where(ended, -scores, np.inf), axis=1, kind="stable")[:, :m.chosen // size]
-        np.put_along_axis(seen, best, True, axis=1)
-        tail = np.arange(n)[None] >= (np.arange(n)[:, None] + 1) // size * size
-        seen = np.repeat(seen & ended, size, axis=1)
-        return np.pad(seen, ((0, 0), (0, n - seen.shape[1]))) | tail
+        return reference_pooled.seen_pools(scores, size, m.chosen // size)
 
     def choose_blocks(self, x, a):
         """[kv_heads, n_tok, n_tok]: whether a query of the key head sees a key."""
@@ -367,6 +363,8 @@ class Model:
         chosen = kept["seen"] if a.latent and a.latent.index else True
         if a.blocks_seen:
             chosen = self.choose_blocks(x, a)
+        if a.pools:
+            chosen = reference_gated.choose_pools(self, x, a)
         out = self.r(self.mix(q, k, v, a, chosen, bias))
         if a.gate_in_q:
             out = self.r(out * self.r(ACTIVATIONS["sigmoid"](gate)))
@@ -537,15 +535,16 @@ class Model:
         inputs, kept, streams = np.asarray(tokens), {}, self.family.streams
         self.tokens = inputs
         x = self.embedding(inputs)
+        several = reference_gated if isinstance(streams, gated.GatedStreams) else reference_pooled
         if streams:
             x = np.repeat(x[:, None], streams.n, axis=1)
         extra = self.extra_inputs(inputs, x) if self.family.extra else None
         if self.family.block:
             x = self.layers_of_blocks(x, kept)
         for i, a in enumerate(self.family.layers if not self.family.block else ()):
-            x = reference_pooled.layer(self, x, a, kept) if streams else self.layer(x, a, kept, extra[:, i] if a.extra else None)
+            x = several.layer(self, x, a, kept) if streams else self.layer(x, a, kept, extra[:, i] if a.extra else None)
         if streams:
-            x = reference_pooled.ended(self, x)
+            x = several.ended(self, x)
         logits = self.logits(x)
         top = logits.max(axis=1)
         return logits - (top + np.log(np.exp(logits - top[:, None]).sum(axis=1)))[:, None]

@@ -99,6 +99,18 @@ def keys_of_pools(model, x, k, stem, pool):
     return model.r((k[:n * pool].reshape(gates.shape) * shares).sum(axis=1))
 
 
+def seen_pools(scores, size, most):
+    """[n_tok, n_tok]: whether a query sees a key: of pools that have ended [n_tok, pools] the best, and tokens after the last."""
+    n, pools = scores.shape
+    ended = np.arange(pools)[None] < (np.arange(n)[:, None] + 1) // size
+    seen = np.zeros(scores.shape, bool)
+    best = np.argsort(np.where(ended, -scores, np.inf), axis=1, kind="stable")[:, :most]
+    np.put_along_axis(seen, best, True, axis=1)
+    tail = np.arange(n)[None] >= (np.arange(n)[:, None] + 1) // size * size
+    seen = np.repeat(seen & ended, size, axis=1)
+    return np.pad(seen, ((0, 0), (0, n - seen.shape[1]))) | tail
+
+
 def chosen_blocks(model, x, latent, p, stem, rope, seen):
     """Which of the blocks that have ended each query sees."""
     most, heads, head = p.index

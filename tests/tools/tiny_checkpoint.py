@@ -131,6 +131,10 @@ TYPES = {
         "rope": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
                  "mscale_all_dim": 1.0}}),
     "seed_oss": ("SeedOssForCausalLM", {"attention_bias": True, "attention_out_bias": False, "mlp_bias": False}),
+    "cwm": ("CwmForCausalLM", {
+        "mlp_bias": False, "rms_norm_eps": 1e-5, "sliding_window": 24, "layer_types": ["full_attention", "sliding_attention"],
+        "rope_theta": 1e6, "rope": {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                    "original_max_position_embeddings": 256}}),
     "arcee": ("ArceeForCausalLM", {"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
     "apertus": ("ApertusForCausalLM", NO_HEAD | {
         "attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "xielu", "rope_theta": 12e6, "rope": {
@@ -252,7 +256,7 @@ OPEN = (
     "glm", "glm4", "ministral", "olmo", "olmo3", "granite", "cohere", "cohere_qknorm", "cohere2", "exaone4", "exaone4_full",
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
-    "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
+    "smollm3", "ministral3", "helium", "cwm", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "gpt_neo", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
     "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",

@@ -68,6 +68,9 @@ TYPES = {
         "tie_word_embeddings": True,
         "rope": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
                  "mscale_all_dim": 1.0}}),
+    "afmoe": ("AfmoeForCausalLM", EXPERTS | {
+        "num_dense_layers": 1, "num_shared_experts": 1, "route_scale": 1.5, "mup_enabled": True, "attention_bias": False,
+        "sliding_window": 24, "kinds": "SF", "global_attn_every_n_layers": 2, "rms_norm_eps": 1e-5, "num_hidden_layers": 3}),
     "hy_v3": ("HYV3ForCausalLM", EXPERTS | {
         "num_shared_experts": 1, "router_scaling_factor": 1.5, "first_k_dense_replace": 1, "attention_bias": False,
         "mlp_bias": False, "rms_norm_eps": 1e-5}),

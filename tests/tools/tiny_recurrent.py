@@ -35,6 +35,12 @@ KIMI = NO_HEAD | {
     "moe_layer_freq": 1, "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-5, "num_hidden_layers": 4, "linear_attn_config": {
         "full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 32, "num_heads": 3, "short_conv_kernel_size": 4}}
 
+QWEN4 = DELTA | SHARED | {
+    "intermediate_size": LACKS, "hc_count": 3, "hc_lowrank": 40, "indexer_n_heads": 12, "indexer_kv_heads": 1, "indexer_head_dim": 32,
+    "indexer_compress_ratio": 8, "indexer_budget": 48, "output_gate_type": "sigmoid", "ple_layer_ids": [1, 3], "ple_embed_dim": 64,
+    "ple_conv_kernel_size": 4, "ngram_size": 3, "heads_per_ngram": 2, "ngram_vocab_size_base": 61, "split_ngram_parts": 4,
+    "make_ngram_vocab_size_divisible_by": 16, "seed": 1234, "eos_token_id": 7}
+
 TYPES = {
     "kimi_linear": ("KimiLinearForCausalLM", KIMI),
     "kimi_k3": ("KimiK3ForConditionalGeneration", KIMI | {
@@ -55,6 +61,8 @@ TYPES = {
     "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", DELTA | SHARED | {"intermediate_size": LACKS}),
     "qwen3_5": ("Qwen3_5ForConditionalGeneration", DELTA),
     "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", DELTA | SHARED | {"intermediate_size": LACKS}),
+    "qwen4_exp_text": ("Qwen4ExpForCausalLM", QWEN4),
+    "qwen4_exp": ("Qwen4ExpForConditionalGeneration", QWEN4),
     "mamba2": ("Mamba2ForCausalLM", NO_ATTENTION | {
         "intermediate_size": LACKS, "num_heads": 6, "head_dim": 64, "n_groups": 2, "state_size": 24, "chunk_size": 64}),
     "mamba": ("MambaForCausalLM", NO_ATTENTION | {"intermediate_size": LACKS, "state_size": 16, "time_step_rank": "auto"}),
@@ -96,7 +104,8 @@ FAMILIES = {
 }
 
 # In formats, beside bf16.
-QUANTISED = (("qwen3_5_text", "w4a16_g32"), ("qwen3_5_text", "fp8_block"), ("qwen3_5", "nvfp4"), ("qwen3_5_moe_text", "fp8_block"),
+QUANTISED = (("qwen4_exp", "w4a16_g32"), ("qwen3_5_text", "w4a16_g32"),
+             ("qwen3_5_text", "fp8_block"), ("qwen3_5", "nvfp4"), ("qwen3_5_moe_text", "fp8_block"),
              ("qwen3_5_moe", "fp8_channel"), ("qwen3_5_moe_text", "modelopt_nvfp4"), ("qwen3_next", "w4a16_g32_asym"),
              ("qwen3_next", "fp8_block"), ("qwen3_next_mlx", "mlx4"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
              ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),

@@ -33,6 +33,7 @@ static int count(const struct ctw_config *c, const char *begin, const char *end)
 #define ERNIE "{\"architectures\": [\"Ernie4_5ForCausalLM\"], \"model_type\": \"ernie4_5\""
 #define HUNYUAN                                                                                    \
     "{\"architectures\": [\"HunYuanDenseV1ForCausalLM\"], \"model_type\": \"hunyuan_v1_dense\""
+#define CWM "{\"architectures\": [\"CwmForCausalLM\"], \"model_type\": \"cwm\""
 #define SEED_OSS "{\"architectures\": [\"SeedOssForCausalLM\"], \"model_type\": \"seed_oss\""
 #define BITNET "{\"architectures\": [\"BitNetForCausalLM\"], \"model_type\": \"bitnet\""
 
@@ -55,6 +56,7 @@ static void families_have_their_defaults(void **state)
         {ERNIE ", \"head_dim\": null, \"use_bias\": null}", 103424, 1024, 3072, 131072, 18, 16, 2,
          64, 5e5, 1e-5, true, 0},
         {HUNYUAN "}", 290943, 4096, 11008, 2048, 32, 32, 32, 128, 1e4, 1e-5, false, 0},
+        {CWM "}", 128256, 6144, 21504, 131072, 64, 48, 8, 128, 1e6, 1e-5, false, 0},
         {SEED_OSS "}", 155136, 4096, 27648, 524288, 64, 80, 8, 128, 1e4, 1e-6, false, 3},
         {BITNET "}", 128256, 2560, 6912, 2048, 30, 20, 5, 128, 5e5, 1e-5, false, 0},
     };
@@ -128,6 +130,9 @@ static void windows_and_ropes(void **state)
                     "{\"rope_type\": \"default\", \"rope_theta\": 1e4}}}",
          {4096, 4096, 4096, 0},
          {0, 0, 0, 1}},
+        {CWM FOUR "}", {0, 8192, 8192, 8192}, {0, 0, 0, 0}},
+        {CWM FOUR MIXED ", \"sliding_window\": 48}", {0, 48, 48, 0}, {0, 0, 0, 0}},
+        {CWM FOUR ", \"sliding_window\": null}", {0, 0, 0, 0}, {0, 0, 0, 0}},
         {EXAONE4 FOUR "}", {4096, 4096, 4096, 0}, {0, 0, 0, -1}},
         {EXAONE4 FOUR MIXED ", \"sliding_window_pattern\": null}",
          {0, 4096, 4096, 0},
@@ -210,6 +215,22 @@ static void layers(void **state)
     ctw_config_close(&c);
 }
 
+/* A file that says nothing of RoPE has that of the published model. */
+static void absent_rope(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, CWM "}");
+    assert_int_equal(c.rope[0].type, CTW_ROPE_LLAMA3);
+    assert_true(c.rope[0].factor == 16);
+    assert_true(c.rope[0].original_length == 8192);
+    ctw_config_close(&c);
+    parse_ok(&c, CWM ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}}");
+    assert_int_equal(c.rope[0].type, CTW_ROPE_DEFAULT);
+    assert_true(c.rope[0].theta == 5e5);
+    ctw_config_close(&c);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -230,6 +251,7 @@ static void refusals(void **state)
         {HUNYUAN ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 1.0, \"alpha\": -1}}",
          "alpha: found -1"},
         {ERNIE ", \"use_bias\": 1}", "use_bias: expected"},
+        {CWM ", \"rope_scaling\": null}", "rope_scaling: found null, which is type llama3 with"},
         {BITNET ", \"quantization_config\": {\"quant_method\": \"bitnet\"}}", "format \""},
     };
     expect_refusals(rows, CTW_COUNT(rows));
@@ -242,6 +264,7 @@ int main(void)
         cmocka_unit_test(biases),
         cmocka_unit_test(windows_and_ropes),
         cmocka_unit_test(layers),
+        cmocka_unit_test(absent_rope),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,7 @@
 #define ERNIE FAMILY("Ernie4_5_MoeForCausalLM", "ernie4_5_moe")
 #define HUNYUAN FAMILY("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe")
 #define HY FAMILY("HYV3ForCausalLM", "hy_v3")
+#define AFMOE FAMILY("AfmoeForCausalLM", "afmoe")
 #define GRANITE FAMILY("GraniteMoeForCausalLM", "granitemoe")
 #define OLMOE FAMILY("OlmoeForCausalLM", "olmoe")
 #define PHIMOE FAMILY("PhimoeForCausalLM", "phimoe")
@@ -70,6 +71,8 @@ static void families_have_their_defaults(void **state)
          CTW_SCORE_SOFTMAX, true, 1, 10000, false},
         {HY "}", 120832, 4096, 131072, 80, 64, 8, 128, 1, 13312, 1536, 192, 8, 1536,
          CTW_SCORE_SIGMOID, true, 2.826, 11158840, false},
+        {AFMOE "}", 200192, 2048, 16384, 32, 16, 16, 128, 1, 6144, 2816, 64, 6, 1408,
+         CTW_SCORE_SIGMOID, true, 1, 10000, false},
         {GRANITE "}", 32000, 4096, 2048, 32, 32, 32, 128, 0, 0, 0, 8, 2, 11008,
          CTW_SCORE_SOFTMAX_CHOSEN, false, 1, 10000, false},
         {OLMOE "}", 50304, 2048, 4096, 16, 16, 16, 128, 0, 0, 0, 64, 8, 2048, CTW_SCORE_SOFTMAX,
@@ -367,6 +370,25 @@ static void windows_and_heads_differ(void **state)
     ctw_config_close(&c);
 }
 
+/* AFMoE: RoPE only in layers with a window, an embedding that may be scaled. */
+static void afmoe(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    const struct ctw_layer *l;
+    parse_ok(&c, AFMOE ", \"num_shared_experts\": 0, \"num_dense_layers\": 0, "
+                       "\"global_attn_every_n_layers\": 2, \"mup_enabled\": true}");
+    l = &c.model->layers[1];
+    assert_true(l[0].branch[CTW_MIXER].attention.window == 1024);
+    assert_int_equal(l[0].branch[CTW_MIXER].attention.rope, 0);
+    assert_true(l[1].branch[CTW_MIXER].attention.window == 0);
+    assert_int_equal(l[1].branch[CTW_MIXER].attention.rope, -1);
+    assert_true(l[0].n_experts == 64);
+    assert_true(ctw_layer_facts(&l[0]).inner == 0);
+    assert_true(c.model->embed_scale == (float)sqrt(2048));
+    ctw_config_close(&c);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -386,6 +408,7 @@ static void refusals(void **state)
         {LLAMA4 ", \"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}",
          "layer_types[0]: \"sliding_attention\" is not supported"},
         {HUNYUAN ", \"moe_topk\": [1, 2]}", "moe_topk: found 2 entries"},
+        {AFMOE ", \"sliding_window\": null}", "sliding_window: found null"},
         {HY ", \"num_experts\": 4, \"num_experts_per_tok\": 5}", "experts that a token chooses"},
     };
     expect_refusals(rows, CTW_COUNT(rows));
@@ -400,6 +423,7 @@ int main(void)
         cmocka_unit_test(families_have_names_in_memory),
         cmocka_unit_test(layers_differ),
         cmocka_unit_test(windows_and_heads_differ),
+        cmocka_unit_test(afmoe),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

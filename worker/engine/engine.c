@@ -145,7 +145,8 @@ static void plan_ahead(const struct ctw_engine *e, const struct ctw_need *need,
 static enum ctw_status open_buffers(struct ctw_engine *e, const struct ctw_plan *plan,
                                     struct ctw_err *err)
 {
-    enum ctw_status st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, plan, err);
+    enum ctw_status st =
+        ctw_forward_open(&e->forward, e->model, e->be, e->dtype, plan, e->n_threads, err);
     if (st != CTW_OK)
         return st;
     e->device->n_holders++;

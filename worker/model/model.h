@@ -105,6 +105,7 @@ struct ctw_model {
     float embed_scale;
     float head_scale, head_softcap; /* 1 and 0 */
     bool unit_head;                 /* the head's rows are divided by their lengths */
+    bool wide_head;                 /* the head is fp32, whatever the activations' dtype is */
     bool tied;                      /* the head is the embedding's matrix */
     float *alibi; /* [n_alibi]: the slopes of ALiBi for a layer's heads; NULL: none */
     int64_t n_alibi;

@@ -1,12 +1,12 @@
 /*
- * Attention over pooled keys and a window. A warp computes one head of one query: its lanes share
+ * Attention over pooled keys and a window, for heads that pool_attention_mma.cu does not take, and
+ * in fp32. A warp computes one head of one query: its lanes share
  * the head's elements, keys are taken one after another, and the sums so far are scaled whenever
  * the largest score grows. A result depends on the query and its keys alone.
  */
-#include "kernels/cuda/attention/attention.cuh"
-#include "kernels/pool.h"
+#include "kernels/cuda/attention/pool_attention.cuh"
 
-enum { THREADS = 256, WARP = 32, HEADS = THREADS / WARP, QUERIES = 16 /* of a tile */ };
+enum { THREADS = 256, WARP = 32, HEADS = THREADS / WARP };
 enum { EACH = CTW_MAX_HEAD / WARP /* elements of a lane, at most */ };
 
 static const unsigned ALL = 0xFFFFFFFFu;
@@ -68,9 +68,8 @@ static __global__ void __launch_bounds__(THREADS)
     s.total = s.most == -INFINITY ? 0.0f : expf(s.most - s.most);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        s.q[i] = i * WARP + lane < op.head
-                     ? ctw_cuda_widen(((const T *)op.q)[at + i * WARP + lane])
-                     : 0.0f;
+        s.q[i] = i * WARP + lane < op.head ? ctw_cuda_widen(((const T *)op.q)[at + i * WARP + lane])
+                                           : 0.0f;
         s.v[i] = 0;
     }
     struct attn_walk walk = attn_walk_begin(t);
@@ -95,7 +94,8 @@ static __global__ void __launch_bounds__(THREADS)
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     const struct ctw_op_pool_attention op = *(const struct ctw_op_pool_attention *)a->of;
-    const dim3 grid((unsigned)a->n_tiles, QUERIES, (unsigned)((op.n_head + HEADS - 1) / HEADS));
+    const dim3 grid((unsigned)a->n_tiles, CTW_POOL_QUERIES,
+                    (unsigned)((op.n_head + HEADS - 1) / HEADS));
 #define ATTEND(T) attend<T><<<grid, THREADS, 0, cu->stream>>>(*a, op)
     CTW_CUDA_FLOAT_SWITCH(op.dtype, ATTEND);
 #undef ATTEND
@@ -107,5 +107,13 @@ enum ctw_status ctw_cuda_pool_attention(struct ctw_cuda *cu, const struct ctw_op
 {
     const struct ctw_op_attention tiles =
         ctw_attn_tokens(op->dtype, op->head, op->q, op->k, op->seqs, op->n_seqs);
-    return ctw_attn_each_of(cu, &tiles, op, QUERIES, QUERIES, launch, err);
+    int shared_bytes = 0;
+    enum ctw_status st = ctw_cuda_check(
+        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, cu->device),
+        "attention over pooled keys", err);
+    if (st != CTW_OK)
+        return st;
+    ctw_attn_launch_fn *by_tiles = ctw_pool_attention_tiles(op, shared_bytes);
+    return ctw_attn_each_of(cu, &tiles, op, CTW_POOL_QUERIES, CTW_POOL_QUERIES,
+                            by_tiles != NULL ? by_tiles : launch, err);
 }

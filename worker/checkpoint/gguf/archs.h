@@ -43,15 +43,17 @@ struct ctw_gguf_key {
 struct ctw_gguf_arch {
     const char *name; /* general.architecture */
     const char *model_type, *class_name;
-    const char *only_with;                /* the row is for files whose key is above 0; NULL: all */
-    const char *only_with_tensor;         /* the same: files with this tensor in some layer */
-    const char *prefix;                   /* of layers: "transformer.h."; NULL: "model.layers." */
-    const struct ctw_gguf_name *layers;   /* beyond the names that architectures share, or in their
-                                             place; up to NULL */
-    const struct ctw_gguf_key *keys;      /* the same of keys */
-    const char *fixed;                    /* members that no key holds, as JSON: "\"a\":true" */
-    const char *yarn;                     /* the same of a rope_scaling of type yarn */
-    const struct ctw_gguf_key *yarn_keys; /* further keys of a rope_scaling of type yarn */
+    const char *only_with;              /* the row is for files whose key is above 0; NULL: all */
+    const char *only_with_tensor;       /* the same: files with this tensor in some layer */
+    const char *prefix;                 /* of layers: "transformer.h."; NULL: "model.layers." */
+    const struct ctw_gguf_name *layers; /* beyond the names that architectures share, or in their
+                                           place; up to NULL */
+    const struct ctw_gguf_key *keys;    /* the same of keys */
+    const struct ctw_gguf_key *numbers; /* tensors of one F32 number in each layer, and the keys of
+                                           their arrays, whole */
+    const char *fixed;                  /* members that no key holds, as JSON: "\"a\":true" */
+    const char *yarn;                   /* the same of a rope_scaling of type yarn */
+    const struct ctw_gguf_key *yarn_keys;  /* further keys of a rope_scaling of type yarn */
     void (*rope)(struct ctw_gguf_keys *k); /* writes the RoPE in place of ctw_gguf_write_rope() */
     void (*more)(struct ctw_gguf_keys *k); /* writes members that depend on more than a key */
     bool norms_plus_one; /* 1 was added to the weights of all norms ("*norm.weight") */

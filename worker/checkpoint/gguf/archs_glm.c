@@ -30,6 +30,7 @@ static const struct ctw_gguf_name glm4moe_layers[] = {
 
 static const struct ctw_gguf_key glm4moe_keys[] = {
     CTW_GGUF_ROUTED_KEYS,
+    {"num_nextn_predict_layers", "nextn_predict_layers", false},
     {NULL, NULL, false},
 };
 
@@ -54,7 +55,6 @@ const struct ctw_gguf_arch ctw_gguf_archs_glm[] = {
      .class_name = "Glm4MoeForCausalLM",
      .layers = glm4moe_layers,
      .keys = glm4moe_keys,
-     .fixed = "\"num_nextn_predict_layers\":0",
      .partial_rope = true,
      .gating = CTW_GGUF_SIGMOID,
      .more = write_glm4moe},

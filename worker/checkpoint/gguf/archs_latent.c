@@ -1,4 +1,4 @@
-/* Models with latent attention, which the converter's DeepseekV2Model writes: the matrix from
+/* Models with latent attention, as the converter's DeepseekV2Model writes it: the matrix from
  * latents to keys and values is two tensors, whose keys are transposed
  * (kernels/formats/ggml_heads); in older files it is attn_kv_b. */
 #include <inttypes.h>
@@ -7,17 +7,21 @@
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
 
+#define LATENT_Q_NAMES                                                                             \
+    {"attn_q_a", "self_attn.q_a_proj", 0}, {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},        \
+    {                                                                                              \
+        "attn_q_b", "self_attn.q_b_proj", 0                                                        \
+    }
+#define LATENT_KV_NAMES                                                                            \
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},                                          \
+        {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0}, {"attn_k_b", "self_attn.kv_b_proj", 0}, \
+    {                                                                                              \
+        "attn_v_b.weight", "self_attn.kv_b_proj.more_values", CTW_GGUF_WHOLE                       \
+    }
+
 static const struct ctw_gguf_name latent_layers[] = {
-    {"attn_q_a", "self_attn.q_a_proj", 0},
-    {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},
-    {"attn_q_b", "self_attn.q_b_proj", 0},
-    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},
-    {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0},
-    {"attn_kv_b", "self_attn.kv_b_proj", 0},
-    {"attn_k_b", "self_attn.kv_b_proj", 0},
-    {"attn_v_b.weight", "self_attn.kv_b_proj.more_values", CTW_GGUF_WHOLE},
-    CTW_GGUF_ROUTED_NAMES,
-    {NULL, NULL, 0},
+    LATENT_Q_NAMES,        LATENT_KV_NAMES, {"attn_kv_b", "self_attn.kv_b_proj", 0},
+    CTW_GGUF_ROUTED_NAMES, {NULL, NULL, 0},
 };
 
 static const struct ctw_gguf_key latent_keys[] = {
@@ -74,7 +78,155 @@ static void write_latent_rope(struct ctw_gguf_keys *k)
     ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
 }
 
+/* ---- with an indexer: DeepseekV32Model, GlmMoeDsaModel ---- */
+
+static const struct ctw_gguf_name indexed_layers[] = {
+    LATENT_Q_NAMES,
+    LATENT_KV_NAMES,
+    {"indexer.attn_q_b", "self_attn.indexer.wq_b", 0},
+    {"indexer.attn_k", "self_attn.indexer.wk", 0},
+    {"indexer.k_norm", "self_attn.indexer.k_norm", 0},
+    {"indexer.proj", "self_attn.indexer.weights_proj", 0},
+    CTW_GGUF_ROUTED_NAMES,
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key indexed_keys[] = {
+    {"num_key_value_heads", NULL, false},
+    {"head_dim", NULL, false},
+    {"kv_lora_rank", "attention.kv_lora_rank", true},
+    {"index_n_heads", "attention.indexer.head_count", true},
+    {"index_head_dim", "attention.indexer.key_length", true},
+    {"index_topk", "attention.indexer.top_k", true},
+    {"num_nextn_predict_layers", "nextn_predict_layers", false},
+    CTW_GGUF_ROUTED_KEYS,
+    {NULL, NULL, false},
+};
+
+static void write_indexed(struct ctw_gguf_keys *k)
+{
+    write_deepseek(k);
+    ctw_gguf_write_layers(k, "indexer_types", "attention.indexer.types", "shared", "full");
+}
+
+/* ---- Kimi Linear ---- */
+
+/* KimiLinearModel: -exp(A_log), and taps of convolutions as [1, n, 1, taps]. */
+static const struct ctw_gguf_name kimi_layers[] = {
+    LATENT_KV_NAMES,
+    {"ssm_conv1d_q", "self_attn.q_conv1d", CTW_GGUF_TAPS},
+    {"ssm_conv1d_k", "self_attn.k_conv1d", CTW_GGUF_TAPS},
+    {"ssm_conv1d_v", "self_attn.v_conv1d", CTW_GGUF_TAPS},
+    {"ssm_f_a", "self_attn.f_a_proj", 0},
+    {"ssm_f_b", "self_attn.f_b_proj", 0},
+    {"ssm_g_a", "self_attn.g_a_proj", 0},
+    {"ssm_g_b", "self_attn.g_b_proj", 0},
+    {"ssm_beta", "self_attn.b_proj", 0},
+    {"ssm_a", "self_attn.A_log", CTW_GGUF_WHOLE | CTW_GGUF_RATES | CTW_GGUF_FLAT},
+    {"ssm_dt.bias", "self_attn.dt_bias", CTW_GGUF_WHOLE},
+    {"ssm_norm", "self_attn.o_norm", 0},
+    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    {"exp_probs_b.bias", "block_sparse_moe.gate.e_score_correction_bias", CTW_GGUF_WHOLE},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", CTW_GGUF_EXPERTS},
+    {"ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj", 0},
+    {"ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj", 0},
+    {"ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key kimi_keys[] = {
+    {"num_key_value_heads", NULL, false},
+    {"head_dim", NULL, false},
+    {"model_max_length", "context_length", true},
+    {"max_position_embeddings", NULL, false},
+    {"kv_lora_rank", "attention.kv_lora_rank", true},
+    {"linear_head_dim", "kda.head_dim", true},
+    {"linear_conv_kernel_dim", "ssm.conv_kernel", true},
+    {"num_experts", "expert_count", true},
+    {"num_experts_per_token", "expert_used_count", true},
+    {"moe_intermediate_size", "expert_feed_forward_length", true},
+    {"num_shared_experts", "expert_shared_count", true},
+    {"first_k_dense_replace", "leading_dense_block_count", true},
+    {"routed_scaling_factor", "expert_weights_scale", true},
+    {NULL, NULL, false},
+};
+
+/* No key holds the number of a delta rule's heads, each of which has a beta. */
+static void write_kimi(struct ctw_gguf_keys *k)
+{
+    const struct ctw_tensor *beta = NULL;
+    for (int64_t i = 0; i < ctw_gguf_layers(k) && beta == NULL; i++)
+        beta = ctw_gguf_layer_tensor(k, i, "ssm_beta");
+    if (beta != NULL && beta->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, "linear_num_heads", beta->shape[0]);
+    write_latent(k);
+    ctw_gguf_write_layers(k, "layer_types", "attention.head_count_kv", "linear_attention",
+                          "full_attention");
+}
+
+static void no_rope(struct ctw_gguf_keys *k)
+{
+    (void)k;
+}
+
+/* ---- MiniCPM 3 ---- */
+
+/* MiniCPM3Model; minicpm3.cpp has the factors that are the family's defaults. */
+static const struct ctw_gguf_key minicpm3_keys[] = {
+    {"num_key_value_heads", NULL, false},
+    {"head_dim", NULL, false},
+    {"q_lora_rank", "attention.q_lora_rank", true},
+    {"kv_lora_rank", "attention.kv_lora_rank", true},
+    {"qk_rope_head_dim", "rope.dimension_count", true},
+    {NULL, NULL, false},
+};
+
+static void write_minicpm3(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_int(&k->writer, "num_key_value_heads",
+                           ctw_gguf_int(k, "attention.head_count", 0));
+    ctw_json_write_key_int(&k->writer, "qk_nope_head_dim",
+                           ctw_gguf_head(k) - ctw_gguf_int(k, "rope.dimension_count", 0));
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
+    {.name = "deepseek32",
+     .model_type = "deepseek_v32",
+     .class_name = "DeepseekV32ForCausalLM",
+     .layers = indexed_layers,
+     .keys = indexed_keys,
+     .gating = CTW_GGUF_SIGMOID,
+     .yarn_mscale = true,
+     .rope = write_latent_rope,
+     .more = write_indexed},
+    /* GLM 5. */
+    {.name = "glm-dsa",
+     .model_type = "glm_moe_dsa",
+     .class_name = "GlmMoeDsaForCausalLM",
+     .layers = indexed_layers,
+     .keys = indexed_keys,
+     .gating = CTW_GGUF_SIGMOID,
+     .rope = write_latent_rope,
+     .more = write_indexed},
+    {.name = "kimi-linear",
+     .model_type = "kimi_linear",
+     .class_name = "KimiLinearForCausalLM",
+     .layers = kimi_layers,
+     .keys = kimi_keys,
+     .fixed = "\"moe_renormalize\":true",
+     .gating = CTW_GGUF_SIGMOID,
+     .rope = no_rope,
+     .more = write_kimi},
+    {.name = "minicpm3",
+     .model_type = "minicpm3",
+     .class_name = "MiniCPM3ForCausalLM",
+     .layers = latent_layers,
+     .keys = minicpm3_keys,
+     .longrope = true,
+     .rope = write_latent_rope,
+     .more = write_minicpm3},
     /* DeepSeek V3 and R1, Kimi K2, GLM 4.7 Flash, which have a correction of the choice. */
     {.name = "deepseek2",
      .model_type = "deepseek_v3",

@@ -83,6 +83,39 @@ static const struct ctw_gguf_key minimax_keys[] = {
     {NULL, NULL, false},
 };
 
+/* AfmoeModel. afmoe.cpp scales the embedding, and has windows and RoPE in three of four layers. */
+static const struct ctw_gguf_name afmoe_layers[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"attn_gate", "self_attn.gate_proj", 0},
+    {"ffn_norm", "pre_mlp_layernorm", 0},
+    {"post_ffw_norm", "post_mlp_layernorm", 0},
+    {"ffn_gate_inp", "mlp.router.gate", 0},
+    {"exp_probs_b.bias", "mlp.expert_bias", CTW_GGUF_WHOLE},
+    CTW_GGUF_SHARED_EXPERTS,
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key afmoe_keys[] = {
+    {"num_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {"moe_intermediate_size", "expert_feed_forward_length", true},
+    {"num_shared_experts", "expert_shared_count", true},
+    {"num_dense_layers", "leading_dense_block_count", true},
+    {"route_scale", "expert_weights_scale", false},
+    {"sliding_window", "attention.sliding_window", true},
+    {NULL, NULL, false},
+};
+
+static void write_afmoe(struct ctw_gguf_keys *k)
+{
+    static const char normed[] = "expert_weights_norm";
+    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    if (ctw_gguf_int(k, normed, 1) == 0)
+        ctw_gguf_refuse(k, normed,
+                        "weights of chosen experts that do not add up to 1 are not "
+                        "supported for this architecture");
+}
+
 /* HYV3Model; the correction's name has no ending. */
 static const struct ctw_gguf_name hy_v3_layers[] = {
     {"ffn_gate_inp", "mlp.router.gate", 0},
@@ -136,6 +169,14 @@ const struct ctw_gguf_arch ctw_gguf_archs_mixture[] = {
      .keys = minimax_keys,
      .partial_rope = true,
      .gating = CTW_GGUF_SIGMOID},
+    {.name = "afmoe",
+     .model_type = "afmoe",
+     .class_name = "AfmoeForCausalLM",
+     .layers = afmoe_layers,
+     .keys = afmoe_keys,
+     .fixed = "\"mup_enabled\":true,\"global_attn_every_n_layers\":4",
+     .gating = CTW_GGUF_SIGMOID,
+     .more = write_afmoe},
     {.name = "hy_v3",
      .model_type = "hy_v3",
      .class_name = "HYV3ForCausalLM",

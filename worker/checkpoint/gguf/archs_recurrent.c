@@ -1,4 +1,5 @@
-/* Models with Mamba 2 layers: Nemotron H, Granite 4. The converter stores -exp(A_log). */
+/* Models with Mamba 2 layers: Nemotron H, Granite 4, Falcon H1. The converter stores -exp(A_log).
+ */
 #include <inttypes.h>
 #include <stddef.h>
 
@@ -151,7 +152,52 @@ static void write_granite(struct ctw_gguf_keys *k)
         ctw_json_write_key_string(&k->writer, "position_embedding_type", "rope");
 }
 
+/* ---- Falcon H1 ---- */
+
+/* FalconH1Model: the weights are multiplied by all factors, and stay so. A norm's name has no
+ * ending. A norm of Mamba layers comes after the gate (mamba-base.cpp). */
+static const struct ctw_gguf_name falcon_layers[] = {
+    MAMBA_NAMES("mamba"),
+    {"output_norm", "model.final_layernorm", 0},
+    {"ffn_norm", "pre_ff_layernorm.weight", CTW_GGUF_WHOLE},
+    {"ffn_gate", "feed_forward.gate_proj", 0},
+    {"ffn_up", "feed_forward.up_proj", 0},
+    {"ffn_down", "feed_forward.down_proj", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key falcon_keys[] = {
+    {"mamba_n_heads", "ssm.time_step_rank", true}, {"mamba_d_ssm", "ssm.inner_size", true},
+    {"mamba_n_groups", "ssm.group_count", true},   {"mamba_d_state", "ssm.state_size", true},
+    {"mamba_d_conv", "ssm.conv_kernel", true},     {NULL, NULL, false},
+};
+
+static void write_falcon(struct ctw_gguf_keys *k)
+{
+    static const struct {
+        const char *name, *tensor;
+    } given[] = {
+        {"mamba_rms_norm", "ssm_norm.weight"}, {"mamba_conv_bias", "ssm_conv1d.bias"},
+        {"mamba_proj_bias", "ssm_in.bias"},    {"projectors_bias", "ssm_out.bias"},
+        {"attention_bias", "attn_q.bias"},     {"mlp_bias", "ffn_down.bias"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(given); i++)
+        ctw_json_write_key_bool(&k->writer, given[i].name, ctw_gguf_has(k, given[i].tensor));
+    ctw_gguf_write_space_head(k, "mamba_d_head");
+    if (!ctw_gguf_has(k, "output.weight"))
+        ctw_gguf_refuse(k, "vocab_size",
+                        "the file has no output.weight: a tied head, whose factor is not stored, "
+                        "is not supported for this architecture");
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_recurrent[] = {
+    {.name = "falcon-h1",
+     .model_type = "falcon_h1",
+     .class_name = "FalconH1ForCausalLM",
+     .layers = falcon_layers,
+     .keys = falcon_keys,
+     .fixed = "\"mamba_norm_before_gate\":false",
+     .more = write_falcon},
     {.name = "nemotron_h",
      .model_type = "nemotron_h",
      .class_name = "NemotronHForCausalLM",

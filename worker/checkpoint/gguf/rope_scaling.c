@@ -9,16 +9,16 @@
 #include "worker/checkpoint/gguf/config_writer.h"
 
 /* What transformers' llama3 divides a frequency by (converter: Llama's generate_extra_tensors).
- * low_freq_factor 1, high_freq_factor 4. */
-static double llama3_divisor(double theta, int64_t head, int64_t i, double factor, double length)
+ * low_freq_factor 1; high_freq_factor is `high`: 4, or of Llama 4 Scout 1. */
+static double llama3_divisor(double theta, int64_t head, int64_t i, double factor, double length,
+                             double high)
 {
     double wave = 2 * M_PI * ctw_pow(theta, 2.0 * (double)i / (double)head);
-    double low = length, high = length / 4;
-    if (wave < high)
+    if (wave < length / high)
         return 1;
-    if (wave > low)
+    if (wave > length)
         return factor;
-    double smooth = (length / wave - 1) / 3;
+    double smooth = (length / wave - 1) / (high - 1);
     return 1 / ((1 - smooth) / factor + smooth);
 }
 
@@ -32,42 +32,69 @@ static double llama3_length(double theta, int64_t head, int64_t i, double factor
     return nearbyint(wave * (1 + 3 * smooth));
 }
 
+/* The first divisor that differs from those of type llama3; n: none does. */
+static int64_t llama3_differs(const uint8_t *data, int64_t n, double theta, double factor,
+                              double length, double high)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double want = llama3_divisor(theta, 2 * n, i, factor, length, high);
+        if (!(fabs(ctw_load_float(data, CTW_F32, i) - want) <= 1e-4 * want))
+            return i;
+    }
+    return n;
+}
+
+/* A length with which high_freq_factor 1 divides the same frequencies. */
+static double llama3_step(const uint8_t *data, int64_t n, double theta, double factor)
+{
+    int64_t i = 0;
+    while (i < n - 1 && ctw_load_float(data, CTW_F32, i) < 0.999 * factor)
+        i++;
+    return floor(2 * M_PI * ctw_pow(theta, (double)i / (double)n));
+}
+
+static void write_llama3(struct ctw_gguf_keys *k, double factor, double length, double high)
+{
+    ctw_json_write_key(&k->writer, "rope_scaling");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_string(&k->writer, "rope_type", "llama3");
+    ctw_json_write_key_double(&k->writer, "factor", factor);
+    ctw_json_write_key_double(&k->writer, "low_freq_factor", 1);
+    ctw_json_write_key_double(&k->writer, "high_freq_factor", high);
+    ctw_json_write_key_int(&k->writer, "original_max_position_embeddings", (int64_t)length);
+    ctw_json_write_close(&k->writer, '}');
+}
+
 /* rope_freqs.weight holds divisors of the frequencies. They are those of type llama3 with the
  * factors of all published models, or the file is refused: no key says how they were made. */
 static void write_divisors(struct ctw_gguf_keys *k, const struct ctw_tensor *t, double theta,
                            int64_t head)
 {
     double factor = 0, length = 0;
-    if (t->dtype != CTW_F32 || t->unusable != NULL || t->n_dims != 1 || t->shape[0] != head / 2) {
-        ctw_gguf_refuse(k, "rope.scaling", "rope_freqs.weight is not F32 [%" PRId64 "]", head / 2);
+    int64_t n = head / 2;
+    if (t->dtype != CTW_F32 || t->unusable != NULL || t->n_dims != 1 || t->shape[0] != n) {
+        ctw_gguf_refuse(k, "rope.scaling", "rope_freqs.weight is not F32 [%" PRId64 "]", n);
         return;
     }
     const uint8_t *data = ctw_container_data(k->files, t);
-    for (int64_t i = 0; i < t->shape[0]; i++)
+    for (int64_t i = 0; i < n; i++)
         factor = fmax(factor, ctw_load_float(data, CTW_F32, i));
-    for (int64_t i = 0; i < t->shape[0] && length == 0; i++)
+    for (int64_t i = 0; i < n && length == 0; i++)
         length = llama3_length(theta, head, i, factor, ctw_load_float(data, CTW_F32, i));
     length = length == 0 ? 8192 : length;
-    for (int64_t i = 0; i < t->shape[0]; i++) {
-        double found = ctw_load_float(data, CTW_F32, i);
-        double want = llama3_divisor(theta, head, i, factor, length);
-        if (!(fabs(found - want) <= 1e-4 * want)) {
-            ctw_gguf_refuse(k, "rope.scaling",
-                            "rope_freqs.weight[%" PRId64 "] is %g; type llama3 with factor %g, "
-                            "low_freq_factor 1, high_freq_factor 4 and %g positions has %g; give "
-                            "the original model's configuration (--config)",
-                            i, found, factor, length, want);
-            return;
-        }
-    }
-    ctw_json_write_key(&k->writer, "rope_scaling");
-    ctw_json_write_open(&k->writer, '{');
-    ctw_json_write_key_string(&k->writer, "rope_type", "llama3");
-    ctw_json_write_key_double(&k->writer, "factor", factor);
-    ctw_json_write_key_double(&k->writer, "low_freq_factor", 1);
-    ctw_json_write_key_double(&k->writer, "high_freq_factor", 4);
-    ctw_json_write_key_int(&k->writer, "original_max_position_embeddings", (int64_t)length);
-    ctw_json_write_close(&k->writer, '}');
+    double step = llama3_step(data, n, theta, factor);
+    int64_t at = llama3_differs(data, n, theta, factor, length, 4);
+    if (at == n)
+        write_llama3(k, factor, length, 4);
+    else if (llama3_differs(data, n, theta, factor, step, 1) == n)
+        write_llama3(k, factor, step, 1);
+    else
+        ctw_gguf_refuse(k, "rope.scaling",
+                        "rope_freqs.weight[%" PRId64 "] is %g; type llama3 with factor %g, "
+                        "low_freq_factor 1, high_freq_factor 4 and %g positions has %g; give "
+                        "the original model's configuration (--config)",
+                        at, (double)ctw_load_float(data, CTW_F32, at), factor, length,
+                        llama3_divisor(theta, head, at, factor, length, 4));
 }
 
 /* YaRN's attention_factor, if it differs from the value that transformers computes. */
@@ -143,7 +170,8 @@ static void write_factors(struct ctw_gguf_keys *k, const char *name, const struc
 /* The factor of cosines and sines, which no family reads, must be transformers'. */
 static void check_longrope_factor(struct ctw_gguf_keys *k)
 {
-    double length = ctw_gguf_number(k, "rope.scaling.original_context_length", 0);
+    double length = ctw_gguf_number(k, "rope.scaling.original_context_length",
+                                    ctw_gguf_number(k, "context_length", 0));
     double longer = ctw_gguf_number(k, "context_length", 0) / length;
     double want = longer > 1 ? sqrt(1 + ctw_ln(longer) / ctw_ln(length)) : 1;
     double found = ctw_gguf_number(k, "rope.scaling.attn_factor", want);
@@ -162,8 +190,10 @@ static void write_longrope(struct ctw_gguf_keys *k, int64_t rotated)
     write_factors(k, "long_factor", ctw_container_find(k->files, "rope_factors_long.weight"),
                   rotated);
     ctw_json_write_close(&k->writer, '}');
-    ctw_gguf_write(k, "original_max_position_embeddings", "rope.scaling.original_context_length",
-                   true);
+    const char *original = "rope.scaling.original_context_length"; /* absent: the model's length */
+    if (ctw_gguf_meta(k, original) == NULL)
+        original = "context_length";
+    ctw_gguf_write(k, "original_max_position_embeddings", original, true);
     check_longrope_factor(k);
 }
 

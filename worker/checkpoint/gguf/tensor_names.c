@@ -146,6 +146,17 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
     return true;
 }
 
+/* With all elements in the first of n_dims dimensions, the others empty. */
+static struct ctw_tensor reshaped(const struct ctw_tensor *t, int n_dims)
+{
+    struct ctw_tensor out = *t;
+    for (int i = 1; i < t->n_dims; i++)
+        out.shape[0] *= t->shape[i];
+    memset(out.shape + 1, 0, sizeof(out.shape) - sizeof(out.shape[0]));
+    out.n_dims = n_dims;
+    return out;
+}
+
 /* Notes what the converter changed. */
 static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pieces *p,
                  unsigned changes)
@@ -156,16 +167,15 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
         t->shape[1] = t->shape[0];
         t->shape[0] = 1;
     }
-    if ((changes & CTW_GGUF_TAPS) != 0 && t->n_dims == 2) {
-        t->n_dims = 3;
-        t->shape[2] = t->shape[1];
+    int64_t taps = t->n_dims >= 2 ? t->shape[t->n_dims - 1] : 0;
+    if ((changes & CTW_GGUF_TAPS) != 0 && taps > 0) {
+        *t = reshaped(t, 3);
+        t->shape[0] /= taps;
         t->shape[1] = 1;
+        t->shape[2] = taps;
     }
-    if ((changes & CTW_GGUF_FLAT) != 0 && t->n_dims == 2) {
-        t->n_dims = 1;
-        t->shape[0] *= t->shape[1];
-        t->shape[1] = 0;
-    }
+    if ((changes & CTW_GGUF_FLAT) != 0 && t->n_dims >= 2)
+        *t = reshaped(t, 1);
     t->as_rates = (changes & CTW_GGUF_RATES) != 0;
     t->tiled = (changes & CTW_GGUF_TILED) != 0;
     if ((queries || keys) && t->n_dims == 2) {
@@ -267,6 +277,31 @@ static bool rename_any(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_te
     return add(r, t, name);
 }
 
+/* Numbers of layers that are elements of arrays in the header: a tensor each, of one element. */
+static bool add_numbers(struct ctw_gguf_keys *k, struct renamed *r)
+{
+    const struct ctw_gguf_key *n = k->arch->numbers;
+    int64_t n_layers = ctw_gguf_layers(k);
+    for (; n != NULL && n->name != NULL && k->st == CTW_OK; n++) {
+        const struct ctw_meta *m = ctw_meta_find(k->metadata, n->stored);
+        if (m == NULL || m->type != CTW_META_F32 || m->n != (uint64_t)n_layers)
+            k->st =
+                ctw_fail(k->err, CTW_EFORMAT,
+                         "%s: %s: expected an array of float32, one for each of %" PRId64 " layers",
+                         k->file, n->stored, n_layers);
+        for (int64_t i = 0; i < n_layers && k->st == CTW_OK; i++) {
+            char name[MAX_NAME];
+            uint64_t at = (uint64_t)(m->data - k->metadata->block) + 4 * (uint64_t)i;
+            const struct ctw_tensor t = {
+                .dtype = CTW_F32, .n_dims = 1, .shape = {1}, .offset = at, .bytes = 4};
+            (void)snprintf(name, sizeof(name), "model.layers.%" PRId64 ".%s", i, n->name);
+            if (!add(r, &t, name))
+                return false;
+        }
+    }
+    return true;
+}
+
 enum ctw_status ctw_gguf_rename(struct ctw_gguf_keys *k, struct ctw_container *files)
 {
     struct renamed r = {0};
@@ -279,6 +314,8 @@ enum ctw_status ctw_gguf_rename(struct ctw_gguf_keys *k, struct ctw_container *f
         if (!drafts || take_apart(t.name).layer < n_layers)
             room = rename_any(k, &r, &t);
     }
+    if (room && k->st == CTW_OK)
+        room = add_numbers(k, &r);
     if (!room)
         k->st = ctw_fail(k->err, CTW_ENOMEM, "%s: out of memory for the tensors' names", k->file);
     for (int64_t i = 0; i < r.n; i++)

@@ -57,7 +57,7 @@ static enum ctw_status gather(const struct ctw_step *s, const struct places *p, 
                                         .x_dtype = dtype,
                                         .y = p->e};
     enum ctw_status st =
-        ctw_gather_rows(f->model, table, ngram_of(s), before, n_tok, f->gathered, err);
+        ctw_gather_rows(f->model, table, ngram_of(s), before, n_tok, f->readers, f->gathered, err);
     if (st == CTW_OK)
         st = ctw_device_upload(f->be, p->raw, f->gathered, bytes, err);
     return st == CTW_OK ? ctw_norm(f->be, &convert, err) : st;

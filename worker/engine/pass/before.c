@@ -66,29 +66,56 @@ static const char *address_of(const struct ctw_model *m, const struct ctw_table 
            (size_t)(row - table->row0[low]) * bytes;
 }
 
-/* Asks the kernel to read a row soon, so that the rows of a chunk cost one disk's latency together.
- * Best effort. */
+/* Asks the kernel to read a row soon, so that the rows of many tokens cost one disk's latency
+ * together. Best effort. */
 static void read_ahead(const char *at, size_t bytes, uintptr_t page)
 {
     const uintptr_t first = (uintptr_t)at & ~(page - 1);
     (void)madvise((void *)first, (uintptr_t)at + bytes - first, MADV_WILLNEED);
 }
 
+struct gather {
+    const struct ctw_model *m;
+    const struct ctw_table *table;
+    const struct ctw_ngram *g;
+    const int32_t *before;
+    int64_t n_tok;
+    size_t bytes; /* of a row */
+    char *out;
+};
+
+enum { PART = 64 }; /* tokens that a thread takes at a time */
+
+/* Of tokens PART * part .. */
+static void gather_part(void *arg, int64_t part, int thread)
+{
+    const struct gather *x = arg;
+    const int heads = ctw_ngram_heads(x->g), step = x->m->ngram_before + 1;
+    const int64_t end = PART * (part + 1) < x->n_tok ? PART * (part + 1) : x->n_tok;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    (void)thread;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t t = PART * part; t < end; t++)
+            for (int h = 0; h < heads; h++) {
+                const char *row = address_of(x->m, x->table, row_of(x->g, x->before + t * step, h));
+                if (pass == 0)
+                    read_ahead(row, x->bytes, page);
+                else
+                    memcpy(x->out + (size_t)(t * heads + h) * x->bytes, row, x->bytes);
+            }
+}
+
 enum ctw_status ctw_gather_rows(const struct ctw_model *m, const struct ctw_table *table,
                                 const struct ctw_ngram *g, const int32_t *before, int64_t n_tok,
-                                char *out, struct ctw_err *err)
+                                struct ctw_threads *pool, char *out, struct ctw_err *err)
 {
-    const int heads = ctw_ngram_heads(g), step = m->ngram_before + 1;
-    const size_t bytes = (size_t)g->dim * ctw_dtype_bytes(table->part[0]->dtype);
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    for (int pass = 0; pass < 2; pass++)
-        for (int64_t t = 0; t < n_tok; t++)
-            for (int h = 0; h < heads; h++) {
-                const char *row = address_of(m, table, row_of(g, before + t * step, h));
-                if (pass == 0)
-                    read_ahead(row, bytes, page);
-                else
-                    memcpy(out + (size_t)(t * heads + h) * bytes, row, bytes);
-            }
+    struct gather x = {.m = m,
+                       .table = table,
+                       .g = g,
+                       .before = before,
+                       .n_tok = n_tok,
+                       .bytes = (size_t)g->dim * ctw_dtype_bytes(table->part[0]->dtype),
+                       .out = out};
+    ctw_threads_for(pool, (n_tok + PART - 1) / PART, gather_part, &x);
     return ctw_container_check_maps(m->container, err);
 }

@@ -3,6 +3,7 @@
 #ifndef CTW_WORKER_BEFORE_H
 #define CTW_WORKER_BEFORE_H
 
+#include "base/threads.h"
 #include "worker/engine/pass/layout.h"
 
 /*
@@ -17,9 +18,10 @@ int32_t *ctw_tokens_before(const struct ctw_model *m, const struct ctw_layout *l
 size_t ctw_gathered_bytes(const struct ctw_model *m, int64_t chunk_tokens);
 
 /* out [n_tok, heads * dim] of the table's dtype = the rows that `before` [n_tok, ..] names. Reads
- * them through the files' map. CTW_EIO. */
+ * them through the files' map, by the pool's threads. CTW_EIO. */
 enum ctw_status ctw_gather_rows(const struct ctw_model *m, const struct ctw_table *table,
                                 const struct ctw_ngram *g, const int32_t *before, int64_t n_tok,
-                                char *out, struct ctw_err *err) CTW_MUST_CHECK;
+                                struct ctw_threads *pool, char *out,
+                                struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -116,7 +116,7 @@ static enum ctw_status make_trunk(struct ctw_forward *f, struct ctw_err *err)
 
 enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_model *model,
                                  struct ctw_backend *be, enum ctw_dtype dtype,
-                                 const struct ctw_plan *plan, struct ctw_err *err)
+                                 const struct ctw_plan *plan, int n_threads, struct ctw_err *err)
 {
     struct ctw_forward *f = ctw_calloc(1, sizeof(*f));
     if (f == NULL)
@@ -159,6 +159,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     if (st == CTW_OK &&
         ((plan->starts > 0 && f->start == NULL) || (plan->gathered > 0 && f->gathered == NULL)))
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
+    if (st == CTW_OK && plan->gathered > 0)
+        st = ctw_threads_open(&f->readers, n_threads, err);
     if (st == CTW_OK && plan->trunk > 0)
         st = make_trunk(f, err);
     for (int i = 0; st == CTW_OK && i < CTW_N_CARRIES; i++)
@@ -214,6 +216,7 @@ void ctw_forward_close(struct ctw_forward *f)
     ctw_free(f->rotations);
     ctw_free(f->start);
     ctw_free(f->gathered);
+    ctw_threads_close(f->readers);
     ctw_free(f->trunk_places);
     ctw_free(f->trunk_tokens);
     ctw_free(f);
@@ -430,6 +433,22 @@ enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_d
                             f->model->embed_dim, err);
 }
 
+/* The head's input: f->norm, or its copy in f->wide, if the head is wider than the activations. */
+static enum ctw_status widen_head_input(struct ctw_forward *f, int64_t n_rows, const void **x,
+                                        struct ctw_err *err)
+{
+    const enum ctw_dtype dtype = ctw_plan_head_dtype(f->model, f->dtype);
+    const struct ctw_op_norm copy = {.kind = CTW_NORM_NONE,
+                                     .dtype = dtype,
+                                     .n_tok = n_rows,
+                                     .dim = f->model->embed_dim,
+                                     .x = f->norm,
+                                     .x_dtype = f->dtype,
+                                     .y = f->wide};
+    *x = dtype == f->dtype ? f->norm : f->wide;
+    return dtype == f->dtype ? CTW_OK : ctw_norm(f->be, &copy, err);
+}
+
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, bool several, int64_t n_vocab,
                                  const struct ctw_kept_logits *keep, struct ctw_err *err)
@@ -451,14 +470,13 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
     }
     struct ctw_op_head op = {
         .weight = &head,
-        .dtype = f->dtype,
+        .dtype = ctw_plan_head_dtype(f->model, f->dtype),
         .scale = f->model->head_scale,
         .softcap = f->model->head_softcap,
         .unit_rows = f->model->unit_head,
         .n_vocab = n_vocab,
         .n_rows = n_rows,
         .id0 = data->row0,
-        .x = f->norm,
         .first_target = several ? f->first_target + row0 : NULL,
         .targets = several ? f->targets : f->targets + row0,
         .out = several ? f->results : f->results + row0,
@@ -468,5 +486,6 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
         op.ld_logits = keep->ld;
         op.norms = keep->norms;
     }
-    return ctw_head(f->be, &op, err);
+    enum ctw_status st = widen_head_input(f, n_rows, &op.x, err);
+    return st == CTW_OK ? ctw_head(f->be, &op, err) : st;
 }

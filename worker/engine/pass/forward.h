@@ -43,11 +43,12 @@ struct ctw_forward {
      * before it (before.h); and room for a chunk's rows of a table. */
     const int32_t *before;
     char *gathered;
-    int32_t *positions;     /* [pass], each within its sequence; with RoPE for long sequences: the
-                               rows of its tables */
-    int16_t *bad;     /* [pass]: -1, or the layer after which the token's state is not finite */
-    int64_t *rows;    /* [pass]: the rows of x to score */
-    int32_t *targets; /* [pass]: the targets of these rows */
+    struct ctw_threads *readers; /* of these rows */
+    int32_t *positions; /* [pass], each within its sequence; with RoPE for long sequences: the
+                           rows of its tables */
+    int16_t *bad;       /* [pass]: -1, or the layer after which the token's state is not finite */
+    int64_t *rows;      /* [pass]: the rows of x to score */
+    int32_t *targets;   /* [pass]: the targets of these rows */
     int32_t *first_target;           /* [pass + 1], see struct ctw_layout */
     struct ctw_head_result *results; /* [pass]: of each target */
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
@@ -69,10 +70,12 @@ struct ctw_kept_logits {
     struct ctw_head_norm *norms; /* [n_rows] */
 };
 
-/* Allocates the buffers. The model and the backend must outlive *out. */
+/* Allocates the buffers. n_threads: that read rows of tables; 0: all CPUs. The model and the
+ * backend must outlive *out. */
 enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_model *model,
                                  struct ctw_backend *be, enum ctw_dtype dtype,
-                                 const struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
+                                 const struct ctw_plan *plan, int n_threads,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_forward_close(struct ctw_forward *f); /* NULL is fine */
 
 /* What f->trunk holds is in doubt, or about to be overwritten. */

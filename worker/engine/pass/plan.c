@@ -39,6 +39,8 @@ static struct ctw_widths model_widths(const struct ctw_model *model, int64_t lon
     ctw_residual_of(&model->layers[0])->widen(&w, model);
     w.inner_k = ctw_max64(w.norm, model->input_dim);
     w.wide = ctw_max64(w.wide, ctw_max64(model->input_dim, model->hidden));
+    if (model->wide_head) /* its input */
+        w.wide = ctw_max64(w.wide, 2 * model->embed_dim);
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
         for (int b = 0; b < l->n_branches; b++) {
@@ -115,6 +117,13 @@ static void reserve_product(struct ctw_reserve *r, const struct ctw_model *model
                                input_elems(model, p, l->matrix, ctw_product_epilogue(l, product)));
 }
 
+/* Of the head's rows, in elements of dtype. */
+static int64_t head_width(const struct ctw_model *model, enum ctw_dtype dtype)
+{
+    const size_t bytes = ctw_dtype_bytes(ctw_plan_head_dtype(model, dtype));
+    return model->embed_dim * (int64_t)(bytes / ctw_dtype_bytes(dtype));
+}
+
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan)
 {
@@ -129,7 +138,7 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .n_seqs = plan->chunk_tokens,
                             .state = w.state,
                             .n_vocab = model->vocab,
-                            .head_k = model->embed_dim,
+                            .head_k = head_width(model, dtype),
                             .n_experts = (int)w.n_experts,
                             .chosen = (int)w.chosen,
                             .n_grouped = w.n_experts > 0 ? plan->pass_tokens : 0,

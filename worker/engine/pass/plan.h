@@ -64,6 +64,13 @@ int64_t ctw_plan_longest(const struct ctw_plan_request *request);
 int ctw_plan_shards(const struct ctw_model *model, const struct ctw_product *p,
                     const struct ctw_matrix *matrices, struct ctw_shard shards[CTW_MAX_SHARDS]);
 /* The memory that the operations of this plan need from the backend. */
+/* Of the head's weights and input, for activations of a dtype. */
+static inline enum ctw_dtype ctw_plan_head_dtype(const struct ctw_model *model,
+                                                 enum ctw_dtype dtype)
+{
+    return model->wide_head ? CTW_F32 : dtype;
+}
+
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan);
 

@@ -46,9 +46,11 @@ enum ctw_status ctw_cuts_find(struct ctw_cuts *out, const struct ctw_model *m,
     /* A product of all of a chunk's embeddings needs all of them. */
     bool projected = m->layers[0].product[CTW_P_WIDTH].n_shards > 0;
     bool *prepared = ctw_calloc((size_t)m->n_layers, sizeof(*prepared));
-    *out = (struct ctw_cuts){.embed_rows = projected ? 0 : 1,
-                             .head_rows = ctw_backend_head_rows(be, dtype, m->embed_dim, plain),
-                             .prepared = prepared};
+    const enum ctw_dtype head_dtype = ctw_plan_head_dtype(m, dtype);
+    *out =
+        (struct ctw_cuts){.embed_rows = projected ? 0 : 1,
+                          .head_rows = ctw_backend_head_rows(be, head_dtype, m->embed_dim, plain),
+                          .prepared = prepared};
     if (prepared == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     for (int i = 1; ctw_backend_traits(be)->decodes_ahead && i <= m->n_decoders; i++)

@@ -2,11 +2,15 @@
  * Several residual streams, mixed around each branch by gates of each number: [tokens, n hidden] of
  * CTW_RESIDUAL. Kept are [tokens, n], the weights with which a branch's output is joined. f->wide
  * holds, meanwhile, the normalised streams [chunk, n hidden], the gates, likewise, the products of
- * few columns [chunk, rank + n], and the mean [chunk, hidden] fp32.
+ * few columns [chunk, rank + n], in rows of whole vectors, as products on a GPU read and write
+ * them, and the mean [chunk, hidden] fp32.
  */
 #include "worker/engine/residual/several.h"
 
-enum { ELEMENTS_OF_FLOAT = 2 }; /* of the activations' dtype, at most */
+enum {
+    ELEMENTS_OF_FLOAT = 2, /* of the activations' dtype, at most */
+    VECTOR = 8
+};
 
 static const struct ctw_gated_streams *streams_of(const struct ctw_model *m)
 {
@@ -23,11 +27,17 @@ static int64_t kept(const struct ctw_model *m)
     return streams_of(m)->n;
 }
 
+static int64_t whole_vectors(int64_t columns)
+{
+    return (columns + VECTOR - 1) / VECTOR * VECTOR;
+}
+
 static void widen(struct ctw_widths *w, const struct ctw_model *m)
 {
     const struct ctw_gated_streams *s = streams_of(m);
     w->norm = ctw_max64(w->norm, m->hidden);
-    w->wide = ctw_max64(w->wide, 2 * width(m) + s->rank + s->n + ELEMENTS_OF_FLOAT * m->hidden);
+    w->wide = ctw_max64(w->wide, 2 * width(m) + whole_vectors(s->rank + s->n) +
+                                     ELEMENTS_OF_FLOAT * m->hidden);
 }
 
 /* Norms, gates and sums; the products count by themselves. */
@@ -60,7 +70,7 @@ static enum ctw_status begin(const struct ctw_step *s, struct ctw_err *err)
 struct places {
     char *f, *gates, *low;
     float *mean;
-    int64_t ld; /* of low */
+    int64_t columns, ld; /* of low */
 };
 
 static char *behind(const struct ctw_step *s, void *from, int64_t columns)
@@ -73,7 +83,8 @@ static struct places places_of(const struct ctw_step *s)
 {
     const int64_t n = width(s->f->model);
     struct places p = {.f = s->f->wide,
-                       .ld = ctw_plan_columns(ctw_step_product_of(s, CTW_P_MIX_DOWN))};
+                       .columns = ctw_plan_columns(ctw_step_product_of(s, CTW_P_MIX_DOWN))};
+    p.ld = whole_vectors(p.columns);
     p.gates = behind(s, p.f, n);
     p.low = behind(s, p.gates, n);
     p.mean = (float *)(void *)behind(s, p.low, p.ld);
@@ -114,11 +125,13 @@ static enum ctw_status make_gates(const struct ctw_step *s, const struct places 
     const struct ctw_op_norm share = {.kind = CTW_NORM_NONE,
                                       .dtype = s->f->dtype,
                                       .n_tok = s->chunk->n_tok,
-                                      .dim = p->ld,
+                                      .dim = p->columns,
                                       .x = p->low,
+                                      .ldx = p->ld,
                                       .x_dtype = s->f->dtype,
                                       .factor = 1 / (float)r->n,
-                                      .y = p->low};
+                                      .y = p->low,
+                                      .ldy = p->ld};
     const struct ctw_op_act act = {.act = CTW_ACT_SILU,
                                    .dtype = s->f->dtype,
                                    .n_tok = s->chunk->n_tok,
@@ -207,7 +220,7 @@ static enum ctw_status collapse(const struct ctw_step *s, int place, const float
     enum ctw_status st = normalise(s, place, x, rows, bad, p.f, err);
     if (st == CTW_OK)
         st = make_gates(s, &p, err);
-    if (st == CTW_OK && p.ld > streams_of(s->f->model)->rank)
+    if (st == CTW_OK && p.columns > streams_of(s->f->model)->rank)
         st = keep_weights(s, &p, err);
     return st == CTW_OK ? take_mean(s, &p, y, err) : st;
 }

@@ -215,7 +215,7 @@ struct ctw_model_rules {
     struct ctw_norm_form norm; /* the final norm's */
     bool tied;                 /* transformers' default for tie_word_embeddings */
     bool head_bias;
-    bool unit_head;                 /* the head's rows are divided by their lengths */
+    bool unit_head, wide_head;      /* the head's rows are divided by their lengths; it is fp32 */
     bool conv1d;                    /* layers' linear weights are stored [in, out] (GPT-2) */
     int64_t embed_dim;              /* columns of the embedding and of the head; 0: hidden */
     double embed_scale, head_scale; /* 0: 1 */

@@ -1,9 +1,9 @@
 /*
  * Hunyuan 4: several residual streams, which branches do not mix with each other; latent attention
  * with sinks and a gate of each value, over keys that an indexer of this layer or of one before
- * chooses; sigmoid routing, with clamped experts. A 16-bit run rounds the head, which transformers
- * keeps in F32. Also the text model of its vision model, whose defaults are larger.
- * Defaults: HYV4Config, HYV4VLTextConfig.
+ * chooses; sigmoid routing, with clamped experts. The head is fp32 in 16-bit runs, too. Also the
+ * text model of its vision model, whose defaults are larger. Defaults: HYV4Config,
+ * HYV4VLTextConfig.
  */
 #include "kernels/streams.h"
 #include "worker/model/families/indexer_keys.h"
@@ -59,7 +59,7 @@ static void describe_with(struct ctw_config *c, const struct rules *r)
     latent_sigmoid(c, &experts);
     experts.glu = key_clamp(c);
     const struct ctw_streams streams = key_streams(c, &norm);
-    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm, .wide_head = true});
     ctw_describe_streams(c, &streams);
     ctw_describe_mix(c, s.n_layers, 0, "model.hc_pre.hc_head.hc_head");
     latent_rope(c, &attention, &r->absent);

@@ -6,6 +6,7 @@
 #define CTW_WORKER_FAMILIES_LIST_H
 
 #define CTW_FAMILIES(X)                                                                            \
+    X(afmoe)                                                                                       \
     X(apertus)                                                                                     \
     X(arcee)                                                                                       \
     X(baichuan)                                                                                    \
@@ -23,6 +24,7 @@
     X(kimi_k2)                                                                                     \
     X(cohere2)                                                                                     \
     X(cohere2_moe)                                                                                 \
+    X(cwm)                                                                                         \
     X(dots1)                                                                                       \
     X(ernie4_5)                                                                                    \
     X(ernie4_5_moe)                                                                                \

@@ -184,6 +184,7 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     m->head_scale = rules->head_scale != 0 ? (float)rules->head_scale : 1.0f;
     m->head_softcap = (float)rules->head_softcap;
     m->unit_head = rules->unit_head;
+    m->wide_head = rules->wide_head;
     c->layers = ctw_name_or(rules->layers, "model.layers");
     c->conv1d = rules->conv1d && !c->in_turn;
     c->n_head = s->n_head;
