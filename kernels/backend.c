@@ -23,7 +23,8 @@ bool ctw_shard_ok(const struct ctw_shard *s)
            (s->bias == NULL || ctw_is_float(s->bias_dtype)) &&
            (s->input == NULL || ctw_quantise_ok(s->input, s->weight->k)) &&
            (s->rotate_in == NULL || ctw_rotation_ok(s->rotate_in, s->weight->k)) &&
-           (s->rotate_out == NULL || ctw_rotation_ok(s->rotate_out, s->n));
+           (s->rotate_out == NULL || ctw_rotation_ok(s->rotate_out, s->n)) &&
+           (s->output == NULL || (ctw_quantise_ok(s->output, s->n) && s->rotate_out == NULL));
 }
 
 /* Q, k and v side by side, if no columns are given. */

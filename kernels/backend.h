@@ -41,7 +41,7 @@ struct ctw_backend_options {
 
 struct ctw_backend_info {
     const char *backend; /* "cpu", "cuda" */
-    const char *variant; /* "c", "avx2", "avx512", "avx512bf16"; "general", "hopper" */
+    const char *variant; /* "c", "avx2", "avx512", "avx512bf16", "amx"; "general", "hopper" */
     char device[96];     /* the processor's name */
     char numerics[96];   /* what a score's last bit depends on: "cpu-avx2", "cuda-hopper-sm90-.." */
     char reason[256];    /* why this backend was selected */

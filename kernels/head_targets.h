@@ -11,4 +11,10 @@ CTW_HD int32_t ctw_head_target(const int32_t *first_target, int64_t row)
     return first_target != NULL ? first_target[row] : (int32_t)row;
 }
 
+/* Is a logit a product and a scale, and nothing else? */
+static inline bool ctw_head_is_plain(const struct ctw_op_head *op)
+{
+    return op->softcap == 0 && op->weight->bias == NULL && op->weight->output == NULL;
+}
+
 #endif

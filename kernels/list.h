@@ -36,6 +36,7 @@
     X(difference)                                                                                  \
     X(blend)                                                                                       \
     X(ngram_gate)                                                                                  \
+    X(altup)                                                                                       \
     X(route)                                                                                       \
     X(group)
 

@@ -30,7 +30,7 @@ struct ctw_shard {
     int64_t step;     /* 0: 1. 2: the other rows are another shard's (gate and up in turn) */
     const void *bias; /* device, of bias_dtype: row i's is element i * step; NULL: none */
     enum ctw_dtype bias_dtype;
-    const struct ctw_quantise *input; /* how x is quantised for these rows; NULL: it is not */
+    const struct ctw_quantise *input, *output; /* how x, and sum + bias, are quantised; NULL: not */
     const struct ctw_rotation *rotate_in, *rotate_out; /* of x before, of sum + bias; NULL: none */
 };
 
@@ -43,7 +43,7 @@ static inline int64_t ctw_shard_step(const struct ctw_shard *s)
 static inline struct ctw_shard ctw_shard_of(const struct ctw_weight *weight,
                                             const struct ctw_weight_data *data)
 {
-    struct ctw_shard s = {weight, data, 0, weight->n, 1, NULL, CTW_F32, NULL, NULL, NULL};
+    struct ctw_shard s = {weight, data, 0, weight->n, 1, NULL, CTW_F32, NULL, NULL, NULL, NULL};
     return s;
 }
 
@@ -59,8 +59,6 @@ enum ctw_activation {
     CTW_ACT_CLIP,  /* {limit}: -limit..limit */
     CTW_ACT_SIGMOID
 };
-
-enum { CTW_ACT_PARAMS = 4 };
 
 enum ctw_epilogue {
     CTW_EPI_STORE,  /* y[t, o] = sum + bias */
@@ -88,7 +86,7 @@ struct ctw_glu {
     float limit, alpha;
 };
 
-enum { CTW_MAX_SHARDS = 12, CTW_EXPERTS_IN_FLIGHT = 4 };
+enum { CTW_ACT_PARAMS = 4, CTW_MAX_SHARDS = 24, CTW_EXPERTS_IN_FLIGHT = 4 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
 enum { CTW_LAYER_SLOTS = 92 };
@@ -147,7 +145,7 @@ struct ctw_op_embed {
     float scale;
     bool add;
     int64_t n_tok;
-    const int32_t *tokens; /* device [n_tok], the caller has checked them */
+    const int32_t *tokens; /* device [n_tok], checked; with `add`, others take the first row */
     void *y;               /* device [n_tok, k] */
     int32_t id0;           /* 0 unless in_part */
     bool in_part; /* `table`, dense, has only some tokens' rows: others' y stays; without `add` */
@@ -156,7 +154,8 @@ struct ctw_op_embed {
 enum ctw_norm_kind {
     CTW_NORM_RMS,   /* x / sqrt(mean(x^2) + eps) */
     CTW_NORM_LAYER, /* (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) */
-    CTW_NORM_NONE   /* x */
+    CTW_NORM_NONE,  /* x */
+    CTW_NORM_CUTOFF /* max(0, x - mean(x) - eps * sqrt(mean((x - mean(x))^2))), before factor */
 };
 
 /*
@@ -376,11 +375,12 @@ struct ctw_head_norm {
 };
 
 /*
- * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32; only stored if
- * `logits` says where, which does not change `out`. If a logit of a row is NaN or +infinity, or no
- * logit is finite, its targets' logprob is NaN and its ln_sum not finite; its greedy is within
- * 0..n_vocab-1 but meaningless. With unit_rows, a row of w, already rounded to dtype, is divided by
- * its length, and rounded again: in fp32, by ctw_unit_length() of the sum of its squares in double.
+ * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32, the sums being
+ * quantised if the shard's output is; only stored if `logits` says where, which does not change
+ * `out`. If a logit of a row is NaN or +infinity, or no logit is finite, its targets' logprob is
+ * NaN and its ln_sum not finite; its greedy is within 0..n_vocab-1 but meaningless. With unit_rows,
+ * a row of w, already rounded to dtype, is divided by its length, and rounded again: in fp32, by
+ * ctw_unit_length() of the sum of its squares in double.
  * The weight's shard is a whole matrix: w, or rows of it from id0 on. Such parts come in order,
  * from multiples of ctw_backend_head_rows() on; the last, which reaches n_vocab, completes the
  * results, with the bits of the whole. No operation comes between them.

@@ -1,6 +1,7 @@
 /* Products and the head: checks them against the contract in backend.h, and calls the table, or,
  * for shards with inputs of their own, shard_inputs.c. */
 #include "kernels/backend_internal.h"
+#include "kernels/head_targets.h"
 
 /* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
 static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_out,
@@ -41,7 +42,7 @@ static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_e
             op->x_rows == NULL || op->epilogue == CTW_EPI_GATE || op->epilogue == CTW_EPI_STORE);
     REQUIRE("linear", op->x_weight == NULL || op->x_rows != NULL);
     for (int i = 0; i < op->n_shards; i++)
-        REQUIRE("linear", op->shards[i].rotate_out == NULL ||
+        REQUIRE("linear", (op->shards[i].rotate_out == NULL && op->shards[i].output == NULL) ||
                               (op->epilogue != CTW_EPI_LOGITS && op->epilogue != CTW_EPI_SCATTER));
     REQUIRE("linear",
             op->epilogue == CTW_EPI_SCATTER || (op->y_rows == NULL && op->y_weight == NULL));
@@ -185,7 +186,7 @@ enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, s
     REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= INT32_MAX);
     REQUIRE("head", op->id0 >= 0 && op->id0 < op->n_vocab);
     if (op->id0 > 0 || op->weight->n < op->n_vocab) {
-        bool plain = op->softcap == 0 && op->weight->bias == NULL;
+        bool plain = ctw_head_is_plain(op);
         int64_t rows = be->ops->head_rows(be, op->dtype, op->weight->weight->k, plain);
         bool last = op->id0 + op->weight->n >= op->n_vocab;
         REQUIRE("head", op->id0 % rows == 0 && (last || op->weight->n % rows == 0));
@@ -194,6 +195,8 @@ enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, s
     REQUIRE("head", op->logits == NULL ||
                         (op->ld_logits >= op->n_vocab && op->ld_logits % CTW_LOGITS_ALIGN == 0));
     REQUIRE("head", op->weight->rotate_out == NULL);
+    REQUIRE("head",
+            op->weight->output == NULL || op->weight->output->scale_kind == CTW_SCALE_STATIC);
     struct ctw_op_head plain = *op;
     struct ctw_shard shard;
     enum ctw_status st = CTW_OK;

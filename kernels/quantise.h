@@ -159,4 +159,11 @@ CTW_HD_FORCE float ctw_quantised(float x, struct ctw_code_range r, struct ctw_qu
     return (t - g.zero) * g.scale;
 }
 
+/* A logit, by a static scale, in fp32. */
+CTW_HD_FORCE float ctw_quantise_logit(const struct ctw_quantise *q, float x)
+{
+    const struct ctw_quantised_group g = {q->scale, q->zero, CTW_F32};
+    return ctw_quantised(x, ctw_code_range_of(q->codes, q->bits), g);
+}
+
 #endif

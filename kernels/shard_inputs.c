@@ -1,6 +1,6 @@
 /*
- * Products whose shards rotate or quantise their input, or rotate their output. products.c calls
- * this file after its checks. It calls the table and the checked operations of backend.c, and none
+ * Products whose shards rotate or quantise their input or their output. products.c calls this file
+ * after its checks. It calls the table and the checked operations of backend.c, and none
  * of products.c: no checked operation calls itself again.
  */
 #include "kernels/backend_internal.h"
@@ -19,16 +19,21 @@ static bool has_input(const struct ctw_shard *s)
     return s->input != NULL || s->rotate_in != NULL;
 }
 
+static bool has_output(const struct ctw_shard *s)
+{
+    return s->output != NULL || s->rotate_out != NULL;
+}
+
 bool ctw_inputs_split(const struct ctw_op_linear *op)
 {
     for (int i = 0; i < op->n_shards; i++)
-        if (op->shards[i].rotate_out != NULL || !same_input(&op->shards[i], &op->shards[0]))
+        if (has_output(&op->shards[i]) || !same_input(&op->shards[i], &op->shards[0]))
             return true;
     return false;
 }
 
-/* The layout of a product's own memory, in elements of each row: its input; its output before
- * rotation; and up, beside its gate, or the rotated output that is added. */
+/* The layout of a product's own memory, in elements of each row: its input; its output before it is
+ * changed; and up, beside its gate, or the changed output that is added. */
 struct room {
     int64_t input, product, other;
 };
@@ -39,7 +44,7 @@ static struct room room_of(const struct ctw_op_linear *op)
     int64_t n = 0;
     for (int i = 0; i < op->n_shards; i++) {
         in |= has_input(&op->shards[i]);
-        out |= op->shards[i].rotate_out != NULL;
+        out |= has_output(&op->shards[i]);
         n = gate ? op->shards[i].n : n + op->shards[i].n;
     }
     struct room r = {.input = in ? op->shards[0].weight->k : 0, .product = out ? n : 0};
@@ -110,6 +115,7 @@ static enum ctw_status own_input(struct ctw_backend *be, struct ctw_op_linear *o
         shards[i] = op->shards[i];
         shards[i].input = NULL;
         shards[i].rotate_in = shards[i].rotate_out = NULL;
+        shards[i].output = NULL;
     }
     op->shards = shards;
     if (!has_input(first))
@@ -124,35 +130,54 @@ static enum ctw_status own_input(struct ctw_backend *be, struct ctw_op_linear *o
     return st;
 }
 
-/* y = x [n_tok, n], rotated; or y + that */
-static enum ctw_status rotate_output(struct ctw_backend *be, const struct ctw_op_linear *op,
-                                     const struct ctw_rotation *how, const void *x, void *turned,
-                                     int64_t n, void *y, struct ctw_err *err)
+/* to [n_tok, n] = x [n_tok, n], rotated or quantised as the shard says */
+static enum ctw_status make_output(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                   const struct ctw_shard *shard, const void *x, int64_t n,
+                                   void *to, int64_t ld, struct ctw_err *err)
 {
-    bool adds = op->epilogue == CTW_EPI_ADD;
-    enum ctw_status st = ctw_rotate(be,
-                                    &(struct ctw_op_rotate){.how = how,
-                                                            .dtype = op->dtype,
-                                                            .n_tok = op->n_tok,
-                                                            .dim = n,
-                                                            .x = x,
-                                                            .ldx = n,
-                                                            .y = adds ? turned : y,
-                                                            .ldy = adds ? n : op->ldy},
-                                    err);
-    if (st != CTW_OK || !adds)
-        return st;
-    return ctw_norm(be,
-                    &(struct ctw_op_norm){.kind = CTW_NORM_NONE,
-                                          .dtype = op->residual_dtype,
-                                          .x_dtype = op->dtype,
-                                          .n_tok = op->n_tok,
-                                          .dim = n,
-                                          .x = turned,
-                                          .add = true,
-                                          .y = y,
-                                          .ldy = op->ldy},
-                    err);
+    if (shard->output != NULL)
+        return ctw_quantise(be,
+                            &(struct ctw_op_quantise){.how = shard->output,
+                                                      .dtype = op->dtype,
+                                                      .n_tok = op->n_tok,
+                                                      .dim = n,
+                                                      .x = x,
+                                                      .ldx = n,
+                                                      .y = to,
+                                                      .ldy = ld},
+                            err);
+    return ctw_rotate(be,
+                      &(struct ctw_op_rotate){.how = shard->rotate_out,
+                                              .dtype = op->dtype,
+                                              .n_tok = op->n_tok,
+                                              .dim = n,
+                                              .x = x,
+                                              .ldx = n,
+                                              .y = to,
+                                              .ldy = ld},
+                      err);
+}
+
+/* y = that; or y + that, by way of `other` */
+static enum ctw_status put_output(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                  const struct ctw_shard *shard, const void *x, void *other,
+                                  int64_t n, void *y, struct ctw_err *err)
+{
+    if (op->epilogue != CTW_EPI_ADD)
+        return make_output(be, op, shard, x, n, y, op->ldy, err);
+    enum ctw_status st = make_output(be, op, shard, x, n, other, n, err);
+    return st == CTW_OK ? ctw_norm(be,
+                                   &(struct ctw_op_norm){.kind = CTW_NORM_NONE,
+                                                         .dtype = op->residual_dtype,
+                                                         .x_dtype = op->dtype,
+                                                         .n_tok = op->n_tok,
+                                                         .dim = n,
+                                                         .x = other,
+                                                         .add = true,
+                                                         .y = y,
+                                                         .ldy = op->ldy},
+                                   err)
+                        : st;
 }
 
 /* Some shards as one product, to columns from y on. */
@@ -160,10 +185,10 @@ static enum ctw_status run_one(struct ctw_backend *be, const struct ctw_op_linea
                                int64_t columns, const struct room *room, struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
-    const struct ctw_rotation *turn = op->shards[0].rotate_out;
+    const bool changes = has_output(&op->shards[0]);
     struct ctw_op_linear plain = *op;
     plain.y = y;
-    if (turn != NULL) {
+    if (changes) {
         plain.epilogue = CTW_EPI_STORE;
         plain.y = own(be, op, room->input);
         plain.ldy = columns;
@@ -171,13 +196,13 @@ static enum ctw_status run_one(struct ctw_backend *be, const struct ctw_op_linea
     enum ctw_status st = own_input(be, &plain, shards, err);
     if (st == CTW_OK)
         st = be->ops->linear(be, &plain, err);
-    if (st != CTW_OK || turn == NULL)
+    if (st != CTW_OK || !changes)
         return st;
-    return rotate_output(be, op, turn, plain.y, own(be, op, room->input + room->product), columns,
-                         y, err);
+    return put_output(be, op, &op->shards[0], plain.y, own(be, op, room->input + room->product),
+                      columns, y, err);
 }
 
-/* Neighbouring shards with equal inputs are one product; a rotated output is one by itself. */
+/* Neighbouring shards with equal inputs are one product; a changed output is one by itself. */
 static enum ctw_status run_by_run(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   const struct room *room, struct ctw_err *err)
 {
@@ -192,8 +217,8 @@ static enum ctw_status run_by_run(struct ctw_backend *be, const struct ctw_op_li
         do {
             columns += op->shards[i++].n;
             part.n_shards++;
-        } while (i < op->n_shards && part.shards->rotate_out == NULL &&
-                 op->shards[i].rotate_out == NULL && same_input(part.shards, &op->shards[i]));
+        } while (i < op->n_shards && !has_output(part.shards) && !has_output(&op->shards[i]) &&
+                 same_input(part.shards, &op->shards[i]));
         st = run_one(be, &part, y, columns, room, err);
         y += (size_t)columns * es;
     }
@@ -307,6 +332,6 @@ enum ctw_status ctw_inputs_make_head(struct ctw_backend *be, struct ctw_op_head 
     shard->input = NULL;
     shard->rotate_in = NULL;
     op->x = be->inputs;
-    op->weight = shard;
+    op->weight = shard; /* its output is the head's own to change */
     return st;
 }

@@ -1,6 +1,7 @@
 #define CTW_HAS_PAIRS 0
+#define CTW_HAS_AMX 0
 #include "kernels/cpu/simd_avx512.h"
 
 #include "kernels/cpu/fast_variant.h"
 
-const struct ctw_cpu_variant ctw_cpu_avx512 = FAST_VARIANT("avx512", ctw_cpu_has_avx512);
+const struct ctw_cpu_variant ctw_cpu_avx512 = FAST_VARIANT("avx512", ctw_cpu_lacks_avx512);

@@ -1,7 +1,8 @@
 #define CTW_HAS_PAIRS 1
+#define CTW_HAS_AMX 0
 #include "kernels/cpu/simd_avx512.h"
 
 #include "kernels/cpu/fast_variant.h"
 
 const struct ctw_cpu_variant ctw_cpu_avx512bf16 =
-    FAST_VARIANT("avx512bf16", ctw_cpu_has_avx512bf16);
+    FAST_VARIANT("avx512bf16", ctw_cpu_lacks_avx512bf16);

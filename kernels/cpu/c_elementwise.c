@@ -20,6 +20,8 @@ static void embed_one(void *arg, int64_t t, int thread)
     int64_t id = op->tokens[t] - op->id0;
     if (op->in_part && (id < 0 || id >= op->table->n))
         return;
+    if (op->add && id >= op->table->n)
+        id = 0;
     w->format->decode(w, op->table->data, op->table->row0 + id, 0, w->k, row);
     for (int64_t i = 0; i < w->k; i++) {
         float v = ctw_round_float(row[i], op->dtype) * op->scale;
@@ -61,17 +63,21 @@ static void norm_group(const struct ctw_op_norm *op, int64_t t, int64_t g, int64
 {
     int64_t own = op->own_weights ? g * op->dim : 0, to = t * op->ldy + g * op->dim;
     double mean = 0, r = 1;
-    if (op->kind == CTW_NORM_LAYER) {
+    const bool cutoff = op->kind == CTW_NORM_CUTOFF;
+    if (op->kind == CTW_NORM_LAYER || cutoff) {
         for (int64_t i = 0; i < op->dim; i++)
             mean += ctw_load_float(op->x, op->x_dtype, from + i);
         mean /= (double)op->dim;
     }
     if (op->kind != CTW_NORM_NONE) {
         double sum = sum_of_squares(op->x, op->x_dtype, from, op->dim, mean);
-        r = 1 / sqrt(sum / (double)op->dim + op->eps);
+        r = cutoff ? 1 : 1 / sqrt(sum / (double)op->dim + op->eps);
+        mean += cutoff ? op->eps * sqrt(sum / (double)op->dim) : 0;
     }
     for (int64_t i = 0; i < op->dim; i++) {
         double v = (ctw_load_float(op->x, op->x_dtype, from + i) - mean) * r;
+        if (cutoff && v < 0) /* NaN stays */
+            v = 0;
         if (op->weight != NULL)
             v *= (double)ctw_load_float(op->weight, op->weight_dtype, own + i) + op->weight_offset;
         if (op->bias != NULL)

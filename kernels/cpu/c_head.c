@@ -27,6 +27,8 @@ static float logit(const struct ctw_op_head *op, int64_t t, const float *w, int6
     double sum = bias;
     for (int64_t i = 0; i < k; i++)
         sum += (double)ctw_load_float(op->x, op->dtype, t * k + i) * w[i];
+    if (op->weight->output != NULL)
+        sum = ctw_quantise_logit(op->weight->output, (float)sum);
     sum *= op->scale;
     return (float)(op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum);
 }

@@ -8,10 +8,16 @@
 
 const struct ctw_cpu_variant *const ctw_cpu_variants[] = {
 #if defined(__x86_64__)
-    &ctw_cpu_avx512bf16, &ctw_cpu_avx512,
+    &ctw_cpu_amx,
+    &ctw_cpu_avx512bf16,
+    &ctw_cpu_avx512,
     &ctw_cpu_avx2,
+#ifdef CTW_WITH_AMX_EMULATED
+    &ctw_cpu_amx_emulated,
 #endif
-    &ctw_cpu_c,          NULL,
+#endif
+    &ctw_cpu_c,
+    NULL,
 };
 
 static size_t scratch_bytes_c(const struct ctw_cpu *cpu, const struct ctw_reserve *r)
@@ -25,7 +31,7 @@ static size_t scratch_bytes_c(const struct ctw_cpu *cpu, const struct ctw_reserv
 
 #define REFERENCE(name) .name = ctw_cpu_##name##_c,
 const struct ctw_cpu_variant ctw_cpu_c = {.name = "c",
-                                          .runs_here = ctw_cpu_has_c,
+                                          .lacks = ctw_cpu_lacks_none,
                                           .scratch_bytes = scratch_bytes_c,
                                           CTW_CPU_VARIED(REFERENCE)};
 
@@ -39,30 +45,43 @@ static struct ctw_cpu *cpu_of(struct ctw_backend *be)
  * (docs/BENCHMARKS_LOG.md). */
 static bool pays_here(const struct ctw_cpu_variant *v)
 {
-    return strcmp(v->name, "avx512bf16") != 0 || !ctw_cpu_is_intel();
+    return !v->by_request && (strcmp(v->name, "avx512bf16") != 0 || !ctw_cpu_is_intel());
 }
 
-/* The named variant, or the best one; CTW_EINVAL lists the variants that run here. */
-static enum ctw_status choose_variant(const struct ctw_cpu_variant **out, const char *name,
-                                      struct ctw_err *err)
+static enum ctw_status refuse_variant(const char *name, struct ctw_err *err)
 {
     char have[128] = "";
+    const char *lacks = "is unknown";
     bool known = false;
     for (int i = 0; ctw_cpu_variants[i] != NULL; i++) {
         const struct ctw_cpu_variant *v = ctw_cpu_variants[i];
-        bool named = name != NULL && strcmp(name, v->name) == 0;
-        known |= named;
-        if (!v->runs_here())
-            continue;
-        if (named || (name == NULL && pays_here(v))) {
+        const char *missing = v->lacks();
+        const size_t used = strlen(have);
+        if (strcmp(name, v->name) == 0) {
+            known = true;
+            lacks = missing;
+        }
+        if (missing == NULL)
+            snprintf(have + used, sizeof(have) - used, "%s%s", used > 0 ? ", " : "", v->name);
+    }
+    return ctw_fail(err, CTW_EINVAL, "cpu variant \"%s\" %s%s; this machine has: %s", name,
+                    known ? "does not run here: " : "", lacks, have);
+}
+
+/* The named variant, or the best one; CTW_EINVAL says what is missing, and lists the variants that
+ * run here. */
+static enum ctw_status choose_variant(const struct ctw_cpu_variant **out, const char *name,
+                                      struct ctw_err *err)
+{
+    for (int i = 0; ctw_cpu_variants[i] != NULL; i++) {
+        const struct ctw_cpu_variant *v = ctw_cpu_variants[i];
+        const bool wanted = name != NULL ? strcmp(name, v->name) == 0 : pays_here(v);
+        if (wanted && v->lacks() == NULL) {
             *out = v;
             return CTW_OK;
         }
-        size_t used = strlen(have);
-        snprintf(have + used, sizeof(have) - used, "%s%s", used > 0 ? ", " : "", v->name);
     }
-    return ctw_fail(err, CTW_EINVAL, "cpu variant \"%s\" %s; this machine has: %s", name,
-                    known ? "does not run on this processor" : "is unknown", have);
+    return refuse_variant(name, err);
 }
 
 static void cpu_close(struct ctw_backend *be)

@@ -32,7 +32,8 @@ struct ctw_cpu;
 
 struct ctw_cpu_variant {
     const char *name;
-    bool (*runs_here)(void); /* do the processor and the operating system support it? */
+    const char *(*lacks)(void); /* what the variant needs and this machine lacks; NULL: nothing */
+    bool by_request;            /* never chosen by default */
     size_t (*scratch_bytes)(const struct ctw_cpu *cpu, const struct ctw_reserve *r);
     CTW_CPU_VARIED(CTW_CPU_MEMBER)
 };
@@ -53,8 +54,10 @@ struct ctw_cpu {
 /* Every variant in this build, best first; NULL-terminated. The last is "c". */
 extern const struct ctw_cpu_variant *const ctw_cpu_variants[];
 
-extern const struct ctw_cpu_variant ctw_cpu_avx512bf16, ctw_cpu_avx512, ctw_cpu_avx2; /* x86-64 */
+extern const struct ctw_cpu_variant ctw_cpu_amx, ctw_cpu_avx512bf16, ctw_cpu_avx512,
+    ctw_cpu_avx2; /* x86-64 */
 extern const struct ctw_cpu_variant ctw_cpu_c;
+extern const struct ctw_cpu_variant ctw_cpu_amx_emulated; /* for tests (CTW_WITH_AMX_EMULATED) */
 
 /*
  * *out = at least `bytes` of memory for one operation, aligned to 64 bytes, contents undefined. The
@@ -63,11 +66,14 @@ extern const struct ctw_cpu_variant ctw_cpu_c;
 enum ctw_status ctw_cpu_scratch(struct ctw_cpu *cpu, size_t bytes, void **out,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Instruction sets that both the processor and the operating system support. */
-bool ctw_cpu_has_c(void);
-bool ctw_cpu_has_avx2(void);       /* AVX2, FMA, F16C */
-bool ctw_cpu_has_avx512(void);     /* AVX2, FMA, F16C, and AVX512 F, BW, DQ, VL */
-bool ctw_cpu_has_avx512bf16(void); /* the same, and AVX512_BF16 */
+/* What this machine, processor and operating system together, lacks for a variant: a clause for an
+ * error message. NULL: nothing. */
+const char *ctw_cpu_lacks_none(void);
+const char *ctw_cpu_lacks_avx2(void);       /* AVX2, FMA, F16C */
+const char *ctw_cpu_lacks_avx512(void);     /* the same, and AVX512 F, BW, DQ, VL */
+const char *ctw_cpu_lacks_avx512bf16(void); /* the same, and AVX512_BF16 */
+/* AVX-512, AMX_TILE and AMX_BF16. Asks the kernel for permission to use tiles, for the process. */
+const char *ctw_cpu_lacks_amx(void);
 bool ctw_cpu_is_intel(void);
 /* The processor's name, or "unknown". */
 void ctw_cpu_name(char *out, size_t n);

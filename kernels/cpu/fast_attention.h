@@ -17,37 +17,6 @@
 
 /* ---- one tile of keys for ATTN_LANES lanes ------------------------------------------------ */
 
-/* p[key][lane] = q k for n_rows keys and NR lanes of the tile; updates largest. */
-INLINE void score_rows(enum mode mode, const struct attn_job *job, const struct attn_local *l,
-                       int64_t lane0, int lane, int key, const int n_rows, vf largest[NV])
-{
-    vf acc[ATTN_ROWS][NV];
-    tile_product(mode, acc, n_rows, job->kw, l->k + key * job->kw, 1, ATTN_ROWS, 0,
-                 l->q + (lane0 + lane) * job->kw);
-    UNROLL
-    for (int i = 0; i < n_rows; i++) {
-        UNROLL
-        for (int v = 0; v < NV; v++) {
-            largest[v] = vf_max(acc[i][v], largest[v]); /* skips NaN */
-            vf_store(l->p + (key + i) * ATTN_LANES + lane + v * VL, acc[i][v]);
-        }
-    }
-}
-
-/* The same for n_keys keys, rounded up to a multiple of ATTN_ROWS / 2; updates largest with all
- * keys. */
-INLINE void score_panel(enum mode mode, const struct attn_job *job, const struct attn_local *l,
-                        int64_t lane0, int lane, int n_keys, vf largest[NV])
-{
-    int key = 0;
-    for (int v = 0; v < NV; v++)
-        largest[v] = vf_set1(-INFINITY);
-    for (; key + ATTN_ROWS / 2 < n_keys; key += ATTN_ROWS)
-        score_rows(mode, job, l, lane0, lane, key, ATTN_ROWS, largest);
-    if (key < n_keys)
-        score_rows(mode, job, l, lane0, lane, key, ATTN_ROWS / 2, largest);
-}
-
 /*
  * The largest score of VL lanes from `lane` on, ignoring NaN, with keys outside low..high masked.
  * Scores are left as products if the scale can be applied later; else they are scaled, and capped
@@ -76,14 +45,6 @@ INLINE vf largest_score(const struct attn_job *job, struct attn_local *l, int64_
         largest = vf_max(s, largest); /* skips NaN */
     }
     return largest;
-}
-
-/* Does the lane's query see the key of the tile? Called only if op->seen lists the keys that it
- * sees. */
-INLINE bool lane_sees(const struct attn_job *job, const struct attn_local *l, int64_t lane, int key)
-{
-    int64_t query = min64(lane, l->n_lanes - 1) / job->group, p = l->key0 + key;
-    return (l->seen[query * job->op->ld_seen + p / 32] >> p % 32 & 1) != 0;
 }
 
 /* Scores of -infinity for keys that NR lanes from `lane` on do not see. */
@@ -159,7 +120,7 @@ INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct att
 {
     const vf scale = vf_set1(job->scale_late ? job->op->scale : 1);
     vf largest[NV], minus[NV], sum[NV];
-    score_panel(mode, job, l, lane0, lane, n_keys, largest);
+    scores(mode, job, l, lane0, lane, n_keys, largest);
     if (l->seen != NULL)
         hide_unseen(job, l, lane0, lane, n_keys);
     if (job->relative != NULL)
@@ -185,62 +146,6 @@ INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct att
     for (int v = 0; v < NV; v++) {
         float *old = l->sum + lane0 + lane + v * VL;
         vf_store(old, vf_fma(vf_load(old), vf_load(l->alpha + lane + v * VL), sum[v]));
-    }
-}
-
-/* out = out * alpha + P V for lanes lane .. lane+n_rows-1 of the tile at lane0. */
-INLINE void value_rows(enum mode mode, const struct attn_job *job, const struct attn_local *l,
-                       int64_t lane0, int lane, const int n_rows, const float *v, int n_keys)
-{
-    const int64_t tile_words = mode == PAIRS ? ATTN_KEYS / 2 : ATTN_KEYS;
-    const float *p = (mode == PAIRS ? l->pairs : l->p) + lane;
-    for (int64_t d = 0; d < job->width; d += NR) {
-        vf acc[ATTN_ROWS][NV];
-        tile_product(mode, acc, n_rows, n_words(mode, n_keys), p, 1, ATTN_LANES, 0,
-                     v + d * tile_words);
-        UNROLL
-        for (int i = 0; i < n_rows; i++) {
-            float *out = l->out + (lane0 + lane + i) * job->width + d;
-            vf alpha = vf_set1(l->alpha[lane + i]);
-            UNROLL
-            for (int c = 0; c < NV; c++)
-                vf_store(out + c * VL, vf_fma(vf_load(out + c * VL), alpha, acc[i][c]));
-        }
-    }
-}
-
-/*
- * Like value_rows, for one lane after another, if a value in the tile is not finite: values that
- * the lane does not see count as zero, so that 0 times infinity does not reach it.
- */
-static void value_lanes_apart(enum mode mode, const struct attn_job *job, struct attn_local *l,
-                              int64_t lane0, int n_lanes, int n_keys)
-{
-    enum { HALVES_MAX = 2 };
-    const int64_t tile_words = mode == PAIRS ? ATTN_KEYS / 2 : ATTN_KEYS;
-    const int per_word = mode == PAIRS ? HALVES_MAX : 1;
-    float *kept = l->tmp; /* [tile_words][NR] of one panel */
-    for (int lane = 0; lane < n_lanes; lane++) {
-        for (int64_t d = 0; d < job->width; d += NR) {
-            memcpy(kept, l->v + d * tile_words, (size_t)(tile_words * NR) * sizeof(float));
-            char *bytes = (char *)kept;
-            const size_t part = sizeof(float) / (size_t)per_word;
-            for (int key = 0; key < ATTN_KEYS; key++) {
-                bool seen = (float)key >= l->low[lane] && (float)key <= l->high[lane] &&
-                            (l->seen == NULL || lane_sees(job, l, lane0 + lane, key));
-                for (int c = 0; !seen && c < NR; c++)
-                    memset(bytes + (size_t)(key / per_word * NR + c) * sizeof(float) +
-                               (size_t)(key % per_word) * part,
-                           0, part);
-            }
-            vf acc[1][NV];
-            const float *p = (mode == PAIRS ? l->pairs : l->p) + lane;
-            tile_product(mode, acc, 1, n_words(mode, n_keys), p, 1, ATTN_LANES, 0, kept);
-            float *out = l->out + (lane0 + lane) * job->width + d;
-            for (int c = 0; c < NV; c++)
-                vf_store(out + c * VL,
-                         vf_fma(vf_load(out + c * VL), vf_set1(l->alpha[lane]), acc[0][c]));
-        }
     }
 }
 
@@ -272,8 +177,7 @@ INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn
     if (last < 0 || first_key(job->op, l, first) >= l->n_keys)
         return; /* no lane sees a key of the tile */
     int n_keys = (int)min64(l->n_keys, last + 1);
-    bool masked =
-        l->seen != NULL || first < l->n_keys - 1 || first_key(job->op, l, last) > 0;
+    bool masked = l->seen != NULL || first < l->n_keys - 1 || first_key(job->op, l, last) > 0;
     if (masked) {
         for (int64_t i = 0; i < ATTN_LANES; i++) {
             int64_t pos = pos0 + min64(lane0 + i, l->n_lanes - 1) / job->group;
@@ -286,16 +190,7 @@ INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn
     l->pos0 = pos0;
     for (int lane = 0; lane < n; lane += NR)
         softmax_panel(mode, job, l, lane0, lane, n_keys, masked);
-    if (masked && !l->v_finite) {
-        value_lanes_apart(mode, job, l, lane0, (int)n, n_keys);
-        return;
-    }
-    int lane =
-        0; /* the last rows may be past the task's lanes: computed from arbitrary data, not used */
-    for (; lane + ATTN_ROWS / 2 < n; lane += ATTN_ROWS)
-        value_rows(mode, job, l, lane0, lane, ATTN_ROWS, l->v, n_keys);
-    if (lane < n)
-        value_rows(mode, job, l, lane0, lane, ATTN_ROWS / 2, l->v, n_keys);
+    weigh_values(mode, job, l, lane0, (int)n, n_keys, masked && !l->v_finite);
 }
 
 /* One tile of keys for all the task's lanes. */
@@ -333,13 +228,13 @@ static void attn_item(void *arg, int64_t item, int thread)
     struct attn_local l;
     attn_layout(job, job->local + thread * job->local_floats, &l);
     l.n_lanes = b->n * job->group;
-    l.seen = job->op->seen == NULL
-                 ? NULL
-                 : job->op->seen + (b->seq->q_row + b->first) * job->op->ld_seen +
-                       kv * job->op->seen_head;
+    l.seen = job->op->seen == NULL ? NULL
+                                   : job->op->seen + (b->seq->q_row + b->first) * job->op->ld_seen +
+                                         kv * job->op->seen_head;
     l.state0 = (b->seq->q_row + b->first) * job->op->relative.ld +
                kv * job->group * job->op->relative.rank;
     pack_queries(job, b, kv, &l);
+    products_begin(job->mode);
 
     struct key_cursor cursor = {b->seq->runs, 0};
     int64_t pos = b->seq->pos0 + b->first, last = pos + b->n - 1;
@@ -354,6 +249,7 @@ static void attn_item(void *arg, int64_t item, int thread)
 #endif
         attend_keys(FLOATS, job, b, kv, &cursor, &l);
     }
+    products_end(job->mode);
     store_lanes(job, b, kv, &l);
 }
 

@@ -36,6 +36,8 @@ static void embed_row(const void *arg, int64_t t)
     float row[SPAN];
     if (op->in_part && (id < 0 || id >= op->table->n))
         return;
+    if (op->add && id >= op->table->n)
+        id = 0;
     for (int64_t c = 0; c < k; c += SPAN) {
         int64_t n = min64(SPAN, k - c);
         weight_words(FLOATS, row, op->table, op->table->row0 + id, c, n, op->dtype);

@@ -76,6 +76,8 @@ INLINE void finish_logits(const struct ctw_op_head *op, float *x, const float *b
 {
     if (op->weight->bias != NULL)
         add_row(x, bias, n);
+    for (int i = 0; op->weight->output != NULL && i < n; i++)
+        x[i] = ctw_quantise_logit(op->weight->output, x[i]);
     if (op->scale != 1 || op->softcap > 0) {
         for (int i = 0; i < n; i += VL) {
             vf v = vf_mul(vf_load(x + i), vf_set1(op->scale));
@@ -185,8 +187,10 @@ static void head_item(void *arg, int64_t item, int thread)
     int64_t end = min64(id0 + job->block, job->end);
     for (int64_t t = 0; id0 >= job->first && t < op->n_rows; t++)
         states[t] = (struct head_state){.max = -INFINITY, .greedy = (int32_t)id0};
+    products_begin(job->mode);
     for (int64_t id = max64(id0, job->first); id < end; id += MAX_COLUMNS)
         head_columns(job, &l, states, id, min64(MAX_COLUMNS, end - id));
+    products_end(job->mode);
 }
 
 static void merge_row(const struct head_job *job, int64_t t)
@@ -236,14 +240,14 @@ static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *
     job.local_floats = linear_local_floats(job.kw);
     int64_t n_blocks = ceil_div(op->n_vocab, job.block),
             n_threads = ctw_threads_count(cpu->threads);
-    int64_t a_floats = packed_floats(op->n_rows, job.kw);
+    int64_t a_floats = packed_floats(job.mode, op->n_rows, job.kw);
     size_t bytes = (size_t)(a_floats + n_threads * job.local_floats) * sizeof(float);
     void *scratch;
     enum ctw_status st = ctw_cpu_scratch(
         cpu, bytes + (size_t)(n_blocks * op->n_rows) * sizeof(*job.states), &scratch, err);
     if (st != CTW_OK)
         return st;
-    job.a = rows_open(scratch, op->n_rows, job.kw);
+    job.a = rows_open(job.mode, scratch, op->n_rows, job.kw);
     job.local = job.a.words + a_floats;
     job.states = (struct head_state *)((char *)scratch + bytes);
     pack_x(cpu, job.mode, &job.a, op->x, op->dtype, job.k, op->n_rows, job.k);

@@ -34,13 +34,13 @@ struct attn_job {
 
 /* One thread's memory, and the state of its task. */
 struct attn_local {
-    float *q;     /* [max_lanes / NR][kw][NR] */
-    float *out;   /* [max_lanes][width]: sums of P V */
-    float *max;   /* [max_lanes]: the maximum of the sink and the scores so far, and the sum of */
-    float *sum;   /* [max_lanes]: exp(score - max) */
-    float *k;     /* [ATTN_KEYS / ATTN_ROWS][kw][ATTN_ROWS] */
-    float *v;     /* [width / NR][words of ATTN_KEYS][NR] */
-    float *p;     /* [ATTN_KEYS][ATTN_LANES]: scores, then weights */
+    float *q;   /* [max_lanes / NR][kw][NR] */
+    float *out; /* [max_lanes][width]: sums of P V */
+    float *max; /* [max_lanes]: the maximum of the sink and the scores so far, and the sum of */
+    float *sum; /* [max_lanes]: exp(score - max) */
+    float *k; /* [ATTN_KEYS / height][kw][height] for vectors' tiles; AMX's: see pack_amx_rows() */
+    float *v; /* [width / NR][words of ATTN_KEYS][NR] */
+    float *p; /* [ATTN_KEYS][ATTN_LANES]: scores, then weights */
     float *pairs; /* [ATTN_KEYS / 2][ATTN_LANES]: weights in pair mode */
     float *tmp;   /* [NR][CTW_MAX_HEAD + VL] */
     float *alpha; /* [ATTN_LANES] */
@@ -176,18 +176,20 @@ INLINE void pack_keys(enum mode mode, const struct attn_job *job, int kv, struct
     const int64_t row = (int64_t)op->n_kv * op->head, row_v = (int64_t)op->n_kv * op->head_v;
     const int64_t per_word = mode == PAIRS ? 2 : 1;
     /* Keys that are already whole vectors of words are packed directly from the array. */
-    const bool words = (mode == PAIRS || op->dtype == CTW_F32) && op->head % (VL * per_word) == 0;
-    float *values[2] = {l->tmp + ATTN_ROWS * stride, l->tmp + (ATTN_ROWS + 1) * stride};
+    const bool words =
+        (mode == PAIRS || op->dtype == CTW_F32) && op->head % whole_values(mode) == 0;
+    const int height = tile_height(mode);
+    float *values[2] = {l->tmp + height * stride, l->tmp + (height + 1) * stride};
     vf zero = vf_zero();
     for (int i = 0; i < 2; i++)
         memset(values[i], 0, (size_t)job->width * sizeof(float));
-    for (int key0 = 0; key0 < l->n_keys; key0 += ATTN_ROWS) {
-        int n = (int)min64(ATTN_ROWS, l->n_keys - key0);
+    for (int key0 = 0; key0 < l->n_keys; key0 += height) {
+        int n = (int)min64(height, l->n_keys - key0);
         int64_t from = (key_row(cursor, l->key0 + key0) * op->n_kv + kv) * op->head;
-        bool here = words && n == ATTN_ROWS && keys_left(cursor, l->key0 + key0) >= n;
+        bool here = words && n == height && keys_left(cursor, l->key0 + key0) >= n;
         if (here)
-            pack_rows(l->k + key0 * job->kw, at(op->k, op->dtype, from), row / per_word, ATTN_ROWS,
-                      job->kw, false);
+            pack_height(mode, l->k + key0 * job->kw, at(op->k, op->dtype, from), row / per_word,
+                        job->kw, false);
         for (int i = 0; i < n; i++) {
             int64_t head_row = key_row(cursor, l->key0 + key0 + i) * op->n_kv + kv;
             int64_t from_v = head_row * op->head_v;
@@ -204,13 +206,16 @@ INLINE void pack_keys(enum mode mode, const struct attn_job *job, int kv, struct
         }
         if (here)
             continue;
-        memset(l->tmp + n * stride, 0, (size_t)((ATTN_ROWS - n) * stride) * sizeof(float));
-        pack_rows(l->k + key0 * job->kw, l->tmp, stride, ATTN_ROWS, job->kw, false);
+        memset(l->tmp + n * stride, 0, (size_t)((height - n) * stride) * sizeof(float));
+        pack_height(mode, l->k + key0 * job->kw, l->tmp, stride, job->kw, false);
     }
     if (l->n_keys % per_word != 0) {
         memset(values[1], 0, (size_t)job->width * sizeof(float));
         zero = pack_values(mode, job, l, l->n_keys / per_word, values[0], values[1], zero);
     }
+    memset(values[0], 0, (size_t)job->width * sizeof(float)); /* of the last tile's rest */
+    for (int64_t j = filled_words(mode, l->n_keys); j < n_words(mode, l->n_keys); j++)
+        pack_values(mode, job, l, j, values[0], values[0], vf_zero());
     l->v_finite = vf_sum(zero) == 0;
 }
 

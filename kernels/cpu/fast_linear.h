@@ -7,7 +7,8 @@
 #define CTW_KERNELS_CPU_FAST_LINEAR_H
 
 enum {
-    MC = 96,           /* rows of a block: a multiple of MR; its words of a sweep stay in L2 */
+    MC = 96,           /* rows of a block: a multiple of every tile's height; its words of a sweep
+                          stay in L2 */
     MAX_COLUMNS = 128, /* columns that a task decodes; a gate and its up count as two. Not fewer
                           than a band's: a task then decodes no band that another task decodes. */
     MAX_PANELS = MAX_COLUMNS / NR,
@@ -18,6 +19,10 @@ enum {
 };
 
 _Static_assert((int)MAX_COLUMNS <= (int)BAND, "a task's columns are at most a band");
+_Static_assert((int)MC % (int)MR == 0, "a block is whole tiles");
+#if CTW_HAS_AMX
+_Static_assert((int)MC % (int)TILE_ROWS == 0, "a block is whole tiles");
+#endif
 
 /* One thread's memory. */
 struct linear_local {
@@ -59,14 +64,14 @@ INLINE struct linear_local linear_local(float *base, int64_t kw)
 }
 
 /* Floats of packed x: whole tiles, and a vector's overhang. */
-INLINE int64_t packed_floats(int64_t n_tok, int64_t kw)
+INLINE int64_t packed_floats(enum mode mode, int64_t n_tok, int64_t kw)
 {
-    return round_up(round_up(n_tok, MR) * kw + VL, 16);
+    return round_up(round_up(n_tok, tile_height(mode)) * kw + VL, 16);
 }
 
-INLINE struct rows rows_open(float *words, int64_t n_tok, int64_t kw)
+INLINE struct rows rows_open(enum mode mode, float *words, int64_t n_tok, int64_t kw)
 {
-    return (struct rows){words, round_up(n_tok, MR), kw};
+    return (struct rows){words, round_up(n_tok, tile_height(mode)), kw};
 }
 
 /* ---- packing x ---------------------------------------------------------------------------- */
@@ -85,13 +90,14 @@ static void pack_item(void *arg, int64_t item, int thread)
 {
     (void)thread;
     const struct pack_job *job = arg;
-    const int64_t per_word = job->mode == PAIRS ? 2 : 1, kw = job->a->kw, step = sweep_words(kw);
+    const int64_t per_word = job->mode == PAIRS ? 2 : 1, height = tile_height(job->mode);
+    const int64_t kw = job->a->kw, step = sweep_words(job->mode, kw);
     int64_t end = min64((item + 1) * MC, job->n_tok);
-    float tmp[MR * SPAN];
-    for (int64_t t = item * MC; t < end; t += MR) {
+    float tmp[MOST_ROWS * SPAN];
+    for (int64_t t = item * MC; t < end; t += height) {
         for (int64_t k0 = 0; k0 < kw; k0 += step) {
             int64_t n = min64(step, kw - k0), col = k0 * per_word;
-            int64_t n_rows = min64(MR, end - t), n_col = min64(n * per_word, job->k - col);
+            int64_t n_rows = min64(height, end - t), n_col = min64(n * per_word, job->k - col);
             float *to = rows_tile(job->a, t, k0, n);
             if (job->rows != NULL)
                 pack_gathered(job->mode, to, tmp, job->x, job->dtype, job->ldx, col, job->rows + t,
@@ -247,13 +253,14 @@ static void linear_item(void *arg, int64_t item, int thread)
     const struct linear_job *job = arg;
     const struct ctw_op_linear *op = job->op;
     struct linear_local l = linear_local(job->local + thread * job->local_floats, job->kw);
-    int64_t n_units = ceil_div(job->n_columns, NR * job->unit), n_tiles = ceil_div(op->n_tok, MR);
+    const int64_t height = tile_height(job->mode), n_tiles = ceil_div(op->n_tok, height);
+    int64_t n_units = ceil_div(job->n_columns, NR * job->unit);
     int64_t block = item / job->n_parts, part = item % job->n_parts;
     int64_t p0 = block * n_units / job->n_blocks * job->unit;
     int64_t p1 =
         min64((block + 1) * n_units / job->n_blocks * job->unit, ceil_div(job->n_columns, NR));
-    int64_t t0 = part * n_tiles / job->n_parts * MR;
-    int64_t t1 = min64((part + 1) * n_tiles / job->n_parts * MR, op->n_tok);
+    int64_t t0 = part * n_tiles / job->n_parts * height;
+    int64_t t1 = min64((part + 1) * n_tiles / job->n_parts * height, op->n_tok);
     int64_t col0 = p0 * NR, n = min64(p1 * NR, job->n_columns) - col0;
     int64_t width = (p1 - p0) * NR * job->n_matrices;
 
@@ -264,6 +271,7 @@ static void linear_item(void *arg, int64_t item, int thread)
         if (job->has_bias)
             load_bias(l.row + m * MAX_COLUMNS, op->shards, row0, n);
     }
+    products_begin(job->mode);
     for (int64_t t = t0; t < t1; t += MC) {
         int64_t rows = min64(MC, t1 - t);
         block_product(job->mode, &job->a, t, rows, l.panels, width / NR, l.c);
@@ -273,6 +281,7 @@ static void linear_item(void *arg, int64_t item, int thread)
             finish_row(job, &l, l.c + i * width, width / job->n_matrices, t + i, col0, n);
         }
     }
+    products_end(job->mode);
 }
 
 /*
@@ -324,14 +333,14 @@ static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_line
     }
     if (op->n_tok == 0)
         return CTW_OK;
-    int64_t a_floats = packed_floats(op->n_tok, job.kw);
+    int64_t a_floats = packed_floats(job.mode, op->n_tok, job.kw);
     job.local_floats = linear_local_floats(job.kw);
     size_t bytes = (size_t)(a_floats + n_threads * job.local_floats) * sizeof(float);
     void *scratch;
     enum ctw_status st = ctw_cpu_scratch(cpu, bytes, &scratch, err);
     if (st != CTW_OK)
         return st;
-    job.a = rows_open(scratch, op->n_tok, job.kw);
+    job.a = rows_open(job.mode, scratch, op->n_tok, job.kw);
     job.local = job.a.words + a_floats;
     cut_linear(&job, n_threads);
     pack_rows_of(cpu, job.mode, &job.a, op, job.k);

@@ -14,7 +14,7 @@
  * Functions named _each take n <= EACH_MOST vectors through every step together: one vector's chain
  * of dependent operations is long, and a processor's look-ahead is limited. n is a constant.
  */
-enum { EACH_MOST = 4 };
+enum { EACH_MOST = ATTN_STEP * NV > 4 ? ATTN_STEP * NV : 4 };
 #define EACH(step)                                                                                 \
     UNROLL                                                                                         \
     for (int i = 0; i < n; i++)                                                                    \

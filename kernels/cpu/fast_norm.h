@@ -43,7 +43,8 @@ static struct norm_terms norm_terms(const struct ctw_op_norm *op, const void *x,
     if (op->kind == CTW_NORM_NONE)
         return terms;
     float variance = squares / n;
-    if (op->kind == CTW_NORM_LAYER) {
+    const bool cutoff = op->kind == CTW_NORM_CUTOFF;
+    if (op->kind == CTW_NORM_LAYER || cutoff) {
         terms.mean = sum / n;
         measure(x, op->x_dtype, op->dim, terms.mean, &sum, &squares);
         terms.rest = sum / n;
@@ -51,7 +52,10 @@ static struct norm_terms norm_terms(const struct ctw_op_norm *op, const void *x,
         if (variance < 0) /* NaN stays */
             variance = 0;
     }
-    terms.scale = 1.0f / sqrtf(variance + op->eps);
+    if (cutoff)
+        terms.rest += op->eps * sqrtf(variance);
+    else
+        terms.scale = 1.0f / sqrtf(variance + op->eps);
     return terms;
 }
 
@@ -92,6 +96,8 @@ static void norm_group(const struct ctw_op_norm *op, int64_t t, int64_t from, in
         for (int64_t i = 0; i < n; i += VL) {
             vf v = vf_sub(vf_sub(vf_load(row + i), mean), rest);
             vf w = op->weight != NULL ? vf_add(vf_load(weight + i), offset) : vf_set1(1);
+            if (op->kind == CTW_NORM_CUTOFF) /* NaN stays */
+                v = vf_select_le(v, vf_zero(), vf_zero(), v);
             vf_store(row + i, vf_mul(vf_mul(v, scale), w));
         }
         if (op->bias != NULL || op->factor != 1 || op->add)

@@ -1,7 +1,7 @@
 /*
- * Loading of rows of activations and weights into registers: widened, narrowed, and packed into
- * the two layouts that product tiles read. Both layouts hold 32-bit words: a float, or (in pair
- * mode) two bf16 neighbours in k. A row of k values is therefore n_words(k) words long.
+ * Loading of rows of activations and weights into registers: widened, narrowed, and, of weights,
+ * packed into the layout of columns that products read. Layouts hold 32-bit words: a float, or (in
+ * pair mode) two bf16 neighbours in k. A row of k values is therefore n_words(k) words long.
  */
 #ifndef CTW_KERNELS_CPU_FAST_ROWS_H
 #define CTW_KERNELS_CPU_FAST_ROWS_H
@@ -21,6 +21,11 @@ enum {
     FETCH_COLUMNS = 16,      /* columns of a transposed weight that are prefetched */
     COLUMNS = 32             /* of gptq and awq weights that are decoded at a time */
 };
+
+#if CTW_HAS_AMX
+_Static_assert((int)TILE_WORDS % (int)VL == 0, "a tile's row is whole vectors");
+_Static_assert(2 * (int)TILE_WORDS == (int)COLUMNS, "columns are whole tiles");
+#endif
 
 INLINE int64_t min64(int64_t a, int64_t b)
 {
@@ -47,9 +52,30 @@ INLINE enum mode mode_of(enum ctw_dtype dtype)
     return CTW_HAS_PAIRS && dtype == CTW_BF16 ? PAIRS : FLOATS;
 }
 
-INLINE int64_t n_words(enum mode mode, int64_t k)
+/* The words that k values fill. */
+INLINE int64_t filled_words(enum mode mode, int64_t k)
 {
     return mode == PAIRS ? (k + 1) / 2 : k;
+}
+
+/* The words that products read of them: with AMX, whole tiles. The rest of the words is zero. */
+INLINE int64_t n_words(enum mode mode, int64_t k)
+{
+#if CTW_HAS_AMX
+    if (mode == PAIRS)
+        return round_up(filled_words(mode, k), TILE_WORDS);
+#endif
+    return filled_words(mode, k);
+}
+
+/* Rows of a multiple of so many values are whole vectors of words, or whole tiles. */
+INLINE int64_t whole_values(enum mode mode)
+{
+#if CTW_HAS_AMX
+    if (mode == PAIRS)
+        return 2 * TILE_WORDS;
+#endif
+    return mode == PAIRS ? 2 * VL : VL;
 }
 
 /* Prefetches element i of an array into L2; the element may be past the end. */
@@ -105,8 +131,8 @@ static void narrow(void *dst, enum ctw_dtype dtype, const float *src, int64_t n)
 /* n values of dtype as words; the rest of the last word, up to a whole vector, is zero. */
 static void to_words(enum mode mode, float *words, const void *src, enum ctw_dtype dtype, int64_t n)
 {
-    int64_t kw = n_words(mode, n), end = round_up(kw, VL);
-    memset(words + kw - 1, 0, (size_t)(end - kw + 1) * sizeof(*words));
+    int64_t filled = filled_words(mode, n), end = round_up(n_words(mode, n), VL);
+    memset(words + filled - 1, 0, (size_t)(end - filled + 1) * sizeof(*words));
     if (mode == PAIRS)
         memcpy(words, src, (size_t)n * 2); /* bf16, two per word */
     else
@@ -150,35 +176,6 @@ INLINE void pack_columns_of(const enum ctw_dtype dtype, float *dst, const void *
 static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t n_words)
 {
     pack_columns_of(CTW_F32, dst, rows, stride, n_words);
-}
-
-/*
- * Rows for a product: dst[word * n_rows + r] = rows[r][word], n_rows <= VL. Whole vectors are
- * stored, each overwriting what the previous one left beyond its n_rows words; the last store is
- * partial. `next`: the rows that are packed next.
- */
-INLINE void pack_rows(float *dst, const float *rows, int64_t stride, const int n_rows,
-                      int64_t n_words, const bool next)
-{
-    for (int64_t w = 0; w < n_words; w += VL) {
-        int n = (int)min64(VL, n_words - w);
-        vf r[VL];
-        if (next) {
-            UNROLL
-            for (int i = 0; i < n_rows; i++)
-                fetch_l2(rows, (n_rows + i) * stride + w);
-        }
-        for (int i = 0; i < VL; i++)
-            r[i] = i < n_rows ? vf_load(rows + i * stride + w) : vf_zero();
-        vf_transpose(r);
-        for (int i = 0; i < n; i++) {
-            float *to = dst + (w + i) * n_rows;
-            if (i + 1 < n)
-                vf_store(to, r[i]);
-            else
-                vf_store_n(to, r[i], n_rows);
-        }
-    }
 }
 
 /* ---- weights ------------------------------------------------------------------------------ */
@@ -226,7 +223,7 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
     const size_t ahead = (size_t)(FETCH_COLUMNS * w->n) * w->row_bytes;
     float values[NR];
     uint16_t half[NR];
-    if (n_rows < NR || (mode == PAIRS && w->k % 2 != 0))
+    if (n_rows < NR || (mode == PAIRS && 2 * n_words(mode, w->k) != w->k))
         memset(dst, 0, (size_t)(n_words(mode, w->k) * NR) * sizeof(*dst));
     for (int64_t c = 0; c < w->k; c++) {
         const void *src = at(s->data->part[CTW_PART_VALUES], w->dtype, c * w->n + row);
@@ -279,9 +276,9 @@ static void pack_along(enum mode mode, float *dst, const struct ctw_shard *s, in
     uint16_t half[COLUMNS * NR];
     for (int64_t c = 0; c < w->k; c += COLUMNS) {
         const int64_t n = min64(COLUMNS, w->k - c);
+        const int64_t end = mode == PAIRS ? 2 * n_words(mode, n) : n; /* of the last word */
         float *to = dst + n_words(mode, c) * NR;
-        if (n % 2 != 0)
-            memset(values + n * NR, 0, NR * sizeof(*values));
+        memset(values + n * NR, 0, (size_t)((end - n) * NR) * sizeof(*values));
         if (w->dtype == CTW_F16)
             decode_columns(s, row, n_rows, c, n, CTW_F16, values);
         else if (w->dtype == CTW_BF16)
@@ -292,10 +289,10 @@ static void pack_along(enum mode mode, float *dst, const struct ctw_shard *s, in
             memcpy(to, values, (size_t)(n * NR) * sizeof(*to));
             continue;
         }
-        narrow(half, dtype, values, round_up(n, 2) * NR);
+        narrow(half, dtype, values, end * NR);
         if (mode == FLOATS)
             widen(to, half, dtype, n * NR);
-        for (int64_t i = 0; i < n && mode == PAIRS; i += 2)
+        for (int64_t i = 0; i < end && mode == PAIRS; i += 2)
             for (int64_t r = 0; r < NR; r++) {
                 uint32_t both = half[i * NR + r] | (uint32_t)half[(i + 1) * NR + r] << 16;
                 memcpy(to + i / 2 * NR + r, &both, sizeof(both));
@@ -317,7 +314,7 @@ static void weight_words(enum mode mode, float *words, const struct ctw_shard *s
     }
     decoders[w->format->id](w, s->data, row, col0, n, values);
     if (mode == PAIRS) {
-        for (int64_t i = n_words(mode, n) - 1; i < round_up(n_words(mode, n), VL); i++)
+        for (int64_t i = filled_words(mode, n) - 1; i < round_up(n_words(mode, n), VL); i++)
             words[i] = 0;
         narrow(words, CTW_BF16, values, n);
         return;
@@ -361,7 +358,7 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
     int64_t c = 0;
     if (n_rows == NR && shard[NR - 1] == shard[0] && k % 2 == 0 &&
         stored_ready(mode, shard[0]->weight, dtype)) {
-        c = k % (2 * VL) == 0 ? k : k / SPAN * SPAN;
+        c = k % (mode == PAIRS ? whole_values(mode) : 2 * VL) == 0 ? k : k / SPAN * SPAN;
         pack_stored(mode, dst, shard[0], row[0], c);
     }
     for (; c < k; c += SPAN) {
@@ -369,66 +366,6 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
         for (int r = 0; r < n_rows; r++)
             weight_words(mode, tmp + r * SPAN, shard[r], row[r], c, n, dtype);
         pack_columns(dst + n_words(mode, c) * NR, tmp, SPAN, n_words(mode, n));
-    }
-}
-
-/* ---- activations -------------------------------------------------------------------------- */
-
-/* Packs n_rows <= MR rows of x, `ld` elements apart, into dst [words of k][MR]; missing rows are
- * zero. tmp: MR * SPAN floats. Rows that are already words are read in place. */
-static void pack_tile(enum mode mode, float *dst, float *tmp, const void *x, enum ctw_dtype dtype,
-                      int64_t ld, int64_t n_rows, int64_t k)
-{
-    const int64_t per_word = mode == PAIRS ? 2 : 1;
-    bool words = n_rows == MR && (mode == PAIRS || dtype == CTW_F32) && ld % per_word == 0;
-    memset(tmp + n_rows * SPAN, 0, (size_t)(MR - n_rows) * SPAN * sizeof(*tmp));
-    for (int64_t c = 0; c < k; c += SPAN) {
-        int64_t n = min64(SPAN, k - c);
-        float *to = dst + n_words(mode, c) * MR;
-        if (words && n % (VL * per_word) == 0) {
-            pack_rows(to, at(x, dtype, c), ld / per_word, MR, n / per_word, true);
-            continue;
-        }
-        for (int r = 0; r < n_rows; r++)
-            to_words(mode, tmp + r * SPAN, at(x, dtype, r * ld + c), dtype, n);
-        pack_rows(to, tmp, SPAN, MR, n_words(mode, n), false);
-    }
-}
-
-/* n values of a row times its weight, rounded to dtype, as words. n <= SPAN */
-static void weighted_words(enum mode mode, float *words, const void *row, float weight,
-                           enum ctw_dtype dtype, int64_t n)
-{
-    float values[SPAN];
-    widen(values, row, dtype, n);
-    for (int64_t i = 0; i < n; i++)
-        values[i] *= weight;
-    if (dtype != CTW_F32) {
-        uint16_t half[SPAN];
-        narrow(half, dtype, values, n);
-        to_words(mode, words, half, dtype, n);
-    } else {
-        to_words(mode, words, values, dtype, n);
-    }
-}
-
-/* The same for rows[0 .. n_rows-1] of x, from column col on; each times its weight, unless `weight`
- * is NULL. */
-static void pack_gathered(enum mode mode, float *dst, float *tmp, const void *x,
-                          enum ctw_dtype dtype, int64_t ld, int64_t col, const int32_t *rows,
-                          const float *weight, int64_t n_rows, int64_t k)
-{
-    memset(tmp + n_rows * SPAN, 0, (size_t)(MR - n_rows) * SPAN * sizeof(*tmp));
-    for (int64_t c = 0; c < k; c += SPAN) {
-        int64_t n = min64(SPAN, k - c);
-        for (int r = 0; r < n_rows; r++) {
-            const void *from = at(x, dtype, rows[r] * ld + col + c);
-            if (weight != NULL)
-                weighted_words(mode, tmp + r * SPAN, from, weight[r], dtype, n);
-            else
-                to_words(mode, tmp + r * SPAN, from, dtype, n);
-        }
-        pack_rows(dst + n_words(mode, c) * MR, tmp, SPAN, MR, n_words(mode, n), false);
     }
 }
 

@@ -1,7 +1,8 @@
 /*
- * Product tiles: the only place where matrices are multiplied. A tile is up to MR rows by NR
- * columns. Every element is one chain of multiply-adds in the order of k, from zero. The chain
- * depends on nothing else, so results do not depend on a row's or column's neighbours.
+ * Product tiles of vectors: the only place where matrices are multiplied, but for AMX's
+ * (fast_amx.h). A tile is up to MR rows by NR columns. Every element is one chain of multiply-adds
+ * in the order of k, from zero. The chain depends on nothing else, so results do not depend on a
+ * row's or column's neighbours.
  */
 #ifndef CTW_KERNELS_CPU_FAST_TILE_H
 #define CTW_KERNELS_CPU_FAST_TILE_H
@@ -32,7 +33,7 @@ INLINE void tile_product(enum mode mode, vf acc[][NV], const int n_rows, int64_t
             vf ai = vf_set1(a[i * a_row]);
             UNROLL
             for (int v = 0; v < NV; v++) {
-#if CTW_HAS_PAIRS
+#if CTW_HAS_PAIRS && !CTW_HAS_AMX
                 if (mode == PAIRS)
                     acc[i][v] = vf_dot_pairs(acc[i][v], ai, bv[v]);
                 else
@@ -83,7 +84,7 @@ TILE(tile_floats_full, FLOATS, MR)
 TILE(tile_floats_half, FLOATS, MR / 2)
 TILE(tile_floats_2, FLOATS, 2)
 TILE(tile_floats_1, FLOATS, 1)
-#if CTW_HAS_PAIRS
+#if CTW_HAS_PAIRS && !CTW_HAS_AMX
 TILE(tile_pairs_full, PAIRS, MR)
 TILE(tile_pairs_half, PAIRS, MR / 2)
 TILE(tile_pairs_2, PAIRS, 2)
@@ -99,56 +100,13 @@ INLINE tile_fn *tile_for(enum mode mode, int64_t n_rows)
     int size = n_rows > MR / 2 ? 0 : n_rows > 2 ? 1 : n_rows == 2 ? 2 : 3;
     static tile_fn *const floats[] = {tile_floats_full, tile_floats_half, tile_floats_2,
                                       tile_floats_1};
-#if CTW_HAS_PAIRS
+#if CTW_HAS_PAIRS && !CTW_HAS_AMX
     static tile_fn *const pairs[] = {tile_pairs_full, tile_pairs_half, tile_pairs_2, tile_pairs_1};
     if (mode == PAIRS)
         return pairs[size];
 #endif
     (void)mode;
     return floats[size];
-}
-
-/* The length of a sweep over kw words: equal parts of at most KC, multiples of 8. */
-INLINE int64_t sweep_words(int64_t kw)
-{
-    return round_up(ceil_div(kw, ceil_div(kw, KC)), 8);
-}
-
-/*
- * Packed rows: sweep by sweep, and tile by tile within a sweep, [words of the sweep][MR] per tile.
- * A block thus reads each sweep sequentially, which is easy to prefetch.
- */
-struct rows {
-    float *words;
-    int64_t n, kw; /* rows, rounded up to a multiple of MR, and words per row */
-};
-
-/* The tile at row r, a multiple of MR, in the sweep of n words from k0 on. */
-INLINE float *rows_tile(const struct rows *a, int64_t r, int64_t k0, int64_t n)
-{
-    return a->words + k0 * a->n + r * n;
-}
-
-/*
- * c = a b for n_rows rows from row0 (a multiple of MR) on and n_panels panels of columns: c is
- * [n_rows rounded up to MR][n_panels * NR]. A sum over k is the sum, in order, of its sweeps' sums.
- */
-static void block_product(enum mode mode, const struct rows *a, int64_t row0, int64_t n_rows,
-                          const float *b, int64_t n_panels, float *c)
-{
-    const int64_t kw = a->kw;
-    int64_t step = sweep_words(kw), ldc = n_panels * NR, last = (n_rows - 1) / MR * MR;
-    tile_fn *full = tile_for(mode, MR), *rest = tile_for(mode, n_rows - last);
-    for (int64_t k0 = 0; k0 < kw; k0 += step) {
-        int64_t n = min64(step, kw - k0);
-        for (int64_t p = 0; p < n_panels; p++) {
-            const float *bp = b + (p * kw + k0) * NR, *ap = rows_tile(a, row0, k0, n);
-            float *cp = c + p * NR;
-            for (int64_t r = 0; r < last; r += MR)
-                full(n, ap + r * n, bp, cp + r * ldc, ldc, k0 == 0);
-            rest(n, ap + last * n, bp, cp + last * ldc, ldc, k0 == 0);
-        }
-    }
 }
 
 #endif

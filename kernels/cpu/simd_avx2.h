@@ -3,6 +3,9 @@
  * (fast_*.h) are written once on top of both. Everything is static: no code compiled for this
  * instruction set leaves the file that includes this header.
  *
+ * The including file defines CTW_HAS_PAIRS and CTW_HAS_AMX: does the variant multiply pairs of
+ * bf16, and does AMX do so? Without AMX, pairs need AVX-512.
+ *
  * A `vf` is CTW_VL floats, or CTW_VL 32-bit words that are only moved.
  */
 #ifndef CTW_KERNELS_CPU_SIMD_AVX2_H
@@ -15,16 +18,22 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
-    VL = 8,          /* lanes of a vector */
+    VL = 8, /* lanes of a vector */
+#if CTW_HAS_AMX
+    NV = 4, /* as wide as two of AMX's tiles: for amx_emulated.c */
+    ATTN_LANES = 96,
+    ATTN_STEP = 2, /* a pair */
+#else
     NV = 2,          /* vectors across a product tile */
+    ATTN_LANES = 48, /* queries in parallel, a multiple of NR */
+    ATTN_STEP = 1,   /* keys whose weights are computed at a time */
+#endif
     NR = NV * VL,    /* columns of a product tile */
     MR = 6,          /* rows of a product tile: 12 accumulators, 2 vectors of b, 1 of a */
     KC = 320,        /* words of k per sweep: a panel of b (20 KiB) and a tile of a stay in L1 */
     AHEAD = 64,      /* words of a that are prefetched before their use */
     ATTN_ROWS = 6,   /* rows of a product tile in attention; divides ATTN_LANES and ATTN_KEYS */
-    ATTN_LANES = 48, /* queries in parallel, a multiple of NR */
     ATTN_KEYS = 96,  /* keys per tile */
-    ATTN_STEP = 1,   /* keys whose weights are computed at a time */
     EACH_AT_ONCE = 2 /* vectors that the head and gates pass through a function together */
 };
 
@@ -171,15 +180,21 @@ INLINE void vf_store_f16(void *p, vf v)
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* To nearest, ties to even, NaN made quiet, subnormals kept. */
-INLINE void vf_store_bf16(void *p, vf v)
+/* The bf16 bits of each lane, in the low half of 32-bit lanes: to nearest, ties to even, NaN made
+ * quiet, subnormals kept. */
+INLINE __m256i bf16_bits(vf v)
 {
     __m256i u = _mm256_castps_si256(v), high = _mm256_srli_epi32(u, 16);
     __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
     __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
     __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
     __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    r = _mm256_blendv_epi8(_mm256_srli_epi32(r, 16), quiet, nan);
+    return _mm256_blendv_epi8(_mm256_srli_epi32(r, 16), quiet, nan);
+}
+
+INLINE void vf_store_bf16(void *p, vf v)
+{
+    __m256i r = bf16_bits(v);
     r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(r));
 }
@@ -204,7 +219,13 @@ INLINE void vf_transpose(vf r[VL])
     }
 }
 
-/* acc + a.low * b.low + a.high * b.high of bf16 pairs: not on this instruction set. */
-#define CTW_HAS_PAIRS 0
+#if CTW_HAS_AMX
+/* bf16(low) | bf16(high) << 16 in each lane. */
+INLINE vf vf_make_pairs(vf low, vf high)
+{
+    return _mm256_castsi256_ps(
+        _mm256_or_si256(bf16_bits(low), _mm256_slli_epi32(bf16_bits(high), 16)));
+}
+#endif
 
 #endif

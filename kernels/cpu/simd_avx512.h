@@ -1,7 +1,8 @@
 /*
  * The engine's vocabulary for AVX-512 (F, BW, DQ, VL), and the dot product of pairs of AVX512_BF16
- * if the including file defines CTW_HAS_PAIRS. The compiler's options (-march=native) must not
- * decide what a variant computes. See simd_avx2.h.
+ * if the including file defines CTW_HAS_PAIRS, unless it defines CTW_HAS_AMX, too: AMX then
+ * multiplies pairs. The compiler's options (-march=native) must not decide what a variant computes.
+ * See simd_avx2.h.
  */
 #ifndef CTW_KERNELS_CPU_SIMD_AVX512_H
 #define CTW_KERNELS_CPU_SIMD_AVX512_H
@@ -197,7 +198,14 @@ INLINE void vf_transpose(vf r[VL])
         r[i] = t[i];
 }
 
-#if CTW_HAS_PAIRS
+#if CTW_HAS_AMX
+/* bf16(low) | bf16(high) << 16 in each lane. */
+INLINE vf vf_make_pairs(vf low, vf high)
+{
+    return _mm512_castsi512_ps(
+        _mm512_or_si512(bf16_bits(low), _mm512_slli_epi32(bf16_bits(high), 16)));
+}
+#elif CTW_HAS_PAIRS
 /* acc + a.low * b.low + a.high * b.high for pairs of bf16 in 32-bit lanes. The instruction takes
  * subnormal inputs as zero and flushes subnormal results: at most 2^-126 per step. */
 INLINE vf vf_dot_pairs(vf acc, vf a, vf b)

@@ -45,19 +45,36 @@ static enum ctw_status scale(struct ctw_cuda *cu, const struct ctw_op_embed *op,
     return ctw_cuda_launched("scaling embeddings", err);
 }
 
-/* Part by part through scratch, of which products need more: see ctw_gpu_linear_scratch(). */
+/* to[t] = tokens[t], or 0 if the table of n rows has no such row. */
+__global__ void __launch_bounds__(THREADS)
+    known_tokens(const int32_t *tokens, int64_t n_tok, int64_t n, int32_t *to)
+{
+    int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (t < n_tok)
+        to[t] = tokens[t] < n ? tokens[t] : 0;
+}
+
+/* Part by part through scratch, of which products need more: see ctw_gpu_linear_scratch(). Behind
+ * the rows lie their tokens. */
 static enum ctw_status add_rows(struct ctw_cuda *cu, const struct ctw_op_embed *op,
                                 struct ctw_err *err)
 {
     int64_t k = op->table->weight->k, left = op->n_tok;
     size_t row_bytes = (size_t)k * ctw_dtype_bytes(op->dtype);
-    int64_t most = (int64_t)(SUM_BYTES / row_bytes) > 0 ? (int64_t)(SUM_BYTES / row_bytes) : 1;
+    const size_t each = row_bytes + sizeof(int32_t);
+    int64_t most = (int64_t)(SUM_BYTES / each) > 0 ? (int64_t)(SUM_BYTES / each) : 1;
     int64_t rows = left < most ? left : most;
+    const size_t ahead = ((size_t)rows * row_bytes + 3) / 4 * 4;
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_PRODUCT];
-    enum ctw_status st = ctw_cuda_grow(cu, b, (size_t)rows * row_bytes, err);
+    enum ctw_status st = ctw_cuda_grow(cu, b, ahead + (size_t)rows * sizeof(int32_t), err);
     for (int64_t t = 0; st == CTW_OK && left > 0; t += rows, left -= rows) {
         int64_t n = left < rows ? left : rows;
-        st = ctw_cuda_decode_rows(cu, op->table, op->tokens + t, n, op->dtype, b->p, err);
+        int32_t *tokens = (int32_t *)((char *)b->p + ahead);
+        known_tokens<<<(unsigned)((n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
+            op->tokens + t, n, op->table->n, tokens);
+        st = ctw_cuda_launched("tokens of a table", err);
+        if (st == CTW_OK)
+            st = ctw_cuda_decode_rows(cu, op->table, tokens, n, op->dtype, b->p, err);
         if (st == CTW_OK)
             st = scale(cu, op, b->p, (char *)op->y + (size_t)t * row_bytes, n * k, err);
     }

@@ -32,6 +32,8 @@ struct tile {
     int32_t id0; /* the first column's token */
     bool first, last;
     float scale, softcap;
+    bool quantised;             /* logits are, */
+    struct ctw_quantise output; /* so */
     const int32_t *first_target, *targets; /* see struct ctw_op_head */
     int64_t row0;                          /* the tile's first row; state and norms begin there */
     struct state *state;
@@ -42,6 +44,8 @@ struct tile {
 /* A logit as the model defines it: scaled and capped. */
 static __device__ __forceinline__ float logit(const struct tile &a, float x)
 {
+    if (a.quantised)
+        x = ctw_quantise_logit(&a.output, x);
     x *= a.scale;
     return a.softcap > 0 ? a.softcap * tanhf(x / a.softcap) : x;
 }
@@ -312,7 +316,7 @@ static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *
         a->state = state + t;
         a->norms = op->norms == NULL ? NULL : op->norms + t;
         reduce_tile<<<(unsigned)n, THREADS, 0, cu->stream>>>(*a);
-        if (op->logits != NULL && (op->scale != 1.0f || op->softcap > 0))
+        if (op->logits != NULL && (op->scale != 1.0f || op->softcap > 0 || a->quantised))
             finish_logits<<<(unsigned)n, THREADS, 0, cu->stream>>>(*a, y);
         st = ctw_cuda_launched("head", err);
     }
@@ -329,8 +333,7 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         return CTW_OK;
     bool decoded = weight->format->id != CTW_FORMAT_dense || weight->dtype != op->dtype ||
                    op->unit_rows || !ctw_cuda_aligned16(values);
-    if (ctw_gpu_head_reduces(cu->hopper, op->dtype, weight->k,
-                             op->softcap == 0 && op->weight->bias == NULL)) {
+    if (ctw_gpu_head_reduces(cu->hopper, op->dtype, weight->k, ctw_head_is_plain(op))) {
         bool done;
         enum ctw_status reduced = head_reducing(cu, op, decoded, &done, err);
         if (reduced != CTW_OK || done)
@@ -357,6 +360,9 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         a.last = id + cols >= op->n_vocab;
         a.scale = op->scale;
         a.softcap = op->softcap;
+        a.quantised = op->weight->output != NULL;
+        if (a.quantised)
+            a.output = *op->weight->output;
         a.first_target = op->first_target;
         a.targets = op->targets;
         a.out = op->out;

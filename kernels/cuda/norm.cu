@@ -181,7 +181,10 @@ static __device__ __forceinline__ void group_store(const struct norm &a, Y *y, i
     float offset = a.weight == NULL ? 0.0f : a.weight_offset;
 #pragma unroll
     for (int i = 0; i < V; i++) {
-        v[i] = fmaf((v[i] - mean) * r, w[i] + offset, b[i]);
+        v[i] -= mean;
+        if (a.kind == CTW_NORM_CUTOFF && v[i] < 0.0f) /* NaN stays */
+            v[i] = 0.0f;
+        v[i] = fmaf(v[i] * r, w[i] + offset, b[i]);
         v[i] = a.add ? fmaf(v[i], a.factor, old[i]) : v[i] * a.factor;
     }
     if (a.vectors) {
@@ -210,7 +213,8 @@ static __device__ __forceinline__ void add_sums(const struct norm &a, int at, co
 
 /*
  * A group has a.threads threads: a whole block, or one warp of a block. Elements belong to threads
- * as in norm_row. LayerNorm has two passes: the mean, then the squares of the differences from it.
+ * as in norm_row. LayerNorm and the cutoff have two passes: the mean, then the squares of the
+ * differences from it.
  * A thread writes only elements that it alone reads, so y may be x.
  */
 template <typename X, typename Y>
@@ -229,7 +233,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_any(const __grid_constant__
 #pragma unroll
     for (int i = 0; i < N; i++)
         row_load<true>(x, i * step + first, a.dim, a.vectors, v[i]);
-    for (int pass = 0; pass < (a.kind == CTW_NORM_LAYER ? 2 : 1); pass++) {
+    const bool cutoff = a.kind == CTW_NORM_CUTOFF, two = a.kind == CTW_NORM_LAYER || cutoff;
+    for (int pass = 0; pass < (two ? 2 : 1); pass++) {
         float2 sums = make_float2(0, 0);
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -242,8 +247,10 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_any(const __grid_constant__
         sums = group_sums(sums, a.threads, part[pass]);
         if (pass == 0 && thread == 0 && a.bad != NULL && !isfinite(sums.y) && a.bad[row] < 0)
             a.bad[row] = a.stamp; /* if a row occurs twice, both write the same value */
-        if (pass == 0 && a.kind == CTW_NORM_LAYER)
+        if (pass == 0 && two)
             mean = sums.x / (float)a.dim;
+        else if (cutoff)
+            mean += a.eps * sqrtf(sums.y / (float)a.dim);
         else if (a.kind != CTW_NORM_NONE)
             r = 1.0f / sqrtf(sums.y / (float)a.dim + a.eps);
     }

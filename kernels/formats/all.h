@@ -18,9 +18,11 @@
 #include "kernels/formats/exl3/decode.h"
 #include "kernels/formats/exl3_table/decode.h"
 #include "kernels/formats/float_quantized/decode.h"
+#include "kernels/formats/gemma_int/decode.h"
 #include "kernels/formats/ggml/decode.h"
 #include "kernels/formats/ggml_heads/decode.h"
 #include "kernels/formats/gptq/decode.h"
+#include "kernels/formats/hqq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
 #include "kernels/formats/mlx_affine/decode.h"
 #include "kernels/formats/modelopt_awq/decode.h"
@@ -31,5 +33,6 @@
 #include "kernels/formats/nvfp4_mlx/decode.h"
 #include "kernels/formats/nvfp4_modelopt/decode.h"
 #include "kernels/formats/pack_quantized/decode.h"
+#include "kernels/formats/quark_int/decode.h"
 
 #endif

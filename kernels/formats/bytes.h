@@ -164,7 +164,7 @@ CTW_HD_FORCE void ctw_byte_span(const struct ctw_weight *w, const struct ctw_wei
     const enum ctw_dtype dtype = ctw_byte_dtype(scales);
     const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + row * w->k + col0;
     int64_t end = col0 + n_col;
-    row = w->group_rows == 1 ? row : row / w->group_rows;
+    row = ctw_scale_row(w, row);
     if (w->indexed) {
         ctw_byte_span_indexed(w, data, src, row, col0, n_col, code, scales, dst);
         return;

@@ -17,6 +17,12 @@ static enum ctw_status check_block_scale(struct ctw_weight *w, const struct ctw_
                         rows, cols);
     /* Blocks at the lower and right edges may be short. */
     int64_t down = (w->n + rows - 1) / rows;
+    const int64_t sections = w->part[CTW_PART_VALUES].sections;
+    if (sections > 1 && w->format->id == CTW_FORMAT_float_quantized) { /* the only one that has
+                                                                         them */
+        w->section_rows = w->n / sections;
+        down = sections * ((w->section_rows + rows - 1) / rows);
+    }
     w->group_rows = rows;
     w->group_size = cols;
     w->n_groups = w->scale_stride = (w->k + cols - 1) / cols;

@@ -46,7 +46,7 @@ enum { CTW_MAX_DIMS = 4 };
 
 /*
  * What a quantisation method calls the parts of a weight: last components of tensors' names. A name
- * that begins with '_' follows the module's without a dot.
+ * that begins with '_' or '.' follows the module's without another dot.
  */
 struct ctw_part_names {
     const char *method;              /* as in quantization_config's "quant_method" */
@@ -63,6 +63,11 @@ struct ctw_part_names {
                            beside a tied embedding */
     int64_t padding;    /* biases may be padded to a multiple of this; 0: they are not */
     bool mlx;           /* see ctw_parts_as_mlx() */
+    /* Last components of other tensors of a module, which say nothing more; NULL-terminated. */
+    const char *const *unread;
+    /* Static scales of int8 activations, of which 0 is none; NULL: the method has others, or none.
+     */
+    const char *input_range, *output_range;
 };
 
 /* NULL: the method is not supported. */
@@ -88,6 +93,8 @@ struct ctw_part {
                          sets it. */
     int64_t paired;   /* VALUES: heads of this many rows are stored in the order of RoPE's pairs
                          (ctw_stored_row()); 0: rows are in order */
+    int64_t sections; /* VALUES: may be quantised in so many parts of equal rows, each of which has
+                         blocks of its own; 0: as a whole */
     int n_dims;
     int64_t shape[CTW_MAX_DIMS];
     size_t bytes;
@@ -122,7 +129,11 @@ struct ctw_quant_args {
     enum ctw_dtype dtype; /* of the values, if the method states one */
     float scale_offset;   /* added to scales that are codes */
     bool fp4;             /* bitsandbytes: codes are FP4, not NF4 */
+    bool e3m2;            /* of 6-bit floats: E3M2, not E2M3 */
+    bool is_signed;       /* Quark: codes are in two's complement */
+    bool interleaved;     /* Quark: words have AWQ's order */
     bool by_shape;        /* if the shapes of the tensors show other bits or groups, these count */
+    bool by_shape_alone;  /* the configuration does not say which values share a scale */
     const char *format;   /* "pack-quantized", ...; NULL: not specified */
 };
 
@@ -139,6 +150,7 @@ struct ctw_weight {
     int bits;                           /* bits of one code, for reports and decoders */
     bool symmetric;                     /* no zero points are stored: the code 2^(bits-1) is 0 */
     int64_t group_rows;   /* rows that share their scales: 1, or the height of a block */
+    int64_t section_rows; /* blocks begin anew after so many rows; 0: they do not */
     int64_t group_size;   /* columns that share a scale; k if a whole row shares one. Blocks: their
                              width, which need not divide k */
     int64_t n_groups;     /* scales per row */
@@ -151,6 +163,11 @@ struct ctw_weight {
     int64_t paired;       /* as in struct ctw_part */
     float scale_offset;   /* added to scales that are codes */
     bool fp4;             /* bitsandbytes: codes are FP4, not NF4 */
+    bool e3m2;            /* of mxfp6: codes are E3M2, not E2M3 */
+    bool is_signed;       /* of quark_int: codes are in two's complement */
+    bool interleaved;     /* of quark_int: words have AWQ's order */
+    bool by_input;        /* of quark_int: a line of codes is the outputs of one input; of hqq: a
+                             group is a column of W_q */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
     uint32_t block;       /* of ggml, ggml_heads: enum ctw_block_id, the type of VALUES' blocks;
                              0 of a plain type */
@@ -168,6 +185,17 @@ CTW_HD int64_t ctw_stored_row(const struct ctw_weight *w, int64_t row)
         return row;
     int64_t i = row % w->paired, half = w->paired / 2;
     return row - i + 2 * (i % half) + i / half;
+}
+
+/* The row of scales that is a row's, where scales have rows. */
+CTW_HD int64_t ctw_scale_row(const struct ctw_weight *w, int64_t row)
+{
+    if (w->group_rows == 1)
+        return row;
+    if (w->section_rows == 0)
+        return row / w->group_rows;
+    int64_t rows = (w->section_rows + w->group_rows - 1) / w->group_rows;
+    return row / w->section_rows * rows + row % w->section_rows / w->group_rows;
 }
 
 struct ctw_weight_data {
@@ -206,9 +234,10 @@ struct ctw_format {
     /*
      * Checks the parts against each other, against args and against the shape [n, k] that the
      * architecture needs, and fills every field of *w except format, names and part (which are
-     * already set). `shape_part` is the content of the weight_shape tensor (two values), or NULL if
-     * absent. CTW_EFORMAT / CTW_EUNSUP: the message states the tensor, what was found and what was
-     * expected; the caller prepends the file and the weight's name.
+     * already set; format may become another one that has the same bytes). `shape_part` is the
+     * content of the weight_shape tensor (two values), or NULL if absent. CTW_EFORMAT / CTW_EUNSUP:
+     * the message states the tensor, what was found and what was expected; the caller prepends the
+     * file and the weight's name.
      */
     enum ctw_status (*check)(struct ctw_weight *w, const struct ctw_quant_args *args,
                              const int64_t *shape_part, struct ctw_err *err);

@@ -11,6 +11,24 @@ const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] 
 #define FORMAT(name) (1u << CTW_FORMAT_##name)
 #define DENSE (FORMAT(dense) | FORMAT(dense_transposed))
 
+/* Members of HQQ's metadata, and of the configuration of a module. */
+static const char *const hqq_unread[] = {"nbits",
+                                         "group_size",
+                                         "axis",
+                                         "packing",
+                                         "unpack_view_dtype",
+                                         "quant_scale",
+                                         "quant_zero",
+                                         "view_as_float",
+                                         "compute_dtype",
+                                         "offload_meta",
+                                         "channel_wise",
+                                         "optimize",
+                                         "round_zero",
+                                         "encoded_state_dict",
+                                         "stores_quant_config",
+                                         NULL};
+
 static const struct ctw_part_names methods[] = {
     {.method = "compressed-tensors",
      .formats = DENSE | FORMAT(pack_quantized) | FORMAT(nvfp4) | FORMAT(float_quantized) |
@@ -93,6 +111,14 @@ static const struct ctw_part_names methods[] = {
      .also = {[CTW_PART_SCALE] = "SCB", [CTW_PART_STATE] = "weight.quant_state.bitsandbytes__fp4"},
      .values = "weight",
      .needs_config = true},
+    /* Embeddings have names of their own. */
+    {.method = "gemma",
+     .formats = DENSE | FORMAT(gemma_int),
+     .codes = {[CTW_PART_VALUES] = "embedding_quantized", [CTW_PART_SCALE] = "weight_scale"},
+     .also = {[CTW_PART_SCALE] = "embedding_scale"},
+     .values = "weight",
+     .input_range = "input_activation_scale",
+     .output_range = "output_activation_scale"},
     {.method = "mlx",
      .formats = DENSE | FORMAT(mlx_affine) | FORMAT(nvfp4_mlx) | FORMAT(nvfp4) | FORMAT(mxfp8) |
                 FORMAT(mxfp4),
@@ -102,6 +128,32 @@ static const struct ctw_part_names methods[] = {
      .values = "weight",
      .needs_config = true,
      .mlx = true},
+    {.method = "quark",
+     .formats = DENSE | FORMAT(quark_int) | FORMAT(float_quantized) | FORMAT(int_quantized) |
+                FORMAT(mxfp6) | FORMAT(mxfp4) | FORMAT(nvfp4_modelopt),
+     .codes = {[CTW_PART_SCALE] = "weight_scale",
+               [CTW_PART_ZERO_POINT] = "weight_zero_point",
+               [CTW_PART_GLOBAL_SCALE] = "weight_scale_2",
+               [CTW_PART_COLUMN_SCALE] = "input_rotation"},
+     .values = "weight",
+     .needs_config = true},
+    {.method = "hqq",
+     .formats = DENSE | FORMAT(hqq),
+     .codes = {[CTW_PART_VALUES] = "W_q",
+               [CTW_PART_SCALE] = "scale",
+               [CTW_PART_ZERO_POINT] = "zero",
+               [CTW_PART_SHAPE] = "shape"},
+     .values = "weight",
+     .needs_config = true,
+     .unread = hqq_unread},
+    {.method = "torchao",
+     .formats = DENSE | FORMAT(float_quantized) | FORMAT(int_quantized),
+     .codes = {[CTW_PART_VALUES] = "._weight_qdata",
+               [CTW_PART_SCALE] = "._weight_scale",
+               [CTW_PART_ZERO_POINT] = "._weight_zero_point",
+               [CTW_PART_COLUMN_SCALE] = "._weight_act_pre_scale"},
+     .values = "weight",
+     .needs_config = true},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)

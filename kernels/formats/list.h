@@ -13,6 +13,7 @@
     X(dense_transposed)                                                                            \
     X(dense_paired)                                                                                \
     X(pack_quantized)                                                                              \
+    X(quark_int)                                                                                   \
     X(modelopt_awq)                                                                                \
     X(nvfp4_mlx)                                                                                   \
     X(nvfp4)                                                                                       \
@@ -26,6 +27,8 @@
     X(awq)                                                                                         \
     X(mlx_affine)                                                                                  \
     X(bnb_int8)                                                                                    \
+    X(hqq)                                                                                         \
+    X(gemma_int)                                                                                   \
     X(ggml)                                                                                        \
     X(exl3_table)                                                                                  \
     X(exl3)

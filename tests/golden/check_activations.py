@@ -259,7 +259,7 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--variants", action="store_true", help="all CPU variants that this machine runs")
     args = parser.parse_args()
-    machine = worker_cli.machine_variants()
+    machine = worker_cli.machine_variants(args.worker)
     variants = machine if args.variants else machine[-1:]
     jobs = []
     for folder in sorted(args.golden.iterdir()) if args.golden else ():

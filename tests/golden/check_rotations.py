@@ -221,7 +221,7 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--variants", action="store_true", help="all CPU variants that this machine runs")
     args = parser.parse_args()
-    machine = worker_cli.machine_variants()
+    machine = worker_cli.machine_variants(args.worker)
     variants = machine if args.variants else machine[-1:]
     with tempfile.TemporaryDirectory() as scratch:
         jobs = [(name, function, Path(scratch) / f"{function.__name__}{i}", (case, *more))

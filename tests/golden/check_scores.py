@@ -243,7 +243,7 @@ def main():
         print("FAIL", text)
     first = {p.name.split("-")[0]: p for p in reversed(folders)}
     folders = [p for p in folders if not args.only or args.only in p.name]
-    variants = worker_cli.machine_variants() if args.variants else []
+    variants = worker_cli.machine_variants(args.worker) if args.variants else []
 
     def check(folder):
         configs = CONFIGS[:1] if args.one_config else configs_of(folder)

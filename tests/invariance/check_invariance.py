@@ -109,7 +109,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     args = parser.parse_args()
     print(f"seed {args.seed}")
-    variants = worker_cli.machine_variants()
+    variants = worker_cli.machine_variants(args.worker)
     jobs = []
     golden = [p for root in args.golden for p in root.iterdir() if p.name in RECURRENT]
     # Batches, chunks and passes are cut by the same code for every variant and every format.

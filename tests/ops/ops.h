@@ -459,7 +459,7 @@ static bool runs_here(int v)
     enum { NOT_ASKED, NO, YES, MOST_VARIANTS = 16 };
     static int answer[MOST_VARIANTS];
     if (answer[v] == NOT_ASKED)
-        answer[v] = ctw_cpu_variants[v]->runs_here() ? YES : NO;
+        answer[v] = ctw_cpu_variants[v]->lacks() == NULL ? YES : NO;
     return answer[v] == YES;
 }
 

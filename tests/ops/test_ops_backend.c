@@ -35,6 +35,34 @@ static void opening_names_what_there_is(void **state)
     ctw_backend_close(NULL);
 }
 
+/* Of a variant that does not run here, the error says what is missing; none is chosen by default
+ * that runs by request alone. */
+static void variants_say_what_they_lack(void **state)
+{
+    (void)state;
+    struct ctw_backend *be;
+    struct ctw_err err;
+    struct ctw_backend_info info;
+    OK(ctw_backend_open(&be, "cpu", NULL, &last_err));
+    ctw_backend_get_info(be, &info);
+    ctw_backend_close(be);
+    for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
+        const char *name = ctw_cpu_variants[v]->name, *lacks = ctw_cpu_variants[v]->lacks();
+        if (ctw_cpu_variants[v]->by_request)
+            assert_string_not_equal(info.variant, name);
+        const struct ctw_backend_options opt = {.variant = name};
+        const enum ctw_status st = ctw_backend_open(&be, "cpu", &opt, &err);
+        assert_int_equal(st, lacks == NULL ? CTW_OK : CTW_EINVAL);
+        if (st == CTW_OK) {
+            ctw_backend_close(be);
+            continue;
+        }
+        assert_non_null(strstr(err.msg, name));
+        assert_non_null(strstr(err.msg, lacks));
+        assert_non_null(strstr(err.msg, info.variant)); /* what runs here */
+    }
+}
+
 /* Bugs of the caller are caught before they reach memory. */
 static void wrong_calls_are_refused(void **state)
 {
@@ -91,7 +119,7 @@ static void scratch_is_as_promised(void **state)
     (void)state;
     enum { N_TOK = 300 / SPARSE, MAX_K = 700, HEADS = 6, HEAD = 112, VOCAB = 3001 };
     for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
-        if (!ctw_cpu_variants[v]->runs_here())
+        if (ctw_cpu_variants[v]->lacks() != NULL)
             continue;
         struct ctw_backend *be = backend(ctw_cpu_variants[v]->name, 3);
         const struct ctw_reserve reserve = {
@@ -163,6 +191,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_names_what_there_is),
+        cmocka_unit_test(variants_say_what_they_lack),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(scratch_is_as_promised),
         cmocka_unit_test(scratch_is_small),

@@ -43,7 +43,9 @@ static void norm_open(struct norm *p, int64_t n_tok, int64_t dim, enum ctw_dtype
                              .eps = 1e-5f,
                              .factor = 1};
     if (!plain) {
-        op.kind = (enum ctw_norm_kind)rng_below(3);
+        op.kind = (enum ctw_norm_kind)rng_below(4);
+        if (op.kind == CTW_NORM_CUTOFF)
+            op.eps = (float)rng_below(4) / 2 - 0.5f; /* deviations */
         op.n_groups = dim < 4000 ? 1 + rng_below(3) / 2 * rng_below(5) : 1;
         op.own_weights = rng_below(2) == 0;
         op.factor = rng_below(2) == 0 ? 1 : -0.22f;
@@ -122,11 +124,14 @@ static struct moments moments_of(const struct ctw_op_norm *op, int64_t from)
         m.mean += x / (double)op->dim;
         m.size += fabs(x) / (double)op->dim;
     }
-    if (op->kind != CTW_NORM_LAYER)
+    const bool cutoff = op->kind == CTW_NORM_CUTOFF;
+    if (op->kind != CTW_NORM_LAYER && !cutoff)
         m.mean = 0;
     for (int64_t i = 0; i < op->dim; i++)
         squares += pow(ctw_load_float(op->x, op->x_dtype, from + i) - m.mean, 2);
-    if (op->kind != CTW_NORM_NONE)
+    if (cutoff)
+        m.mean += op->eps * sqrt(squares / (double)op->dim);
+    else if (op->kind != CTW_NORM_NONE)
         m.scale = 1 / sqrt(squares / (double)op->dim + op->eps);
     return m;
 }
@@ -143,12 +148,15 @@ static double error_of(const struct ctw_op_norm *op, const struct moments *m, do
     const double u = 0x1p-24, terms = ((double)op->dim / 8 + 12) * u;
     double v = (x - m->mean) * m->scale * w, factor = fabs((double)op->factor);
     if (CTW_ON_GPU) {
-        double size = fabs(x) + (op->kind == CTW_NORM_LAYER ? m->size : 0);
+        bool centred = op->kind == CTW_NORM_LAYER || op->kind == CTW_NORM_CUTOFF;
+        double size = fabs(x) + (centred ? m->size + fabs(m->mean) : 0);
         return 40 * u * (factor * (size * m->scale * fabs(w) + fabs(b)) + fabs(old));
     }
     double e = terms * fabs(v);
     if (op->kind == CTW_NORM_LAYER)
         e += terms * (1 + terms * m->size * m->scale) * fabs(w);
+    if (op->kind == CTW_NORM_CUTOFF) /* the mean and its deviations are subtracted */
+        e += terms * (m->size + fabs(m->mean) + fabs(x)) * fabs(w);
     if (op->bias == NULL && op->factor == 1 && !op->add)
         return e;
     return (e + 2 * u * (fabs(v) + fabs(b))) * factor + u * fabs(old);
@@ -168,7 +176,10 @@ static void compare_group(const struct norm *p, const struct buf *got, int64_t t
             b = ctw_load_float(op->bias, op->bias_dtype, own);
         if (op->add)
             old = ctw_load_float(p->y.p, op->dtype, to);
-        double want = ((x - m.mean) * m.scale * w + b) * op->factor + old;
+        double v = (x - m.mean) * m.scale;
+        if (op->kind == CTW_NORM_CUTOFF && v < 0)
+            v = 0;
+        double want = (v * w + b) * op->factor + old;
         double e = error_of(op, &m, x, w, b, old);
         near(ctw_load_float(got->p, op->dtype, to), want, e + half_step(op->dtype, fabs(want) + e),
              what, to);
@@ -283,7 +294,7 @@ static void bad_rows_are_marked(void **state)
     enum { N = 40, DIM = 100 };
     struct ctw_backend *be;
     for (int i = 0; (be = open_place(i, 2)) != NULL; i++) {
-        for (int kind = 0; kind < 3; kind++) {
+        for (int kind = 0; kind < 4; kind++) {
             struct norm p;
             struct placed d;
             int16_t bad[N];

@@ -13,7 +13,7 @@ import mixture_families
 import more_families
 import recurrent_families
 from family_keys import (act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
-from recipe import Norm, Rope
+from recipe import Altup, Norm, Rope
 
 # ---- the families -----------------------------------------------------------------------------------
 
@@ -128,6 +128,29 @@ def gemma4(c):
     return build(c, norm, layer=layer, own=own, tied=True, embed_scale=sqrt_bf16(c["hidden_size"]),
                  extra=c.get("hidden_size_per_layer_input") or 0, softcap=c.get("final_logit_softcapping"),
                  windows=[c.get("sliding_window", 512) if w else None for w in slides])
+
+
+def gemma3n(c):
+    """Streams with alternating updates, Laurel, and an input of each layer's own; the last layers share keys and values."""
+    norm, slides, n = rms(c, once=True), layer_types(c, 5), c["num_hidden_layers"]
+    own_kv = n - c.get("num_kv_shared_layers", 15)
+    inner = c["intermediate_size"] if isinstance(c["intermediate_size"], list) else [c["intermediate_size"]] * n
+    sparse = c.get("activation_sparsity_pattern") or [0.95 if n > 10 and i < 10 else 0.0 for i in range(n)]
+    local = {"rope_type": "default", "rope_theta": float(c.get("rope_local_base_freq", 10000.0))}
+    if "rope_parameters" in c:
+        local = rope_settings(c, "sliding_attention")
+
+    def own(i):
+        out = {"rope": Rope(c["head_dim"], local if slides[i] else rope_settings(c, "full_attention")), "inner": inner[i],
+               "cutoff": sparse[i]}
+        return out | ({"kv_of": max(j for j in range(own_kv) if slides[j] == slides[i])} if i >= own_kv else {})
+
+    layer = SANDWICH | {"act": "gelu_tanh", "scale": 1.0, "qk_norm": norm, "v_norm": replace(norm, weight=False),
+                        "extra": c["hidden_size_per_layer_input"]}
+    altup = Altup(c["altup_num_inputs"], c["altup_active_idx"], c["laurel_rank"], c.get("altup_correct_scale", True))
+    return build(c, norm, layer=layer, own=own, tied=True, embed_scale=sqrt_bf16(c["hidden_size"]), altup=altup,
+                 extra=c["hidden_size_per_layer_input"], extra_rows=c.get("vocab_size_per_layer_input"),
+                 softcap=c.get("final_logit_softcapping", 30.0), windows=[c["sliding_window"] if w else None for w in slides])
 
 
 def phi(c):
@@ -381,12 +404,12 @@ FAMILIES = {f.__name__: f for f in (
     cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
     latent_families.FAMILIES) | recurrent_families.FAMILIES | {
-    "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
+    "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "gemma3n_text": gemma3n, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
     "qwen3_vl_text": qwen3, "glm4v_text": glm4v_text, "kimi_k2": latent_families.deepseek_v3}
 
 # Text models inside a multimodal checkpoint: model_type -> (stem of the text's tensors, its head)
 WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
-            "gemma4": ("model.language_model.", "lm_head"),
+            "gemma4": ("model.language_model.", "lm_head"), "gemma3n": ("model.language_model.", "lm_head"),
             "mistral3": ("language_model.model.", "language_model.lm_head"),
             "qwen3_vl": ("model.language_model.", "lm_head"), "qwen2_vl": ("model.", "lm_head"),
             "qwen2_5_vl": ("model.", "lm_head"), "qwen3_vl_moe": ("model.language_model.", "lm_head"),
@@ -401,7 +424,8 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "lfm2_vl": ("model.language_model.", "lm_head"), "llava": ("language_model.model.", "language_model.lm_head"),
             "smolvlm": ("model.text_model.", "lm_head"), "minicpmv": ("llm.model.", "llm.lm_head"),
             "internvl_chat": ("language_model.model.", "language_model.lm_head")}
-TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
+TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma3n": "gemma3n_text",
+         "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
          "qwen2_5_vl": "qwen2", "qwen3_vl_moe": "qwen3_vl_moe_text", "llama4": "llama4_text", "step3p7": "step3p5",
          "kimi_k25": "deepseek_v3", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "llava": "llama",
          "smolvlm": "llama", "minicpmv": "llama",

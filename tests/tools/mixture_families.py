@@ -338,6 +338,31 @@ def mimo_v2_flash(c):
                  layer={"head_v": c["v_head_dim"], "value_scale": c.get("attention_value_scale") or 1.0, "qkv_bias": bias})
 
 
+def mimo_v2(c):
+    """The makers' class; files in FP8 have the fused rows rank by rank, as many ranks as full layers have key heads."""
+    n, period, every = c["num_hidden_layers"], c.get("hybrid_block_size"), c.get("moe_layer_freq") or 0
+    slides = c.get("hybrid_layer_pattern") or [bool(period and (i + 1) % period) for i in range(n)]
+    sparse = every if isinstance(every, list) else [every > 0 and i % every == 0 for i in range(n)]
+    fused = c.get("attention_projection_layout") == "fused_qkv"
+    ranks = c["num_key_value_heads"] if (c.get("quantization_config") or {}).get("quant_method") == "fp8" else 0
+    e = experts_of(c, sigmoid_router(c))
+
+    def own(i):
+        swa = "swa_" if slides[i] else ""
+        heads, few, head, wide = (c[swa + key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim"))
+        p = rope_settings(c) | ({"rope_theta": float(c["swa_rope_theta"])} if slides[i] else {})
+        sinks = c.get(f"add_{'swa' if slides[i] else 'full'}_attention_sink_bias")
+        return {"heads": heads, "kv_heads": few, "head": head, "head_v": wide, "scale": head ** -0.5,
+                "rope": Rope(int(head * partial(c)), p),
+                "sinks": "self_attn.attention_sink_bias" if sinks else None} | (mixed(e) if sparse[i] else {})
+
+    layer = {"value_scale": c.get("attention_value_scale") or 1.0, "qkv_bias": c.get("attention_bias", False)}
+    if fused:
+        layer |= {"projections": ("self_attn.qkv_proj",), "ranks": ranks}
+    return build(c, Norm(eps=c.get("layernorm_epsilon", 1e-6)), own=own, layer=layer,
+                 windows=[c["sliding_window"] if s else None for s in slides])
+
+
 def laguna(c):
     n, head, slides = c["num_hidden_layers"], head_of(c, 128), layer_types(c)
     router = sigmoid_router(c, correction="mlp.experts.e_score_correction_bias", added=0.0, normalised=True,
@@ -434,6 +459,7 @@ def inkling(c):
 FAMILIES = {f.__name__: f for f in (
     mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2,
     minimax_m3, ernie4_5_moe,
-    hunyuan_v1_moe, afmoe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}
+    hunyuan_v1_moe, afmoe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2, mimo_v2_flash, laguna,
+    step3p5)}
 FAMILIES["minimax_m3_vl_text"] = minimax_m3
 FAMILIES["inkling_text"] = inkling

@@ -59,10 +59,10 @@ class Fp4Scheme(Native):
     """DeepSeek's FP4: MXFP4 under other names."""
     name = "mxfp4-pack-quantized"
     NAMES = {"weight_packed": "weight", "weight_scale": "scale"}
+    KINDS = {"weight": "I8", "scale": "F8_E8M0"}
 
     def specs(self, n, k, scale_dtype):
-        kinds = {"weight": "I8", "scale": "F8_E8M0"}
-        return {name: (kinds[name], shape) for name, (_, shape) in renamed(MxScheme(4).specs(n, k, scale_dtype), self.NAMES).items()}
+        return {name: (self.KINDS[name], shape) for name, (_, shape) in renamed(MxScheme(4).specs(n, k, scale_dtype), self.NAMES).items()}
 
     def encode(self, w, scale_dtype, amax_shared=None):
         return renamed(MxScheme(4).encode(w, scale_dtype), self.NAMES)
@@ -78,6 +78,40 @@ class DeepSeekScheme(MixedScheme):
     def native_config(self, ignore):  # pylint: disable=unused-argument
         return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
                 "weight_block_size": [128, 128]}
+
+
+@dataclass(frozen=True)
+class Fp8RanksScheme(Fp8Scheme):
+    """FP8 of rows in equal parts, each with blocks of its own."""
+    ranks: int = 2
+
+    def specs(self, n, k, scale_dtype):
+        specs = super().specs(n // self.ranks, k, scale_dtype)
+        return {name: (dtype, (shape[0] * self.ranks, *shape[1:])) for name, (dtype, shape) in specs.items()}
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        parts = [super(Fp8RanksScheme, self).encode(rows, scale_dtype) for rows in np.split(w, self.ranks)]
+        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+@dataclass(frozen=True)
+class MimoFp4Scheme(Fp4Scheme):
+    """MiMo V2's experts: bytes, and exponents as bytes."""
+    NAMES = {"weight_packed": "weight"}
+    KINDS = {"weight": "U8", "weight_scale": "U8"}
+
+
+@dataclass(frozen=True)
+class MimoScheme(MixedScheme):
+    """MiMo V2's own files: fused rows in FP8 rank by rank, experts in MXFP4, outputs of attention dense, the rest in FP8."""
+    parts: tuple = ((r".*qkv_proj", Fp8RanksScheme()), (r".*experts", MimoFp4Scheme()), (r".*o_proj", None), ("", Fp8Scheme()))
+
+    name = "float-quantized"
+
+    def native_config(self, ignore):
+        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+                "store_dtype": "mxfp4", "mxfp4_block_size": 32,
+                "ignored_layers": [*ignore, *(f"model.layers.{i}.self_attn.o_proj" for i in range(8))]}
 
 
 @dataclass(frozen=True)
@@ -334,6 +368,7 @@ NATIVE = {
     "fp8native_tensor": ("bfloat16", FP8_TENSOR),
     "fp8native_static": ("bfloat16", replace(FP8_TENSOR, scale_name="weight_scale_inv", scale_dtype="BF16", static=True)),
     "fp8native_fp4": ("bfloat16", DeepSeekScheme()),
+    "fp8native_mimo": ("bfloat16", MimoScheme()),
     "fbgemm_fp8": ("bfloat16", replace(FP8_TENSOR, rows=1, method="fbgemm_fp8")),
     "modelopt_fp8": ("bfloat16", ModelOptScheme("FP8", own_file=True)),
     "modelopt_fp8_channel": ("bfloat16", ModelOptScheme("FP8_PER_CHANNEL_PER_TOKEN")),

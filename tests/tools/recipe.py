@@ -122,6 +122,16 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Altup:
+    """Several residual streams with alternating updates, and Laurel beside attention, with Gemma 3n's names."""
+
+    n: int
+    active: int
+    low: int  # Laurel's rank
+    scales: bool  # what the layer's own input reads has factors
+
+
+@dataclass(frozen=True)
 class Layer:
     """One decoder layer. Names are relative to `stem`."""
 
@@ -146,6 +156,7 @@ class Layer:
     projections: tuple = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     by_group: bool = False  # rows of one matrix: for every key-value head its queries, its key, its value
     blocks: int = 0  # rows of one matrix: for every block of heads its queries, its values, its keys
+    ranks: int = 0  # rows of one matrix: for every such part of the heads its queries, its keys, its values
     o: str = "self_attn.o_proj"
     qkv_bias: bool = False
     o_bias: bool = False
@@ -201,6 +212,7 @@ class Layer:
     experts: Experts | None = None  # the MLP above is the shared expert then
     shared_gate: str | None = None  # a module of one row: the shared expert's factor before a sigmoid
     extra: int = 0  # width of the layer's own input
+    cutoff: float = 0.0  # the gate's part above the quantile of a normal distribution; 0: all
 
 
 @dataclass(frozen=True)
@@ -229,6 +241,8 @@ class Model:
     block: int = 0  # layers of a block, whose outputs have a sum of their own; 0: one sum for all
     extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
     extra_stem: str = "model."
+    extra_rows: int | None = None  # of the second embedding; None: vocab
+    altup: Altup | None = None
     streams: "pooled.Streams | gated.GatedStreams | None" = None  # None: one
 
 
@@ -247,7 +261,7 @@ def tensors(m):
         yield from norm_tensors(m.embed_norm, m.hidden, m.norm)
     if m.extra:
         n = len(m.layers) * m.extra
-        yield m.extra_stem + "embed_tokens_per_layer.weight", (m.vocab, n), "embed"
+        yield m.extra_stem + "embed_tokens_per_layer.weight", (m.extra_rows or m.vocab, n), "embed"
         yield m.extra_stem + "per_layer_model_projection.weight", (n, m.hidden), "linear"
         yield from norm_tensors(m.extra_stem + "per_layer_projection_norm", m.extra, m.norm)
     if m.project_in:
@@ -260,6 +274,12 @@ def tensors(m):
             yield from several.mix_tensors(layer.stem + name, m.streams, m.hidden)
         for name, shape, kind in gated.ngram_tensors(layer.ngrams, m.streams, m.hidden) if layer.ngrams else ():
             yield layer.stem + name, shape, kind
+    if m.altup:
+        for i in range(m.altup.n - 1):
+            yield f"{m.extra_stem}altup_projections.{i}.weight", (m.hidden, m.hidden), "linear"
+            yield f"{m.extra_stem}altup_unembed_projections.{i}.weight", (m.hidden, m.hidden), "linear"
+        for layer in m.layers:
+            yield from altup_tensors(m.altup, layer.stem, m.hidden, m.norm)
     if m.streams and m.streams.end:
         yield from several.mix_tensors(m.streams.end, m.streams, m.hidden, mixes=False)
     if m.final:
@@ -272,6 +292,17 @@ def tensors(m):
         yield m.head + ".weight", (m.vocab, m.hidden), "long head" if m.unit_head else "head"
     if m.head_bias:
         yield m.head + ".bias", (m.vocab,), "bias"
+
+
+def altup_tensors(u, stem, hidden, norm):
+    yield stem + "altup.modality_router.weight", (u.n, hidden), "blend"
+    yield from norm_tensors(stem + "altup.router_norm", hidden, norm)
+    yield stem + "altup.prediction_coefs.weight", (u.n * u.n, u.n), "blend"
+    yield stem + "altup.correction_coefs.weight", (u.n, u.n), "blend"
+    yield stem + "altup.correct_output_scale", (hidden,), "norm"  # the class always has it
+    yield stem + "laurel.linear_left.weight", (u.low, hidden), "linear"
+    yield stem + "laurel.linear_right.weight", (hidden, u.low), "linear"
+    yield from norm_tensors(stem + "laurel.post_laurel_norm", hidden, norm)
 
 
 def norm_tensors(name, n, norm, kind=None):

@@ -87,7 +87,22 @@ def quantised(x, args, dtype, scale=None, zero=0.0, wide=None):
     return r((code(np.clip(t, low, high)) - zero) * s).reshape(x.shape)
 
 
+RANGES = {"type": "int", "num_bits": 8}  # Gemma's own
+
+
+def by_range(x, name, tensors, dtype):
+    """x rounded by a static scale of Gemma's own method, of which 0 is none."""
+    scale = number(tensors, name) if name in tensors else 0.0
+    return quantised(x, RANGES, dtype, scale) if scale else x
+
+
+def module_output(x, module, tensors, dtype):
+    return by_range(x, f"{module}.output_activation_scale", tensors, dtype)
+
+
 def module_input(x, module, tensors, config, dtype):
+    if (config.get("quantization_config") or {}).get("quant_method") == "gemma":
+        return by_range(x, f"{module}.input_activation_scale", tensors, dtype)
     args = args_of(module, config, "input_activations") if f"{module}.weight_scale" in tensors else None
     if not args:
         return x

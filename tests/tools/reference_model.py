@@ -28,6 +28,7 @@ import numpy as np
 import families
 import gated
 import recipe
+import reference_altup
 import reference_activations
 import reference_experts
 import reference_gated
@@ -192,7 +193,8 @@ class Model:
         w = self.weight(module + ".weight")
         x = self.input(x, module)
         y = x @ (w if columns else w.T)
-        return self.rotated(self.r(y + self.weight(module + ".bias") if bias else y), "output", module)
+        y = self.rotated(self.r(y + self.weight(module + ".bias") if bias else y), "output", module)
+        return reference_activations.module_output(y, module, self.tensors, self.activations) if self.quantise else y
 
     def norm(self, x, name, norm, gain=None):
         """Over the last axis; gain: the weight, if it is not the tensor of that name."""
@@ -243,7 +245,8 @@ class Model:
             rows = parts[0].reshape(len(x), a.blocks, 3, -1)
             parts = [rows[:, :, i] for i in (0, 2, 1)]
         elif len(parts) == 1 and a.kv_of is None:
-            parts = np.split(parts[0], np.cumsum([a.heads, a.kv_heads]) * a.head, axis=1)
+            ranks = a.ranks or 1
+            parts = np.split(parts[0].reshape(len(x), ranks, -1), np.cumsum([a.heads, a.kv_heads]) * a.head // ranks, axis=2)
         elif len(parts) == 2:
             parts.append(parts[1])
         widths = (a.head * (1 + a.gate_in_q), a.head, a.head_v or a.head)
@@ -424,6 +427,8 @@ class Model:
             return self.linear(reference_experts.activated(self, *parts, a), a.stem + a.down, a.mlp_bias, a.columns)
         if a.limit_first:
             parts[0] = np.minimum(parts[0], a.limit)
+        if a.cutoff:
+            parts[0] = reference_altup.above_cutoff(self, parts[0], a.cutoff)
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         if a.limit:
             y, parts[1] = y if a.limit_first else np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)
@@ -496,16 +501,23 @@ class Model:
         """[n_tok, layers, extra] of Gemma 4 E; x is the embedding."""
         m, stem = self.family, self.family.extra_stem
         shape = len(x), len(m.layers), m.extra
-        own = self.weight(stem + "embed_tokens_per_layer.weight")[tokens] * families.sqrt_bf16(m.extra)
+        table = self.weight(stem + "embed_tokens_per_layer.weight")
+        own = table[np.where(tokens < len(table), tokens, 0)]
+        own = own * self.embed_factor(families.sqrt_bf16(m.extra), m.extra, "embed_tokens_per_layer")
         other = self.r(self.linear(x, stem + "per_layer_model_projection") * m.hidden ** -0.5).reshape(shape)
         other = self.norm(other, stem + "per_layer_projection_norm", m.norm)
         return self.r(self.r(self.r(own).reshape(shape) + other) * 2 ** -0.5)
+
+    def embed_factor(self, factor, width, name):
+        """An embedding's factor; Gemma's of codes, the root of the width, is not rounded to bf16."""
+        codes = any(t.endswith(f"{name}.embedding_quantized") for t in self.tensors)
+        return np.sqrt(width) if codes else factor
 
     def embedding(self, tokens):
         m = self.family
         x = self.weight(m.embed + m.embed_suffix)[tokens]
         if m.embed_scale != 1:
-            x = self.r(x * m.embed_scale)
+            x = self.r(x * self.embed_factor(m.embed_scale, m.hidden, "embed_tokens"))
         if m.project_in:
             x = self.linear(x, m.project_in)
         if m.positions:
@@ -541,7 +553,9 @@ class Model:
         extra = self.extra_inputs(inputs, x) if self.family.extra else None
         if self.family.block:
             x = self.layers_of_blocks(x, kept)
-        for i, a in enumerate(self.family.layers if not self.family.block else ()):
+        if self.family.altup:
+            x = reference_altup.layers(self, x, kept, extra)
+        for i, a in enumerate(self.family.layers if not self.family.block and not self.family.altup else ()):
             x = several.layer(self, x, a, kept) if streams else self.layer(x, a, kept, extra[:, i] if a.extra else None)
         if streams:
             x = several.ended(self, x)
@@ -558,7 +572,8 @@ class Model:
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
         m = self.family
         matrices = ("linear", "gates", "columns", "head", "long head", "router", "wide router")
-        names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices or n.removesuffix("weight") + "scales" in self.tensors}
+        names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices or any(
+            n.removesuffix("weight") + part in self.tensors for part in ("scales", "embedding_scale"))}
         names = {n: s for n, s in names.items() if self.tensors.get(n, (None, np.empty(0)))[1].ndim < 3}
         names = {n.removesuffix(".weight") + ".weight": s for n, s in names.items()}  # a parameter may be a matrix, too
         if m.head is None:

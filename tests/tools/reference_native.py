@@ -5,12 +5,13 @@ import numpy as np
 
 import reference_exl3
 import reference_formats
+import reference_library
 import reference_tools
 from reference_formats import e2m1_values, e4m3_values, round_to, widen
 
 
-def decode_fp8(t, stem, block):
-    """fp8, fbgemm_fp8, ModelOpt's FP8: the code times the factor of its block, row or matrix."""
+def decode_fp8(t, stem, block, ranks=1):
+    """fp8, fbgemm_fp8, ModelOpt's FP8: the code times the factor of its block, row or matrix. ranks: parts with blocks of their own."""
     codes = t[stem + "weight"][1]
     n, k = codes.shape
     dtype, raw = t.get(stem + "weight_scale_inv") or t.get(stem + "weight_scale") or t[stem + "scale"]  # the last is DeepSeek V4's
@@ -21,7 +22,8 @@ def decode_fp8(t, stem, block):
         dtype, scale = "BF16", np.ldexp(np.float32(1), raw.reshape(scale.shape).astype(np.int32) - 127)
     if block is None:
         return dtype, round_to(e4m3_values(codes) * scale.reshape(-1, 1), dtype)
-    row, column = np.arange(n) // block[0], np.arange(k) // block[1]
+    row = np.concatenate([np.arange(n // ranks) // block[0] + r * (len(scale) // ranks) for r in range(ranks)])
+    column = np.arange(k) // block[1]
     return dtype, round_to(e4m3_values(codes) * scale[row[:, None], column], dtype)
 
 
@@ -71,7 +73,7 @@ def decode_awq(t, stem, n):
 def decode(t, name, config):
     """(dtype, fp32 values) of one weight matrix in any format."""
     stem = name.removesuffix("weight")
-    found = reference_tools.decode(t, name, config)
+    found = reference_tools.decode(t, name, config) or reference_library.decode(t, name, config)
     if found:
         return found
     quantization = config.get("quantization_config") or {}
@@ -104,5 +106,6 @@ def decode_plain(t, name, stem, config, quantization):
     if name in t and t[name][0] == "F8_E4M3" and not mx and quantization.get("quant_method") != "compressed-tensors":
         group = quantization.get("group_size")
         block = quantization.get("weight_block_size") or (group if isinstance(group, list) else None)
-        return decode_fp8(t, stem, [128, 128] if quantization.get("quant_algo") == "FP8_PB_WO" else block)
+        ranks = config["num_key_value_heads"] if config.get("model_type") == "mimo_v2" and "qkv_proj" in stem else 1
+        return decode_fp8(t, stem, [128, 128] if quantization.get("quant_algo") == "FP8_PB_WO" else block, ranks)
     return reference_formats.decode(t, name, config)

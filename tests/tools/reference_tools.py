@@ -1,6 +1,7 @@
 """As reference_native.py: MLX and bitsandbytes."""
 
 import json
+from collections import defaultdict
 
 import numpy as np
 
@@ -40,9 +41,27 @@ def decode_bnb(t, stem):
     return dtype, round_to(values, dtype).reshape(state["shape"])
 
 
+def decode_gemma(t, values, scale):
+    """Codes of 2, 4 or 8 bits, as the shape of the values shows, times the scale of the row."""
+    codes, scale = t[values][1], t[scale][1]
+    if codes.dtype == np.uint8:
+        bits = GEMMA_BITS[values.rsplit(".", 2)[-2]]
+        raw = np.unpackbits(codes, axis=1, bitorder="little").reshape(len(codes), -1, bits)
+        codes = raw @ (1 << np.arange(bits)) - (1 << (bits - 1))
+    return "F32", codes.astype(np.float32) * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
+
+
+# Of the modules of tests' checkpoints (tool_encoders.GemmaIntScheme); others have 4.
+GEMMA_BITS = defaultdict(lambda: 4, {"q_proj": 2, "down_proj": 2, "embed_tokens": 2, "lm_head": 2})
+
+
 def decode(t, name, config):
     """(dtype, fp32 values) of a matrix or a stack; None: of another method."""
     stem = name.removesuffix("weight")
+    if stem + "embedding_quantized" in t:
+        return decode_gemma(t, stem + "embedding_quantized", stem + "embedding_scale")
+    if (config.get("quantization_config") or {}).get("quant_method") == "gemma" and stem + "weight_scale" in t:
+        return decode_gemma(t, name, stem + "weight_scale")
     if name in t and t[name][0] == "U32":
         parts = [t.get(stem + part) for part in ("scales", "biases")]
         if t[name][1].ndim == 2:

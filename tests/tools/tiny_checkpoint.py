@@ -19,6 +19,7 @@ import checkpoint_io as cio
 import encoders
 import families
 import mixture_families
+import library_encoders
 import native_encoders
 import tool_encoders
 import recipe
@@ -65,6 +66,13 @@ TYPES = {
         "num_global_key_value_heads": None, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
         "final_logit_softcapping": 30.0, "sliding_window": 24, "kinds": "SF", "local": 10000.0, "rope_theta": 1e6,
         "rope": {"rope_type": "proportional", "partial_rotary_factor": 0.25}, "use_double_wide_mlp": False}),
+    "gemma3n_text": ("Gemma3nForCausalLM", {
+        "hidden_act": LACKS, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "attention_bias": False,
+        "num_hidden_layers": 5, "kinds": "SSF", "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16, "altup_active_idx": 0,
+        "altup_coef_clip": 120.0, "altup_correct_scale": True, "altup_num_inputs": 4, "laurel_rank": 16,
+        "intermediate_size": [320, 320, 256, 320, 256], "activation_sparsity_pattern": [0.95, 0.8, 0.0, 0.5, 0.0],
+        "final_logit_softcapping": 30.0, "sliding_window": 24, "local": 10000.0, "rope_theta": 1e6,
+        "vocab_size_per_layer_input": 290}),
     "phi": ("PhiForCausalLM", NO_HEAD | LAYER_NORM | {"hidden_act": "gelu_new", "qk_layernorm": False, "partial": 0.5}),
     "glm": ("GlmForCausalLM", {"attention_bias": True, "rms_norm_eps": 1.5625e-07, "partial": 0.5}),
     "glm4": ("Glm4ForCausalLM", {"attention_bias": True, "rms_norm_eps": 1.5625e-07, "partial": 0.5}),
@@ -224,6 +232,10 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
         "long_factor": [1.1 + i * i / 16 for i in range(24)]}}),
     "gemma4_e": ("gemma4_text", {"hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
                                  "num_hidden_layers": 4}),
+    "gemma4_e_untied": ("gemma4_text", {"hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2, "num_hidden_layers": 4,
+                                        "tie_word_embeddings": False}),
+    "gemma3n_three": ("gemma3n_text", {"altup_num_inputs": 3, "altup_active_idx": 1, "altup_correct_scale": False,
+                                       "intermediate_size": 320, "activation_sparsity_pattern": None, "num_kv_shared_layers": 0}),
     "gemma4_k_eq_v": ("gemma4_text", {"attention_k_eq_v": True, "num_global_key_value_heads": 1}),
     "phi_qknorm": ("phi", {"qk_layernorm": True}),
     "cohere_qknorm": ("cohere", {"use_qk_norm": True}),
@@ -250,7 +262,8 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
 # The families that the worker opens: those of --all.
 OPEN = (
     *(f for f in FAMILIES if FAMILIES[f][0] in ("llama", "mistral", "phi3", "qwen2", "qwen3")),
-    "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_e", "gemma4_k_eq_v", "gpt2", "gpt2_by_layer", "olmo2",
+    "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_e", "gemma4_e_untied", "gemma4_k_eq_v",
+    "gemma3n_text", "gemma3n_three", "gpt2", "gpt2_by_layer", "olmo2",
     "phi", "phi_qknorm", "gpt_neox", "gptneox_sequential", "falcon", "falcon_new_ln1", "falcon_7b", "falcon_rw",
     "glm4v", "llava", "smolvlm",
     "glm", "glm4", "ministral", "olmo", "olmo3", "granite", "cohere", "cohere_qknorm", "cohere2", "exaone4", "exaone4_full",
@@ -298,7 +311,7 @@ def _formats():
         (r".*(v_proj|in_proj_z)$", MxScheme(4)), (r".*o(ut)?_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
         (r".*gate_proj$", Nvfp4Scheme()), (r".*up_proj$", IntScheme(4, 32, False)),
         (r".*down_proj$", ByteScheme(rows=0, activations="token")))))
-    return out | native_encoders.NATIVE | tool_encoders.TOOLS
+    return out | native_encoders.NATIVE | tool_encoders.TOOLS | library_encoders.LIBRARIES
 
 
 FORMATS = _formats()
@@ -320,7 +333,8 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
-        ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
+        ("gemma4_e", "nvfp4"), ("gemma4_e_untied", "gemma_int"), ("gemma3n_text", "nvfp4"),
+        ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
         ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),
         ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed"),
         ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4"), ("phi3", "gptq4_g64"), ("qwen2", "awq_g64")] +
@@ -406,7 +420,7 @@ def plain_configs(family, dtype, sizes, scheme):
     if ours["local"]:
         local = {"rope_theta": ours["local"], "rope_type": "default"}
         new_rope = {"full_attention": new_rope, "sliding_attention": local}
-        if common["model_type"] == "gemma3_text":
+        if common["model_type"] in ("gemma3_text", "gemma3n_text"):
             old["rope_local_base_freq"] = ours["local"]
     new["rope_parameters"] = new_rope
     if common["model_type"] == "gemma4_text":  # no other style was ever written

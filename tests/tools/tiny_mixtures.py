@@ -34,6 +34,13 @@ MINIMAX_M3 = LOCAL | {
     "dense_intermediate_size": 320, "hidden_act": "swigluoai", "intermediate_size": 64, "rope_theta": 5e6,
     "routed_scaling_factor": 2.0, "shared_intermediate_size": 96, "swiglu_alpha": 1.702, "swiglu_limit": 1.5}
 
+MIMO = {
+    "num_hidden_layers": 3, "attention_projection_layout": "fused_qkv", "hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1],
+    "v_head_dim": 32, "swa_num_attention_heads": 8, "swa_num_key_value_heads": 4, "swa_head_dim": 64, "swa_v_head_dim": 40,
+    "add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "attention_value_scale": 0.612, "sliding_window": 24,
+    "attention_bias": False, "rms_norm_eps": LACKS, "layernorm_epsilon": 1e-5, "first_k_dense_replace": LACKS,
+    "n_shared_experts": LACKS, "rope_theta": 5e6, "swa_rope_theta": 10000.0, "partial": 0.25}
+
 TYPES = {
     "mixtral": ("MixtralForCausalLM", LOCAL | {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", NO_HEAD | QWEN | {
@@ -93,6 +100,7 @@ TYPES = {
         "attention_bias": False, "v_head_dim": 32, "attention_value_scale": 0.707, "kinds": "FS",
         "mlp_layer_types": ["dense", "sparse"], "n_shared_experts": LACKS, "first_k_dense_replace": LACKS, "n_group": 1,
         "routed_scaling_factor": 1.0, "num_key_value_heads": 2}),
+    "mimo_v2": ("MiMoV2ForCausalLM", ROUTED | MIMO),
     "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"rope": YARN, "topk_method": "group_limited_greedy", "mlp_bias": True}),
     "minicpm3": ("MiniCPM3ForCausalLM", NO_HEAD | {
         "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
@@ -134,6 +142,8 @@ TYPES = {
 }
 
 FAMILIES = {
+    "mimo_v2_split": ("mimo_v2", {"attention_projection_layout": LACKS, "hybrid_layer_pattern": LACKS, "hybrid_block_size": 2,
+                                  "moe_layer_freq": 2, "add_full_attention_sink_bias": True, "attention_bias": True}),
     "gemma4_moe": ("gemma4_text", {"enable_moe_block": True, "moe_intermediate_size": 64, "num_experts": 6,
                                    "top_k_experts": 2}),
     "glm4_moe_plain": ("glm4_moe", {"use_qk_norm": False, "n_shared_experts": 2, "norm_topk_prob": False, "n_group": 1}),
@@ -157,4 +167,5 @@ QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mi
              ("qwen3_moe_stacked", "w4a16_g32"), ("mixtral_stacked", "w4a16_g32_asym"), ("granitemoe", "fp8_channel"),
              ("granitemoe_stacked", "nvfp4"), ("laguna_stacked", "mxfp4"), ("step3p5", "w8a16_channel"), ("hy_v3_stacked", "fp8_channel"),
              ("hy_v3_modules", "gptq4_g64"), ("qwen3_moe", "exl3"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"),
-             ("deepseek_v4", "fp8native_fp4"))
+             ("deepseek_v4", "fp8native_fp4"),
+             ("mimo_v2", "fp8native_mimo"))

@@ -119,7 +119,56 @@ class BnbInt8Scheme(Native):
         return {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0, "llm_int8_skip_modules": list(ignore)}
 
 
+@dataclass(frozen=True)
+class GemmaIntScheme(Native):
+    """Gemma's own integers: 2, 4 or 8 bits by module, embeddings and the head too, and static scales of inputs and outputs."""
+    bits: int = 4
+    embeds: bool = False  # a module that is an embedding
+
+    name = "gemma-int"
+    kinds = ("linear", "embed", "scaled embed", "head")
+
+    def of(self, module):
+        bits = {"q_proj": 2, "o_proj": 8, "down_proj": 2, "embed_tokens": 2, "embed_tokens_per_layer": 4, "lm_head": 2,
+                "per_layer_input_gate": 8}
+        name = module.rsplit(".", 1)[-1]
+        if name == "per_layer_model_projection":
+            return None
+        return GemmaIntScheme(bits.get(name, 4), name.startswith("embed_tokens"))
+
+    def names(self):
+        return ("embedding_quantized", "embedding_scale") if self.embeds else ("weight", "weight_scale")
+
+    def specs(self, n, k, scale_dtype):
+        values, scale = self.names()
+        stored = ("I8", (n, k)) if self.bits == 8 else ("U8", (n, -(-k * self.bits // 8)))
+        ranges = {} if self.embeds else {"input_activation_scale": ("F32", ()), "output_activation_scale": ("F32", ())}
+        return {values: stored, scale: ("F32", (n, 1))} | ranges
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        values, name = self.names()
+        half = 1 << (self.bits - 1)
+        scale = np.maximum(np.abs(w).max(axis=1, keepdims=True), np.float32(2.0**-30)) / np.float32(max(half - 1, 1.5))
+        codes = np.clip(np.rint(w / scale), -half, half - 1).astype(np.int8)
+        if self.bits < 8:
+            per = 8 // self.bits
+            raw = np.pad(codes + half, ((0, 0), (0, -w.shape[1] % per))).astype(np.uint8).reshape(len(w), -1, per)
+            codes = (raw << (np.arange(per) * self.bits)).sum(axis=2).astype(np.uint8)
+        # an 8-bit module's input is not rounded, a 2-bit module's output is not
+        ranges = {} if self.embeds else {"input_activation_scale": np.float32(0 if self.bits == 8 else 0.03),
+                                         "output_activation_scale": np.float32(0 if self.bits == 2 else 0.04)}
+        return {values: codes, name: scale} | ranges
+
+    def native_config(self, ignore):
+        return {"quant_method": "gemma", "num_bits": 4, "quantize_embeddings": True,
+                "modules_to_not_convert": ["per_layer_model_projection"],
+                "module_quant_configs": {r"(q_proj|down_proj)$": {"num_bits": 2}, "o_proj$": {"num_bits": 8},
+                                         "^lm_head$": {"num_bits": 2}, "embed_tokens$": {"num_bits": 2},
+                                         "per_layer_input_gate$": {"num_bits": 8}}}
+
+
 TOOLS = {
+    "gemma_int": ("bfloat16", GemmaIntScheme()),
     "bnb_nf4": ("bfloat16", Bnb4Scheme()),
     "bnb_fp4_fp16": ("float16", Bnb4Scheme("fp4", False, 128)),
     "bnb_int8": ("bfloat16", BnbInt8Scheme()),

@@ -9,13 +9,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Variant -> CPU features (named as in /proc/cpuinfo) that the variant needs.
+# Variant -> CPU features (named as in /proc/cpuinfo) that the variant needs. The last that a machine has is the best of
+# those that run without being asked for.
+_AVX2 = {"avx2", "fma", "f16c"}
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 VARIANTS = {
     "c": set(),
-    "avx2": {"avx2", "fma", "f16c"},
-    "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"},
-    "avx512bf16": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl",
-                   "avx512_bf16"},
+    "amx-emulated": _AVX2,
+    "amx": _AVX512 | {"amx_tile", "amx_bf16"},
+    "avx2": _AVX2,
+    "avx512": _AVX512,
+    "avx512bf16": _AVX512 | {"avx512_bf16"},
 }
 
 
@@ -31,12 +35,13 @@ def default_worker():
     return os.environ.get("CTWORKER", str(ROOT / "build/release/worker/ctworker"))
 
 
-def machine_variants():
-    """The variants that this machine supports, according to /proc/cpuinfo."""
+def machine_variants(worker):
+    """The variants that this machine supports, according to /proc/cpuinfo. Some builds have one that emulates AMX."""
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
         line = next((x for x in f if x.startswith("flags")), ":")
     flags = set(line.split(":", 1)[1].split())
-    return [v for v, needed in VARIANTS.items() if needed <= flags]
+    emulates = "amx-emulated" in run(worker, "score", "--help")
+    return [v for v, needed in VARIANTS.items() if needed <= flags and (emulates or v != "amx-emulated")]
 
 
 def chosen(roots, seed, formats=False, always=()):

@@ -42,7 +42,7 @@ static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_pro
                                              .chunk_tokens = 2,
                                              .pass_tokens = N_TOK};
     assert_int_equal(ctw_plan_make(&plan, &request, &err), CTW_OK);
-    assert_int_equal(ctw_forward_open(&f, m, be, CTW_F32, &plan, &err), CTW_OK);
+    assert_int_equal(ctw_forward_open(&f, m, be, CTW_F32, &plan, 1, &err), CTW_OK);
     for (int pass = cancel_first ? 0 : 1; pass < 3; pass++) {
         const struct ctw_hooks hooks = {.arg = &polls, .cancelled = after_three_polls};
         struct ctw_seq seq = {

@@ -448,7 +448,7 @@ static void refusals(void **state)
          "layer_types[0]: found \"sliding_attention\", but"},
         {QWEN2 ", \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\"]}",
          "layer_types: found 1 entries, expected num_hidden_layers = 2"},
-        {LLAMA ", \"quantization_config\": {\"quant_method\": \"hqq\"}}", "format \"HQQ\""},
+        {LLAMA ", \"quantization_config\": {\"quant_method\": \"aqlm\"}}", "format \"AQLM\""},
         {LLAMA ", \"tie_word_embeddings\": \"yes\"}", "tie_word_embeddings: expected"},
         {"{\"architectures\": [\"LlamaForCausalLM\", \"X\"]}", "found 2 entries"},
     };

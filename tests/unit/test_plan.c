@@ -325,7 +325,7 @@ static void expect_planned(struct fixture *f)
     real_alloc = ops->alloc;
     counting.alloc = counting_alloc;
     f->be->ops = &counting;
-    if (ctw_forward_open(&forward, r.model, f->be, r.dtype, &plan, &err) != CTW_OK)
+    if (ctw_forward_open(&forward, r.model, f->be, r.dtype, &plan, 1, &err) != CTW_OK)
         fail_msg("%s", err.msg);
     ctw_forward_close(forward);
     f->be->ops = ops;

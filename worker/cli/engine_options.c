@@ -2,6 +2,12 @@
 
 #include <string.h>
 
+#ifdef CTW_WITH_AMX_EMULATED
+#define CPU_VARIANTS "auto|c|avx2|avx512|avx512bf16|amx|amx-emulated"
+#else
+#define CPU_VARIANTS "auto|c|avx2|avx512|avx512bf16|amx"
+#endif
+
 enum { N_WHERE = 8, N_MEMORY = 5, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE - N_MEMORY };
 
 /* The config file, the backend and device that compute, and their precision. */
@@ -22,7 +28,7 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
             "them), GPU-6b0c,GPU-1f (beginnings of UUIDs), or all (default: --device); they "
             "must be of one kind; does not affect scores"),
         ctw_opt_choice(
-            "cpu-variant", &v->variant, "auto|c|avx2|avx512|avx512bf16",
+            "cpu-variant", &v->variant, CPU_VARIANTS,
             "force a set of CPU kernels (default: auto, the best set that this machine supports)"),
         ctw_opt_choice(
             "cuda-variant", &v->cuda_variant, "auto|general|hopper",

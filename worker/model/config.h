@@ -36,8 +36,9 @@ struct ctw_want {
     char *described;  /* the name that the family's function gave it; NULL: this name */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
-    bool transposed; /* a matrix that the module (a Conv1D) stores as [k, n] */
-    int64_t below;   /* > 0: a vector of integers from 0 on, below this, different ones in a row */
+    bool transposed;  /* a matrix that the module (a Conv1D) stores as [k, n] */
+    int64_t sections; /* a matrix that may be quantised in so many parts (struct ctw_part) */
+    int64_t below;    /* > 0: a vector of integers from 0 on, below this, different ones in a row */
     int64_t expert, n_stacked; /* the expert; n_stacked > 0: all, whose matrices are one tensor */
 };
 

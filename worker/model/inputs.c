@@ -145,10 +145,34 @@ static enum ctw_status find_scale(const struct ctw_finder *finder, const char *m
     return st;
 }
 
+/* A static scale of int8, by which activations are rounded unless it is 0; *out as above. */
+static enum ctw_status open_range(const struct ctw_finder *finder, const char *module,
+                                  const char *part, struct ctw_quantise *q,
+                                  const struct ctw_tensor **out, struct ctw_err *err)
+{
+    float scale = 0;
+    enum ctw_status st = find_number(finder, module, part, out, &scale, err);
+    if (st == CTW_OK && !(scale >= 0 && isfinite(scale)))
+        return ctw_fail(err, CTW_EFORMAT, "%s.%s is %g, expected 0 (none) or a number above; %s",
+                        module, part, (double)scale, remedy);
+    if (st == CTW_OK && scale > 0)
+        *q = (struct ctw_quantise){
+            .codes = CTW_CODES_INT, .bits = 8, .scale_kind = CTW_SCALE_STATIC, .scale = scale};
+    return st;
+}
+
 enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matrix *m,
                                const struct ctw_quant_group *group, struct ctw_err *err)
 {
     struct ctw_quantise *q = &m->input;
+    const struct ctw_part_names *names = m->weight.names;
+    if (names->input_range != NULL) {
+        enum ctw_status st =
+            open_range(finder, m->name, names->input_range, q, &m->input_part[0], err);
+        return st == CTW_OK ? open_range(finder, m->name, names->output_range, &m->output,
+                                         &m->output_part, err)
+                            : st;
+    }
     if (group->output.present)
         return cannot(&group->output, "quantised outputs are not supported", err);
     if (!group->input.present)

@@ -32,7 +32,7 @@ enum ctw_status ctw_tensor_find(const struct ctw_finder *finder, const char *mod
                                 struct ctw_err *err)
 {
     char full[MAX_NAME];
-    bool dot = module[0] != '\0' && name[0] != '_'; /* struct ctw_part_names */
+    bool dot = module[0] != '\0' && name[0] != '_' && name[0] != '.'; /* struct ctw_part_names */
     snprintf(full, sizeof(full), "%s%s%s", module, dot ? "." : "", name);
     *out = ctw_container_find(finder->container, full);
     if (*out != NULL && (*out)->unusable != NULL)
@@ -314,11 +314,13 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     /* Codes of a stack are packed along the inputs, in whatever order the class has them. */
     m->weight.part[CTW_PART_VALUES].transposed =
         want->transposed && (want->n_stacked == 0 || m->part[CTW_PART_SCALE] == NULL);
+    m->weight.part[CTW_PART_VALUES].sections = want->sections;
     const char *packed = m->weight.names->codes[CTW_PART_VALUES];
     const char *stack = m->n_stacked > 0 ? m->weight.names->stacks[CTW_PART_VALUES] : NULL;
     char other[64] = "";
     if (packed != NULL)
-        (void)snprintf(other, sizeof(other), " (or %s%s%s%s)", packed[0] == '_' ? "" : ".", packed,
+        (void)snprintf(other, sizeof(other), " (or %s%s%s%s)",
+                       packed[0] == '_' || packed[0] == '.' ? "" : ".", packed,
                        stack != NULL ? ", " : "", stack != NULL ? stack : "");
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,
@@ -429,8 +431,8 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
                         ctw_container_file(finder->container, own->file), name,
                         finder->config->file);
     *head = *embed;
-    head->input = (struct ctw_quantise){0};
-    head->input_part[0] = head->input_part[1] = NULL;
+    head->input = head->output = (struct ctw_quantise){0};
+    head->input_part[0] = head->input_part[1] = head->output_part = NULL;
     st = name_matrix(head, name, err);
     if (st == CTW_OK && group != NULL && group->quantised)
         st = check_matrix(finder, head, &group->args, err); /* is the embedding what it says? */

@@ -116,6 +116,8 @@ enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err 
                 st = add_numbers(m, matrix->part[part], err);
             for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(matrix->input_part); j++)
                 st = add_numbers(m, matrix->input_part[j], err);
+            if (st == CTW_OK)
+                st = add_numbers(m, matrix->output_part, err);
         }
         if (st == CTW_OK && l->table.n > 0)
             st = add_table(m, &l->table, err);

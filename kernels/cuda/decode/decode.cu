@@ -255,7 +255,7 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
 #define TO(T) mx_units<T, 4><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
-    } else if (id == CTW_FORMAT_mxfp6 && dst_aligned && is_aligned(values, 4)) {
+    } else if (id == CTW_FORMAT_mxfp6 && !s.w.e3m2 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
 #define TO(T) mx_units<T, 6><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);

@@ -20,8 +20,11 @@ static __device__ __forceinline__ void scale_places(const struct source &s, cons
 {
     uint32_t g = group_of(unit, by.per_unit);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        place[i] = (uint64_t)group_of(row[i], by.per_row) * (uint32_t)s.w.scale_stride + g;
+    for (int i = 0; i < N; i++) {
+        uint32_t row_of_scales = s.w.section_rows == 0 ? group_of(row[i], by.per_row)
+                                                       : (uint32_t)ctw_scale_row(&s.w, row[i]);
+        place[i] = (uint64_t)row_of_scales * (uint32_t)s.w.scale_stride + g;
+    }
 }
 
 template <int N>

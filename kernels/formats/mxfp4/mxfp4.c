@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "kernels/formats/check.h"
 #include "kernels/formats/mxfp4/decode.h"
 
@@ -14,8 +16,9 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
 {
     (void)shape_part;
     struct ctw_quant_args own = *args;
-    /* DeepSeek's files, which describe FP8, and keep experts so. */
-    if (args->present && w->part[CTW_PART_VALUES].dtype == CTW_I8)
+    /* DeepSeek's and MiMo's files, which describe FP8, and keep experts so. */
+    const bool beside_fp8 = w->names != NULL && strcmp(w->names->method, "fp8") == 0;
+    if (args->present && (w->part[CTW_PART_VALUES].dtype == CTW_I8 || beside_fp8))
         own = (struct ctw_quant_args){.present = true,
                                       .num_bits = 4,
                                       .is_float = true,

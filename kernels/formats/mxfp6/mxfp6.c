@@ -14,6 +14,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
                              const int64_t *shape_part, struct ctw_err *err)
 {
     (void)shape_part;
+    w->e3m2 = args->e3m2;
     return ctw_check_mx(w, args, 6, err);
 }
 

@@ -97,7 +97,7 @@ CTW_HD_FORCE void ctw_pack_any_span(const struct ctw_weight *w, const struct ctw
                                     enum ctw_dtype dtype, float *dst)
 {
     const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + (size_t)row * w->row_bytes;
-    row = w->group_rows == 1 ? row : row / w->group_rows;
+    row = ctw_scale_row(w, row);
     if (w->indexed)
         ctw_pack_span_indexed(w, data, src, row, col0, n_col, bits, dtype, dst);
     else

@@ -15,9 +15,6 @@ static const struct foreign {
 } methods[] = {
     {"exl2", "EXL2", WITH_SCHEME("W4A16")},
     {"gguf", "GGUF", "give the safetensors checkpoint that it was made from"},
-    {"quark", "Quark", "export it from Quark with custom_mode \"fp8\" or \"awq\", or " QUANTISE},
-    {"torchao", "torchao", QUANTISE " (its schemes FP8_DYNAMIC, W8A8 and W4A16 are the nearest)"},
-    {"hqq", "HQQ", WITH_SCHEME("W4A16_ASYM")},
     {"aqlm", "AQLM", WITH_SCHEME("W2A16")},
     {"vptq", "VPTQ", WITH_SCHEME("W2A16")},
     {"higgs", "HIGGS", WITH_SCHEME("W4A16")},
@@ -118,6 +115,8 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
         {"SCB", "bitsandbytes", "bitsandbytes"},
         {"weight_offset", NULL, "ascend"},
         {"biases", "MLX", "mlx"},
+        {"W_q", "HQQ", "hqq"},
+        {"_weight_qdata", "torchao", "torchao"},
     };
     char name[512], expected[640];
     if (status != CTW_EFORMAT && status != CTW_EUNSUP)

@@ -53,6 +53,8 @@ static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ct
     static const char *const fmts[] = {"e4m3", "float8_e4m3fn", "e4m3fn", NULL};
     static const char *const schemes[] = {"dynamic", "static", NULL};
     static const char *const experts[] = {"fp8", "fp4", NULL};
+    static const char *const stored[] = {"fp8", "mxfp4", NULL};
+    int64_t mx_columns = 32;
     const char *word, *scheme;
     char text[64];
     enum ctw_status st = check_scales_multiply(q, err);
@@ -60,6 +62,10 @@ static enum ctw_status read_floats(struct ctw_quant_config *out, const struct ct
         st = ctw_quant_expect_word(q, "fmt", fmts, &word, err);
     if (st == CTW_OK)
         st = ctw_quant_expect_word(q, "expert_dtype", experts, &word, err);
+    if (st == CTW_OK)
+        st = ctw_quant_expect_word(q, "store_dtype", stored, &word, err); /* MiMo V2's experts */
+    if (st == CTW_OK)
+        st = ctw_json_read_int(q, "mxfp4_block_size", CTW_JSON_OPTIONAL, 32, 32, &mx_columns, err);
     if (st == CTW_OK)
         st = ctw_quant_expect_word(q, "activation_scheme", schemes, &scheme, err);
     if (st == CTW_OK)
@@ -151,6 +157,27 @@ static enum ctw_status read_exl3(struct ctw_quant_config *out, const struct ctw_
     return ctw_quant_add_group(out, "exl3", NULL, &args, "", err);
 }
 
+/* ---- Gemma's own ---- */
+
+/* The tensors say the bits of each module, and whether its input and output are rounded. */
+static enum ctw_status read_gemma(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                  struct ctw_err *err)
+{
+    const struct ctw_quant_args args = {.present = true, .symmetric = true};
+    const struct ctw_quant_activations ranges = {.present = true,
+                                                 .symmetric = true,
+                                                 .num_bits = 8,
+                                                 .strategy = "tensor",
+                                                 .when = CTW_QUANT_STATIC};
+    enum ctw_status st = ctw_quant_read_list(out, q, "modules_to_not_convert", NULL, err);
+    if (st == CTW_OK)
+        st = ctw_quant_add_group(out, "gemma", NULL, &args,
+                                 "int8 tensor static, output int8 tensor static", err);
+    if (st == CTW_OK)
+        out->groups[0].input = out->groups[0].output = ranges;
+    return st;
+}
+
 /* ---- choosing ---- */
 
 struct ctw_quant_method {
@@ -194,7 +221,8 @@ struct ctw_quant_method {
 #define FP8_KEYS                                                                                   \
     {                                                                                              \
         "fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert", \
-            "ignored_layers", "scale_fmt", "weight_scale_semantics", "quantized_layers"            \
+            "ignored_layers", "scale_fmt", "weight_scale_semantics", "quantized_layers",           \
+            "store_dtype", "mxfp4_block_size"                                                      \
     }
 
 static const struct ctw_quant_method methods[] = {
@@ -213,7 +241,7 @@ static const struct ctw_quant_method methods[] = {
      "awq",
      ctw_quant_read_awq,
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
-      "checkpoint_format", "modules_to_not_convert", "ignored_layers"},
+      "checkpoint_format", "modules_to_not_convert", "ignored_layers", "pack_method"},
      false},
     {"exl3",
      "exl3",
@@ -221,8 +249,30 @@ static const struct ctw_quant_method methods[] = {
      {"version", "bits", "head_bits", "mtp_bits", "vision_bits", "codebook", "out_scales",
       "calibration", "tensor_storage", "original_quantization_config"},
      false},
+    {"gemma",
+     "gemma",
+     read_gemma,
+     {"num_bits", "quantize_embeddings", "module_quant_configs", "modules_to_not_convert"},
+     false},
     {"bitsandbytes", "bitsandbytes", ctw_quant_read_bnb, BNB_KEYS, false},
     {"mlx", "mlx", ctw_quant_read_mlx, {"bits", "group_size", "mode"}, false},
+    {"quark",
+     "quark",
+     ctw_quant_read_quark,
+     {"global_quant_config", "layer_quant_config", "layer_type_quant_config", "exclude", "export",
+      "algo_config", "kv_cache_quant_config", "quant_mode"},
+     false},
+    {"hqq",
+     "hqq",
+     ctw_quant_read_hqq,
+     {"quant_config", "skip_modules", "modules_to_not_convert"},
+     false},
+    {"torchao",
+     "torchao",
+     ctw_quant_read_torchao,
+     {"quant_type", "modules_to_not_convert", "include_input_output_embeddings",
+      "untie_embedding_weights"},
+     false},
     {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
     {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS, true},
 };

@@ -1,8 +1,9 @@
 /*
  * Quantisation configurations of other methods than compressed-tensors whose weights can be read:
  * FP8 as DeepSeek and others publish it, FBGEMM FP8, ModelOpt, gpt-oss' MXFP4, GPTQ, AWQ, MLX,
- * and AutoRound where it stores weights as these. One configuration describes all modules that are
- * not on its list. The stored tensors decide about each module.
+ * bitsandbytes, Quark, HQQ, torchao, and AutoRound where it stores weights as these. One
+ * configuration describes all modules that are not on its list. The stored tensors decide about
+ * each module.
  */
 #ifndef CTW_WORKER_QUANT_NATIVE_H
 #define CTW_WORKER_QUANT_NATIVE_H
@@ -76,6 +77,12 @@ enum ctw_status ctw_quant_read_bnb(struct ctw_quant_config *out, const struct ct
                                    struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_mlx(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_quark(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_hqq(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_torchao(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                       struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
                                           const struct ctw_json_node *q,
                                           struct ctw_err *err) CTW_MUST_CHECK;

@@ -144,6 +144,20 @@ enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct c
 
 /* ---- AWQ ---- */
 
+/* Quark's export in this method's name: AutoAWQ's bytes only if asymmetric and reordered. */
+static enum ctw_status check_order(const struct ctw_quant_args *args, const struct ctw_json_node *q,
+                                   struct ctw_err *err)
+{
+    static const char *const orders[] = {"reorder", NULL};
+    const char *order;
+    enum ctw_status st = ctw_quant_expect_word(q, "pack_method", orders, &order, err);
+    if (st == CTW_OK && order != NULL && args->symmetric)
+        return ctw_json_fail(ctw_json_get(q, "pack_method"), err, CTW_EUNSUP,
+                             "Quark's signed codes are not AWQ's; export the model from Quark with "
+                             "custom_mode \"quark\"");
+    return st;
+}
+
 enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ctw_json_node *q,
                                    struct ctw_err *err)
 {
@@ -156,6 +170,8 @@ enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ct
     enum ctw_status st = ctw_quant_read_packed(&args, q, true, err);
     if (st == CTW_OK)
         st = ctw_quant_expect_word(q, key, versions, &version, err);
+    if (st == CTW_OK)
+        st = check_order(&args, q, err);
     if (st == CTW_OK)
         st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     return st == CTW_OK ? ctw_quant_add_group(out, "awq", NULL, &args, "", err) : st;

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "base/threads.h"
 #include "kernels/math.h"
 #include "worker/engine/pass/step.h"
 #include "worker/model/rope/rope.h"
@@ -462,6 +463,8 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
         return CTW_OK;
     if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE)
         head.input = &l->matrix[CTW_M_HEAD].input;
+    if (l->matrix[CTW_M_HEAD].output.codes != CTW_CODES_NONE)
+        head.output = &l->matrix[CTW_M_HEAD].output;
     head.rotate_in = ctw_forward_rotation(f, l->matrix[CTW_M_HEAD].rotate_in);
     if (l->vector[CTW_V_HEAD_BIAS] != NULL) {
         head.bias_dtype = l->vector[CTW_V_HEAD_BIAS]->dtype;

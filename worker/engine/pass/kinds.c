@@ -30,7 +30,9 @@ enum ctw_epilogue ctw_product_epilogue(const struct ctw_layer *l, int product)
 {
     int branch = product / CTW_BRANCH_PRODUCTS, own = product % CTW_BRANCH_PRODUCTS;
     const struct ctw_kind_ops *ops = ctw_ops_of(&l->branch[branch]);
-    if (l->residual.kind == CTW_RESIDUAL_gated_streams && own >= CTW_P_MIX_DOWN)
+    const bool mixes = l->residual.kind == CTW_RESIDUAL_gated_streams ||
+                       l->residual.kind == CTW_RESIDUAL_alternating;
+    if (mixes && own >= CTW_P_MIX_DOWN)
         return CTW_EPI_STORE;
     if (ops->epilogue != NULL)
         return ops->epilogue(l, branch, own);

@@ -65,6 +65,7 @@ int ctw_plan_shards(const struct ctw_model *model, const struct ctw_product *p,
             .weight = &m->weight,
             .n = p->shard[i].n,
             .input = m->input.codes != CTW_CODES_NONE ? &m->input : NULL,
+            .output = m->output.codes != CTW_CODES_NONE ? &m->output : NULL,
             .rotate_in = m->rotate_in != 0 ? &model->rotations[m->rotate_in - 1] : NULL,
             .rotate_out = m->rotate_out != 0 ? &model->rotations[m->rotate_out - 1] : NULL};
     }

@@ -37,6 +37,21 @@
  *
  * Width is n H, and kept is n. down, inject and up are products of the branch's.
  *
+ * Several streams with alternating updates (alternating.c), for layers of a mixer, an MLP and an own
+ * input; a is the active stream, and r is kept:
+ *
+ *     begin():  stream[0] = the embedding e, stream[s] = projection[s - 1] e, at e's magnitude
+ *     read():   mixer: every stream += sum of all, by coefficients of a; y = norm(a);
+ *                      r = (a + y + norm(up(down(y)))) / sqrt(2)
+ *               MLP: y = norm(r)
+ *               own input: every stream += (1 + a coefficient of r) (r - a); y = factors * a
+ *     join():   mixer: r += norm(out) / sqrt(2); MLP: r += norm(out);
+ *               own input: every stream but the first += norm(out)
+ *     finish(): y = norm of the mean of the projections of the streams but the first, at the
+ *               first's magnitude, and of the first
+ *
+ * Width is n H, and kept is H.
+ *
  * Sums of blocks of layers (attention residuals; a running sum p, at most b blocks of H):
  *
  *     begin():  p = the embedding

@@ -4,15 +4,16 @@ void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struc
                     const struct ctw_matrix *matrix, const struct ctw_weight_data *data,
                     int64_t bias0)
 {
-    *out =
-        (struct ctw_shard){.weight = &matrix->weight,
-                           .data = data,
-                           .row0 = rows->row0,
-                           .n = rows->n,
-                           .step = rows->step,
-                           .input = matrix->input.codes != CTW_CODES_NONE ? &matrix->input : NULL,
-                           .rotate_in = ctw_forward_rotation(s->f, matrix->rotate_in),
-                           .rotate_out = ctw_forward_rotation(s->f, matrix->rotate_out)};
+    *out = (struct ctw_shard){
+        .weight = &matrix->weight,
+        .data = data,
+        .row0 = rows->row0,
+        .n = rows->n,
+        .step = rows->step,
+        .input = matrix->input.codes != CTW_CODES_NONE ? &matrix->input : NULL,
+        .output = matrix->output.codes != CTW_CODES_NONE ? &matrix->output : NULL,
+        .rotate_in = ctw_forward_rotation(s->f, matrix->rotate_in),
+        .rotate_out = ctw_forward_rotation(s->f, matrix->rotate_out)};
     if (rows->bias < 0)
         return;
     out->bias_dtype = s->layer->vector[rows->bias]->dtype;
@@ -109,8 +110,7 @@ enum ctw_status ctw_step_product(const struct ctw_step *s, int product, const vo
 }
 
 enum ctw_status ctw_step_product_act(const struct ctw_step *s, int product, const void *x,
-                                     int64_t ldx, const struct ctw_op_act *act,
-                                     struct ctw_err *err)
+                                     int64_t ldx, const struct ctw_op_act *act, struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
     struct ctw_op_linear op = linear(s, product, shards);

@@ -42,7 +42,8 @@ enum ctw_status ctw_cuts_find(struct ctw_cuts *out, const struct ctw_model *m,
                               struct ctw_err *err)
 {
     const struct ctw_layer *head = &m->layers[m->n_layers - 1];
-    bool plain = m->head_softcap == 0 && head->vector[CTW_V_HEAD_BIAS] == NULL;
+    bool plain = m->head_softcap == 0 && head->vector[CTW_V_HEAD_BIAS] == NULL &&
+                 head->matrix[CTW_M_HEAD].output.codes == CTW_CODES_NONE;
     /* A product of all of a chunk's embeddings needs all of them. */
     bool projected = m->layers[0].product[CTW_P_WIDTH].n_shards > 0;
     bool *prepared = ctw_calloc((size_t)m->n_layers, sizeof(*prepared));

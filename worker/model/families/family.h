@@ -273,10 +273,11 @@ struct ctw_qk_norms {
 };
 
 enum ctw_qkv_order {
-    CTW_QKV_SPLIT,    /* three modules */
-    CTW_QKV_IN_ORDER, /* one module: all rows of q, then k, then v */
-    CTW_QKV_BY_HEAD,  /* one module: for each key head, its queries, its key, its value */
-    CTW_QKV_IN_BLOCKS /* one module: for each block of heads, its queries, values, keys */
+    CTW_QKV_SPLIT,     /* three modules */
+    CTW_QKV_IN_ORDER,  /* one module: all rows of q, then k, then v */
+    CTW_QKV_BY_HEAD,   /* one module: for each key head, its queries, its key, its value */
+    CTW_QKV_IN_BLOCKS, /* one module: for each block of heads, its queries, values, keys */
+    CTW_QKV_IN_RANKS   /* the same of the blocks' queries, keys, values: ranks of a release */
 };
 
 /* Grouped-query attention. Names: NULL is Llama's. */
@@ -290,16 +291,14 @@ struct ctw_attention_rules {
     double limit;      /* of q, k and v, which are clamped; 0: none */
     bool limit_normed; /* after the norms of q and k */
     enum ctw_qkv_order order;
-    int blocks;            /* CTW_QKV_IN_BLOCKS; n_head = n_kv is a multiple */
+    int blocks;            /* IN_BLOCKS, IN_RANKS; n_head and n_kv are multiples */
     const char *q, *k, *v; /* self_attn.q_proj, .k_proj, .v_proj */
-    const char *qkv;       /* self_attn.qkv_proj */
-    const char *o;         /* self_attn.o_proj */
+    const char *qkv, *o;   /* self_attn.qkv_proj, .o_proj */
     bool qkv_bias, o_bias;
-    int64_t head_v;          /* elements of a value head; 0: head. If it is another number:
-                                CTW_QKV_SPLIT */
-    int64_t chunk;           /* a query sees keys of its own chunk of positions alone; 0: all */
-    double v_factor;         /* of values; 0: 1 */
-    const char *sinks;       /* a tensor [n_head]: the name, "self_attn.sinks"; NULL: none */
+    int64_t head_v;    /* elements of a value head; 0: head. Another: not BY_HEAD nor IN_BLOCKS */
+    int64_t chunk;     /* a query sees keys of its own chunk of positions alone; 0: all */
+    double v_factor;   /* of values; 0: 1 */
+    const char *sinks; /* a tensor [n_head]: the name, "self_attn.sinks"; NULL: none */
     enum ctw_gate_kind gate; /* of attention's output: of each head, or of each value, by */
     bool gate_values;
     bool gate_in_q; /* of each value, by the rows of q behind those of each head, as many */
@@ -361,6 +360,7 @@ struct ctw_mlp {
     bool interleaved;           /* of these rows, gate's and up's take turns */
     const char *gate, *up;      /* mlp.gate_proj, mlp.up_proj */
     const char *gate_up, *down; /* mlp.gate_up_proj, mlp.down_proj */
+    double cutoff; /* of gate, before act (CTW_NORM_CUTOFF); 0: none. Without `fused`, PLAIN glu */
     const char *adapter; /* of gate_up, as attention's; NULL: none. With `fused`, gate first */
     int64_t adapter_rank;
 };

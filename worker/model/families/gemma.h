@@ -14,6 +14,13 @@ static inline double gemma_embed_scale(int64_t width)
     return ctw_bf16_to_f32(ctw_f32_to_bf16(sqrtf((float)width)));
 }
 
+/* The same of an embedding in the files, whose name has `part`: that of codes is not rounded. */
+static inline double gemma_scale_of(const struct ctw_config *c, const char *part, int64_t width)
+{
+    const bool codes = ctw_files_find(c, part) != NULL;
+    return codes ? (double)sqrtf((float)width) : gemma_embed_scale(width);
+}
+
 /* Norms multiply by 1 + weight. */
 static inline struct ctw_norm_form gemma_key_norm(struct ctw_config *c)
 {

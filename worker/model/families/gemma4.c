@@ -197,7 +197,8 @@ static void describe_inputs(struct ctw_config *c, const struct keys *k)
      */
     norm.eps *= (double)k->s.hidden;
     c->model->input_dim = k->input;
-    c->model->input_embed_scale = (float)(gemma_embed_scale(k->input) * M_SQRT1_2);
+    const char *codes = "embed_tokens_per_layer.embedding_quantized";
+    c->model->input_embed_scale = (float)(gemma_scale_of(c, codes, k->input) * M_SQRT1_2);
     ctw_describe_table(c, CTW_M_INPUT_EMBED, "model.embed_tokens_per_layer", vocab, all);
     ctw_describe_linear(c, CTW_EMBEDDING, 0,
                         &(struct ctw_linear_rules){CTW_P_INPUTS, CTW_M_INPUTS_PROJ, 0,
@@ -211,11 +212,11 @@ static void describe_with(struct ctw_config *c, bool unified)
 {
     const struct keys k = read_keys(c, unified);
     double cap = ctw_key_number(c, "final_logit_softcapping", 0, 0, 1e-6, 1e9);
-    ctw_describe_model(c, &k.s,
-                       &(struct ctw_model_rules){.norm = k.norm,
-                                                 .tied = true,
-                                                 .embed_scale = gemma_embed_scale(k.s.hidden),
-                                                 .head_softcap = cap});
+    double scale = gemma_scale_of(c, "embed_tokens.embedding_quantized", k.s.hidden);
+    ctw_describe_model(
+        c, &k.s,
+        &(struct ctw_model_rules){
+            .norm = k.norm, .tied = true, .embed_scale = scale, .head_softcap = cap});
     describe_inputs(c, &k);
     for (int64_t i = 0; i < k.s.n_layers; i++) {
         bool wide = k.double_mlp && k.n_shared < k.s.n_layers && i >= k.s.n_layers - k.n_shared;

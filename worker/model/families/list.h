@@ -39,6 +39,8 @@
     X(gemma2)                                                                                      \
     X(gemma3)                                                                                      \
     X(gemma3_text)                                                                                 \
+    X(gemma3n)                                                                                     \
+    X(gemma3n_text)                                                                                \
     X(gemma4)                                                                                      \
     X(gemma4_unified)                                                                              \
     X(gemma4_text)                                                                                 \
@@ -76,6 +78,7 @@
     X(mamba2)                                                                                      \
     X(mimo)                                                                                        \
     X(mimo_v2_flash)                                                                               \
+    X(mimo_v2)                                                                                     \
     X(minicpmv)                                                                                    \
     X(minicpm3)                                                                                    \
     X(minicpm)                                                                                     \

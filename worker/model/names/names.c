@@ -83,8 +83,8 @@ static bool has_matrix(const struct ctw_config *c, const struct ctw_container *c
         for (size_t i = 0; i < CTW_COUNT(parts); i++) {
             if (parts[i] == NULL)
                 continue;
-            (void)snprintf(full, sizeof(full), "%s%s%s", module, parts[i][0] == '_' ? "" : ".",
-                           parts[i]);
+            (void)snprintf(full, sizeof(full), "%s%s%s", module,
+                           parts[i][0] == '_' || parts[i][0] == '.' ? "" : ".", parts[i]);
             if (ctw_container_find(container, full) != NULL)
                 return true;
         }
@@ -333,6 +333,8 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "patch_merge_mlp.",
         "audio_tower.",
         "audio.",
+        "audio_encoder.",
+        "speech_embeddings.",
         "audio_projector.",
         "embed_vision.",
         "embed_audio.",

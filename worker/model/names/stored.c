@@ -150,7 +150,7 @@ enum ctw_status ctw_stored_args(struct ctw_finder *finder, struct ctw_matrix *m,
     struct ctw_weight *w = &m->weight;
     char scale[96];
     *otherwise = false;
-    if ((!qc->mixes && !args->by_shape) ||
+    if ((!qc->mixes && !args->by_shape && !args->by_shape_alone) ||
         ctw_format_find(&w->format, w->names, w->part, NULL) != CTW_OK)
         return CTW_OK;
     if (ctw_weight_is_dense(w)) {
@@ -164,7 +164,11 @@ enum ctw_status ctw_stored_args(struct ctw_finder *finder, struct ctw_matrix *m,
     if (qc->n_groups > 0)
         shown = qc->groups[qc->n_groups - 1].args; /* of all modules that no other group names */
     bool clear = show(w, &shown);
-    if (!differs(args, &shown))
+    if (args->by_shape_alone && args->present && clear) {
+        *args = shown;
+        return CTW_OK;
+    }
+    if (!args->by_shape_alone && !differs(args, &shown))
         return CTW_OK;
     if (!clear)
         return ctw_fail(err, CTW_EUNSUP,

@@ -26,9 +26,20 @@ static bool is_unused(const struct ctw_config *c, const char *name)
     for (int64_t i = 0; i < c->n_wants; i++) {
         size_t n = strlen(c->wants[i].name);
         if (c->wants[i].kind == CTW_WANT_UNUSED && strncmp(name, c->wants[i].name, n) == 0 &&
-            name[n] == '.')
+            (name[n] == '.' || name[n] == '\0'))
             return true;
     }
+    return false;
+}
+
+/* Does the method store this tensor beside a module's parts, and does it say nothing more? */
+static bool is_unread(const struct ctw_config *c, const char *name)
+{
+    const char *last = strrchr(name, '.');
+    const char *const *known = c->quant.names->unread;
+    for (; last != NULL && known != NULL && *known != NULL; known++)
+        if (strcmp(last + 1, *known) == 0)
+            return true;
     return false;
 }
 
@@ -87,6 +98,7 @@ static void list_matrix(const struct ctw_tensor **list, int64_t *n, const struct
         list_one(list, n, m->part[part]);
     for (size_t i = 0; i < CTW_COUNT(m->input_part); i++)
         list_one(list, n, m->input_part[i]);
+    list_one(list, n, m->output_part);
 }
 
 static void list_inputs(const struct ctw_tensor **list, int64_t *n,
@@ -130,7 +142,8 @@ static enum ctw_status classify_leftover(const struct ctw_finder *finder, const 
     *what = classify(t->name);
     if (*what != LEFT_UNKNOWN)
         return CTW_OK;
-    if (is_unused(finder->config, t->name) || ctw_says_nothing(finder, t)) {
+    if (is_unused(finder->config, t->name) || is_unread(finder->config, t->name) ||
+        ctw_says_nothing(finder, t)) {
         *what = LEFT_HARMLESS;
         return CTW_OK;
     }

@@ -27,6 +27,18 @@ static void add_blocks(struct ctw_config *c, int64_t i, const struct ctw_attenti
                 (struct ctw_rows){CTW_M_QKV, (3 * b + (3 - part) % 3) * n, n, bias, 1});
 }
 
+/* All ranks' queries, then all keys, then all values. */
+static void add_ranks(struct ctw_config *c, int64_t i, const struct ctw_attention_rules *a,
+                      const int64_t rows[3], int bias)
+{
+    int64_t first = 0, all = rows[0] + rows[1] + rows[2];
+    for (int part = 0; part < 3; first += rows[part++] / a->blocks)
+        for (int rank = 0; rank < a->blocks; rank++)
+            ctw_describe_shard(c, i, CTW_P_QKV,
+                               (struct ctw_rows){CTW_M_QKV, rank * all / a->blocks + first,
+                                                 rows[part] / a->blocks, bias, 1});
+}
+
 static int64_t head_v_of(const struct ctw_attention_rules *a)
 {
     return a->head_v != 0 ? a->head_v : a->head;
@@ -79,18 +91,22 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
         return;
     }
     int bias = a->qkv_bias ? CTW_V_QKV_BIAS : -1;
-    ctw_describe_matrix(c, i, ctw_matrix_at(CTW_MIXER, CTW_M_QKV), qkv, q + 2 * kv, hidden);
+    ctw_describe_matrix(c, i, ctw_matrix_at(CTW_MIXER, CTW_M_QKV), qkv, q + kv + values, hidden);
+    if (a->order == CTW_QKV_IN_RANKS && c->status == CTW_OK)
+        c->wants[c->n_wants - 1].sections = a->blocks; /* each rank quantised its own rows */
     if (bias >= 0)
-        ctw_describe_bias(c, i, bias, qkv, q + 2 * kv);
+        ctw_describe_bias(c, i, bias, qkv, q + kv + values);
     if (a->order == CTW_QKV_IN_BLOCKS)
         add_blocks(c, i, a, bias);
     if (a->order == CTW_QKV_BY_HEAD)
         ctw_describe_shard(c, i, CTW_P_QKV, (struct ctw_rows){CTW_M_QKV, 0, q + 2 * kv, bias, 1});
+    if (a->order == CTW_QKV_IN_RANKS)
+        add_ranks(c, i, a, (const int64_t[]){q, kv, values}, bias);
     if (a->order != CTW_QKV_IN_ORDER)
         return;
     ctw_describe_shard(c, i, CTW_P_QKV, (struct ctw_rows){CTW_M_QKV, 0, q, bias, 1});
     ctw_describe_shard(c, i, CTW_P_QKV, (struct ctw_rows){CTW_M_QKV, q, kv, bias, 1});
-    ctw_describe_shard(c, i, CTW_P_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, bias, 1});
+    ctw_describe_shard(c, i, CTW_P_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, values, bias, 1});
 }
 
 /* The choice of blocks: its products are columns behind q, k and v. */
@@ -273,8 +289,9 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
     struct ctw_attention *l = &ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_attention)->attention;
     if (c->status != CTW_OK)
         return;
-    assert(head_v_of(a) == a->head || (a->order == CTW_QKV_SPLIT && a->v_norm == NULL &&
-                                       a->uses == 0 && a->keeps == 0 && !a->values_are_keys));
+    assert(head_v_of(a) == a->head ||
+           (a->order != CTW_QKV_BY_HEAD && a->order != CTW_QKV_IN_BLOCKS && a->v_norm == NULL &&
+            a->uses == 0 && a->keeps == 0 && !a->values_are_keys));
     assert(!a->gate_in_q || (a->order == CTW_QKV_SPLIT && head_v_of(a) == a->head));
     l->n_head = (int)a->n_head;
     l->n_kv = (int)a->n_kv;

@@ -55,8 +55,12 @@ struct ctw_dense ctw_describe_dense(struct ctw_config *c, int64_t i, const struc
         c, i, branch,
         &(struct ctw_linear_rules){CTW_P_DOWN, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : 0,
                                    ctw_name_or(mlp->down, "mlp.down_proj"), hidden, inner});
-    return (struct ctw_dense){
-        .inner = inner, .gated = !mlp->plain, .act = mlp->act, .glu = mlp->glu};
+    assert(mlp->cutoff == 0 || (!mlp->fused && !mlp->plain && mlp->glu.kind == CTW_GLU_PLAIN));
+    return (struct ctw_dense){.inner = inner,
+                              .gated = !mlp->plain,
+                              .act = mlp->act,
+                              .glu = mlp->glu,
+                              .cutoff = (float)mlp->cutoff};
 }
 
 void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)

@@ -1,4 +1,4 @@
-/* A dense MLP: down(inner_norm(act(gate(n)) * up(n))); without a gate, act(up(n)). */
+/* A dense MLP: down(inner_norm(act(cut(gate(n))) * up(n))); without a gate, act(up(n)). */
 #ifndef CTW_WORKER_RECIPE_DENSE_H
 #define CTW_WORKER_RECIPE_DENSE_H
 
@@ -31,6 +31,7 @@ struct ctw_dense {
     enum ctw_activation act;
     float act_param[CTW_ACT_PARAMS];
     struct ctw_glu glu;
+    float cutoff;         /* of gate (CTW_NORM_CUTOFF), in standard deviations; 0: none */
     int64_t adapter_rank; /* 0: gate and up have no adapter */
 };
 

@@ -13,7 +13,8 @@ static bool same_string(const char *a, const char *b)
 static bool same_rules(const struct ctw_rope_rules *a, const struct ctw_rope_rules *b)
 {
     return a->head == b->head && a->pairing == b->pairing && a->theta == b->theta &&
-           a->unscaled == b->unscaled && a->partial == b->partial && a->rotated == b->rotated &&
+           a->theta_at_top == b->theta_at_top && a->unscaled == b->unscaled &&
+           a->partial == b->partial && a->rotated == b->rotated &&
            a->old_longrope == b->old_longrope && a->original_length == b->original_length &&
            a->mrope == b->mrope && a->alpha == b->alpha && a->mscales == b->mscales &&
            a->unscaled_yarn == b->unscaled_yarn && a->lists == b->lists && a->layer == b->layer &&

@@ -35,7 +35,8 @@ enum ctw_kind { CTW_KIND_none, CTW_KINDS(CTW_KIND_VALUE) CTW_KIND_ends, CTW_N_KI
     X(beside_embedding)                                                                            \
     X(block_sums)                                                                                  \
     X(streams)                                                                                     \
-    X(gated_streams)
+    X(gated_streams)                                                                               \
+    X(alternating)
 
 #define CTW_RESIDUAL_VALUE(name) CTW_RESIDUAL_##name,
 enum ctw_residual_kind { CTW_RESIDUALS(CTW_RESIDUAL_VALUE) CTW_N_RESIDUALS };

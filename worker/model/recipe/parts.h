@@ -49,7 +49,7 @@ enum {
     CTW_V_WEIGHT,                                 /* + a place: the norm's weight */
     CTW_V_BIAS = CTW_V_WEIGHT + CTW_BRANCH_NORMS, /* + a place: the norm's bias */
     CTW_V_SCALAR = CTW_V_BIAS + CTW_BRANCH_NORMS, /* [1]: see struct ctw_branch */
-    CTW_V_FACTOR,       /* [1]: times the branch's factor */
+    CTW_V_FACTOR,                                 /* [1]: times the branch's factor */
     CTW_V_OUT_CONV,     /* [hidden, taps]: of the branch's output, see struct ctw_branch */
     CTW_V_BLEND,        /* [hidden]: weights of what the branch reads of sums of blocks: these */
     CTW_V_BLEND_FACTOR, /* [1, hidden]: times these */
@@ -75,10 +75,11 @@ enum {
     CTW_M_EMBED_PROJ,  /* from the embedding's width to the model's; in the last layer: back */
     CTW_M_INPUT_EMBED, /* embeddings of all layers' own inputs, side by side */
     CTW_M_INPUTS_PROJ, /* from the embedding to all layers' own inputs */
+    CTW_M_ALTUP,       /* and on: from the embedding to streams, in the last layer: from these */
     CTW_M_HEAD = CTW_M_EMBED
 };
 /* Products of these layers. */
-enum { CTW_P_WIDTH, CTW_P_INPUTS };
+enum { CTW_P_WIDTH, CTW_P_INPUTS, CTW_P_ALTUP /* in the last layer: and on */ };
 
 static inline int ctw_matrix_at(int branch, int role)
 {
@@ -124,9 +125,11 @@ struct ctw_matrix {
     char *name; /* "model.layers.0.self_attn.q_proj"; NULL: the layer has none */
     struct ctw_weight weight;
     const struct ctw_tensor *part[CTW_N_PARTS]; /* NULL: absent */
-    struct ctw_quantise input; /* the quantisation of the matrix's input; codes NONE: not
-                                  quantised */
-    const struct ctw_tensor *input_part[2]; /* the tensors that `input` was read from, or NULL */
+    struct ctw_quantise input;  /* the quantisation of the matrix's input; codes NONE: not
+                                   quantised */
+    struct ctw_quantise output; /* likewise of its output, bias included */
+    /* The tensors that `input` and `output` were read from, or NULL. */
+    const struct ctw_tensor *input_part[2], *output_part;
     int rotate_in, rotate_out; /* rotations of the matrix's input, before quantisation, and of
                                   its output: 1 + an index of the model's rotations; 0: none */
     /* The tensors are stacks of n_stacked matrices, and this is matrix number `at`: `weight`

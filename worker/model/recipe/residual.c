@@ -117,3 +117,68 @@ void ctw_describe_gates(struct ctw_config *c, int64_t i, int branch,
     describe_gate(c, i, branch, module, "input_mix_weight_up", CTW_P_MIX_UP, CTW_M_MIX_UP, width,
                   s->rank);
 }
+
+/* The first layer has all projections in one product, the last a product for each. */
+static void describe_projections(struct ctw_config *c, int64_t i, const char *module, int n)
+{
+    const int64_t hidden = c->model->hidden;
+    char name[128];
+    for (int j = 0; j < n; j++) {
+        (void)snprintf(name, sizeof(name), "%s.%d", module, j);
+        ctw_describe_linear(c, i, 0,
+                            &(struct ctw_linear_rules){CTW_P_ALTUP + (i < 0 ? 0 : j),
+                                                       CTW_M_ALTUP + j, 0, name, hidden, hidden});
+    }
+}
+
+void ctw_describe_altup(struct ctw_config *c, const struct ctw_alternating *a)
+{
+    if (c->status != CTW_OK)
+        return;
+    for (int i = 0; i < c->model->n_layers; i++)
+        c->model->layers[i].residual =
+            (struct ctw_residual){.kind = CTW_RESIDUAL_alternating, .alternating = *a};
+    describe_projections(c, CTW_EMBEDDING, "model.altup_projections", a->n - 1);
+    describe_projections(c, c->model->n_decoders, "model.altup_unembed_projections", a->n - 1);
+}
+
+static void describe_coefficients(struct ctw_config *c, int64_t i, int branch, int role,
+                                  const char *name, int64_t n, int64_t k)
+{
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = ctw_vector_at(branch, role),
+                                        .n = n,
+                                        .k = k},
+                      name);
+}
+
+void ctw_describe_altup_layer(struct ctw_config *c, int64_t i, const struct ctw_norm_form *norm)
+{
+    if (c->status != CTW_OK)
+        return;
+    const struct ctw_alternating *a = &c->model->layers[i + 1].residual.alternating;
+    const int64_t hidden = c->model->hidden, n = a->n;
+    describe_coefficients(c, i, CTW_MIXER, CTW_V_MIX_FN, "altup.modality_router.weight", n, hidden);
+    ctw_describe_vector(c, i, ctw_vector_at(CTW_MIXER, CTW_V_MIX_BASE), "altup.router_norm.weight",
+                        hidden);
+    describe_coefficients(c, i, CTW_MIXER, CTW_V_MIX_SCALE, "altup.prediction_coefs.weight", n * n,
+                          n);
+    describe_coefficients(c, i, CTW_OWN_INPUT, CTW_V_MIX_SCALE, "altup.correction_coefs.weight", n,
+                          n);
+    if (a->scales)
+        ctw_describe_vector(c, i, ctw_vector_at(CTW_OWN_INPUT, CTW_V_MIX_BASE),
+                            "altup.correct_output_scale", hidden);
+    else
+        ctw_describe_want(c, (struct ctw_want){.kind = CTW_WANT_UNUSED, .layer = (int)i + 1},
+                          "altup.correct_output_scale");
+    ctw_describe_linear(c, i, CTW_MIXER,
+                        &(struct ctw_linear_rules){CTW_P_MIX_DOWN, CTW_M_MIX_DOWN, 0,
+                                                   "laurel.linear_left", a->low, hidden});
+    ctw_describe_linear(c, i, CTW_MIXER,
+                        &(struct ctw_linear_rules){CTW_P_MIX_UP, CTW_M_MIX_UP, 0,
+                                                   "laurel.linear_right", hidden, a->low});
+    ctw_describe_norm(c, i, ctw_norm_at(CTW_MIXER, CTW_AT_LAUREL), norm, "laurel.post_laurel_norm",
+                      0);
+}

@@ -59,6 +59,23 @@ struct ctw_gated_streams {
     int64_t rank; /* rows of CTW_M_MIX_DOWN */
 };
 
+/*
+ * Of several streams with alternating updates (AltUp, kernels/altup.h), for layers of attention, an
+ * MLP and an own input: worker/engine/pass/residuals.h has their arithmetic. Laurel's matrices are
+ * the mixer's CTW_M_MIX_DOWN and CTW_M_MIX_UP, its norm is CTW_AT_LAUREL. The mixer's vectors are
+ * the router [n, hidden] (CTW_V_MIX_FN), its norm's weight (CTW_V_MIX_BASE) and the predictions'
+ * coefficients (CTW_V_MIX_SCALE), the own input's those of the corrections, likewise, and the
+ * factors of what it reads (CTW_V_MIX_BASE).
+ */
+struct ctw_alternating {
+    int n, active; /* streams; the one that branches read */
+    float eps;     /* of the router's norm */
+    bool scales;   /* what the own input reads is multiplied by factors */
+    int64_t low;   /* Laurel's rank */
+};
+
+enum { CTW_AT_LAUREL = CTW_AT_SUM };
+
 /* A kind with facts of its own has its struct in the union. All zeros is one stream. */
 struct ctw_residual {
     enum ctw_residual_kind kind;
@@ -67,6 +84,7 @@ struct ctw_residual {
         struct ctw_block_sums block_sums;
         struct ctw_streams streams;
         struct ctw_gated_streams gated_streams;
+        struct ctw_alternating alternating;
     };
 };
 
@@ -90,6 +108,12 @@ void ctw_describe_streams(struct ctw_config *c, const struct ctw_streams *s);
 /* The tensors NAME_fn, NAME_base and NAME_scale of decoder layer i's branch; i = n_layers, branch
  * 0: those of the head. */
 void ctw_describe_mix(struct ctw_config *c, int64_t i, int branch, const char *name);
+
+/* Streams with alternating updates in all layers: the projections altup_projections.N from the
+ * embedding, altup_unembed_projections.N to what the head reads. After ctw_describe_model(). */
+void ctw_describe_altup(struct ctw_config *c, const struct ctw_alternating *a);
+/* Decoder layer i's modules "altup" and "laurel". */
+void ctw_describe_altup_layer(struct ctw_config *c, int64_t i, const struct ctw_norm_form *norm);
 
 /* Streams mixed by gates in all layers. After ctw_describe_model(). */
 void ctw_describe_gated_streams(struct ctw_config *c, const struct ctw_gated_streams *s);

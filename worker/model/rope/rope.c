@@ -126,7 +126,10 @@ static enum ctw_status read_place(struct ctw_rope_params *out, const struct ctw_
         st = read_type(out, node, err);
     if (st == CTW_OK && node != NULL)
         st = check_members(node, err);
-    if (st == CTW_OK)
+    if (st == CTW_OK && rules->theta_at_top)
+        st = ctw_json_read_double(at->root, ctw_rope_theta_key(rules), CTW_JSON_OPTIONAL,
+                                  &out->theta, err);
+    else if (st == CTW_OK)
         st = ctw_rope_read_either(&out->theta, at, "rope_theta", ctw_rope_theta_key(rules), err);
     if (st == CTW_OK)
         st = ctw_rope_positive(at->root, ctw_rope_theta_key(rules), out->theta, 1, err);

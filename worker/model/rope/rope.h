@@ -32,6 +32,7 @@ struct ctw_rope_rules {
     enum ctw_rope_pairing pairing;
     double theta;            /* transformers' default */
     const char *theta_key;   /* at the top level; NULL: "rope_theta" */
+    bool theta_at_top;       /* theta_key counts, not rope_parameters' rope_theta (MiMo V2) */
     const char *layer_type;  /* the layers' name in transformers 5's rope_parameters, which has an
                                 object per layer type; NULL: one RoPE for all layers */
     bool unscaled;           /* transformers 4's rope_scaling is for another layer type */
@@ -48,8 +49,8 @@ struct ctw_rope_rules {
     bool mscales;            /* type longrope has short_mscale and long_mscale (Phi-MoE) */
     bool unscaled_yarn; /* without an object per layer type, type yarn's attention_factor is 1 by
                            default (DeepSeek V4) */
-    bool lists;    /* theta and partial_key may be lists at the top level (Step), of which */
-    int64_t layer; /* this layer's entries are read */
+    bool lists;         /* theta and partial_key may be lists at the top level (Step), of which */
+    int64_t layer;      /* this layer's entries are read */
 };
 
 struct ctw_rope_params {

@@ -60,7 +60,7 @@ def _option(
 
 _ACTIVATIONS = {"none": "only weights are quantised", "checkpoint": "activations, too, as the checkpoint declares"}
 _PLACEMENTS = dict.fromkeys(("auto", "mapped", "resident", "sharded", "streamed"), "")
-_VARIANTS = dict.fromkeys(("auto", "c", "avx2", "avx512", "avx512bf16"), "")
+_VARIANTS = dict.fromkeys(("auto", "c", "avx2", "avx512", "avx512bf16", "amx"), "")
 
 
 @dataclass
