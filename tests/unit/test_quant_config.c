@@ -313,7 +313,7 @@ static void refusals(void **state)
         {"{\"quantization_config\": {\"config_groups\": {}}}",
          "\"quant_method\" is missing, and no other key identifies the format; expected one of "
          "compressed-tensors, fp8, mxfp8, fbgemm_fp8, mxfp4, modelopt, modelopt_fp4, gptq, awq, "
-         "exl3, bitsandbytes, mlx, quark, hqq, torchao, auto-round, intel/auto-round"},
+         "exl3, gemma, bitsandbytes, mlx, quark, hqq, torchao, auto-round, intel/auto-round"},
         {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
          "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
