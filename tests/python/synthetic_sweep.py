@@ -124,6 +124,7 @@ def _statistics(kl: float, rng: random.Random) -> dict[str, Any]:
     return {
         "targets": WINDOWS * 2047, "clusters": WINDOWS, "errors_over": "windows", "kl": estimate(kl, 0.012 * kl),
         "same_top": estimate(1 - 0.45 * math.sqrt(kl), 0.0007), "ln_ppl_ratio": estimate(0.7 * kl, 0.03 * kl),
+        "ppl": estimate(7.21 * math.exp(0.7 * kl), 0.14), "ref_ppl": estimate(7.21, 0.14),
         "kl_percentiles": percentiles | {"max": {"value": 90 * kl, "se": None}},
     }  # fmt: skip
 

@@ -79,6 +79,8 @@ def drawn(n: int) -> list[tuple[str, Any]]:
         for axis in view.axes(document):
             found.append((f"{column.work} {axis.id}", points.draw(plots.chart(column, axis, "sweep", numbers), look.LIGHT)))
         found += [(name, draw(look.DARK)) for name, draw in plots.of_comparison(column, numbers)]
+        panels = plots.ladder(column, document)
+        found += [(f"ladder {column.work}", points.stacked(panels, look.LIGHT))] if panels else []
     return found
 
 

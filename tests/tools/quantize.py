@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Quantises a Hugging Face checkpoint by rounding to nearest; writes compressed-tensors files.
+"""Quantises a Hugging Face checkpoint by rounding to nearest.
 
     quantize.py IN OUT --scheme w4a16 [--group N|channel] [--asymmetric] [--actorder group]
     quantize.py IN OUT --scheme nvfp4|fp8|fp8_block|int8|mxfp4|mxfp6|mxfp8|mixed
+    quantize.py IN OUT --scheme awq|gptq|nf4|mlx3|mlx4|mlx6
 
-Every linear layer of the decoder is quantised; embedding and head are not. There is no calibration:
-the result shows the cost of a format without calibration, and serves as a test file. To make good
-quantised models, use llm-compressor.
+Writes compressed-tensors files, or those of AWQ, GPTQ (4 bits, groups of 64), bitsandbytes and MLX. Every linear layer of the
+decoder is quantised; embedding and head are not, but for MLX. There is no calibration: the result shows the cost of a format
+without calibration, and serves as a test file. To make good quantised models, use the tools of the format.
 """
 
 import argparse
@@ -20,7 +21,12 @@ import numpy as np
 
 import checkpoint_io as cio
 import encoders
+from native_encoders import AwqScheme, GptqScheme
+from tool_encoders import Bnb4Scheme, MlxScheme
 
+#: Schemes with groups of their own: compressed-tensors' and those of other tools
+NAMED = encoders.NAMED | {"awq": AwqScheme(), "gptq": GptqScheme(), "nf4": Bnb4Scheme(),
+                          **{f"mlx{bits}": MlxScheme(bits) for bits in (3, 4, 6)}}
 FUSED = [{"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"}]  # merged by serving engines
 GROUPS = (128, 64, 32, 16)
 
@@ -29,8 +35,9 @@ class Refused(Exception):
     pass
 
 
-def is_linear(name, shape):
-    return (len(shape) == 2 and name.endswith("_proj.weight"))
+def is_quantised(name, shape, scheme):
+    embedding = name.endswith("embed_tokens.weight") and "embed" in getattr(scheme, "kinds", ())
+    return len(shape) == 2 and (name.endswith("_proj.weight") or embedding)
 
 
 def fused_with(name, names):
@@ -45,13 +52,13 @@ def fused_with(name, names):
 def choose_scheme(args, widths):
     """The scheme; without --group, the group size is one that divides every width."""
     name = "nvfp4" if args.scheme == "nvfp4a16" else args.scheme
-    if name in encoders.NAMED:
+    if name in NAMED:
         if args.group or args.asymmetric or args.actorder:
             raise Refused(f"{name} has its own symmetric groups in order; leave out --group, --asymmetric and --actorder")
-        return encoders.NAMED[name]
+        return NAMED[name]
     found = re.fullmatch(r"w([2-8])a16", args.scheme)
     if not found:
-        raise Refused(f"scheme {args.scheme} is unknown; known: w2a16 .. w8a16, {', '.join(encoders.NAMED)}")
+        raise Refused(f"scheme {args.scheme} is unknown; known: w2a16 .. w8a16, {', '.join(NAMED)}")
     if args.group == "channel":
         group = 0
     elif args.group:
@@ -69,7 +76,7 @@ def choose_scheme(args, widths):
 
 def batches_of(source, scheme, scale_dtype, progress):
     """One batch per quantised matrix (its tensors are made together), one per unchanged tensor."""
-    linears = {n for n in source.names() if is_linear(n, source.shape(n))}
+    linears = {n for n in source.names() if is_quantised(n, source.shape(n), scheme)}
     amax = {}
 
     def shared_amax(name):
@@ -104,7 +111,7 @@ def quantize(args):
     if "quantization_config" in config:
         raise Refused("config.json has a quantization_config: the checkpoint is already quantised; expected an unquantised one")
     source = cio.Checkpoint(args.source)
-    linears = [n for n in source.names() if is_linear(n, source.shape(n))]
+    linears = [n for n in source.names() if is_quantised(n, source.shape(n), None)]
     if not linears:
         raise Refused("the checkpoint has no linear layer (no tensor *_proj.weight)")
     scheme = choose_scheme(args, {source.shape(n)[1] for n in linears})
@@ -117,18 +124,18 @@ def quantize(args):
             print(f"\r{done[0]}/{len(linears)} {name:60.60}", end="", file=sys.stderr)
 
     os.makedirs(args.out, exist_ok=True)
-    batches, _ = batches_of(source, scheme, scale_dtype, progress)
+    batches, linears = batches_of(source, scheme, scale_dtype, progress)
     size = cio.write_sharded(args.out, batches, 1)
     if sys.stderr.isatty():
         print("\r" + " " * 80 + "\r", end="", file=sys.stderr)
-    config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
+    config[getattr(scheme, "key", "quantization_config")] = encoders.quantization_config(scheme, ["lm_head"])
     cio.write_json(os.path.join(args.out, "config.json"), config)
     for name in os.listdir(args.source):
         if name.startswith(("tokenizer", "special_tokens", "vocab", "merges", "generation_config",
                             "chat_template", "added_tokens")):
             shutil.copyfile(os.path.join(args.source, name), os.path.join(args.out, name))
     groups = ""
-    if args.scheme not in encoders.NAMED:
+    if args.scheme not in NAMED:
         groups = f", groups of {scheme.group_size}" if scheme.group_size else ", one scale a row"
     print(f"{args.out}: {len(linears)} matrices as {scheme.name}{groups}, {size / 1e6:.0f} MB")
 
@@ -137,7 +144,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("source", metavar="IN", help="folder with config.json and safetensors")
     parser.add_argument("out", metavar="OUT", help="folder to write")
-    parser.add_argument("--scheme", default="w4a16", help=f"w2a16 .. w8a16, {', '.join(encoders.NAMED)} (default: w4a16)")
+    parser.add_argument("--scheme", default="w4a16", help=f"w2a16 .. w8a16, {', '.join(NAMED)} (default: w4a16)")
     parser.add_argument("--group", help="columns that share a scale, or 'channel' (default: the "
                         "largest of 128, 64, 32, 16 that divides every row)")
     parser.add_argument("--asymmetric", action="store_true", help="with zero points")

@@ -1,4 +1,4 @@
-"""Models as points: quality against size, with error bars, the Pareto front, and a label at each point."""
+"""Models as points: quality against size, with error bars, Pareto fronts, and a label at each point."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from .sheet import Entry, Sheet
 _NAME_FONT, _NUMBER_FONT = 8.5, 7.5
 _REACH = 70.0  # a name farther from its point makes all labels numbers
 _MOST_NAMES = 12
+_PANEL = 215.0  # height of each further chart of a stack
 
 
 @dataclass(frozen=True)
 class Dot:
-    """series: the model's number from 0: its colour and mark, and its label where names do not fit."""
+    """series: number of the colour and mark: the model's from 0, or its method's. number: its label where names do not fit;
+    None: series + 1."""
 
     name: str
     series: int
@@ -25,11 +27,17 @@ class Dot:
     y: float
     se: float | None = None
     hollow: bool = False
+    number: int | None = None
+
+    @property
+    def shown(self) -> int:
+        return self.series + 1 if self.number is None else self.number
 
 
 @dataclass(frozen=True)
 class Chart:
-    """higher: whether more is better. front: the points of the Pareto front. levels: (name, value, style of the line)."""
+    """front: the points of the Pareto front. levels: (name, value, style of the line). methods: name and series of each, if points
+    of one method share a series; fronts: the Pareto front of each series that has one."""
 
     title: str
     subtitle: str
@@ -39,35 +47,51 @@ class Chart:
     logarithmic: bool = False
     front: Sequence[tuple[float, float]] = ()
     levels: Sequence[tuple[str, float, str]] = ()
+    methods: Sequence[tuple[str, int]] = ()
+    fronts: Sequence[tuple[int, Sequence[tuple[float, float]]]] = ()
 
 
 def draw(chart: Chart, theme: Theme) -> Sheet:
     """Names at the points if all fit; otherwise numbers, and the names in the key beside the plot."""
-    lines = [Entry(name, dash=style) for name, _, style in chart.levels]
-    lines += [Entry("Pareto front", dash="--")] if len(chart.front) > 1 else []
-    if len(chart.dots) <= _MOST_NAMES:
-        made = _plot(chart, theme, lines)
-        places = _places(made, chart, [dot.name for dot in chart.dots], _NAME_FONT, _REACH)
-        if places is not None:
-            _write(made, chart, [dot.name for dot in chart.dots], places, _NAME_FONT)
+    return stacked([chart], theme)
+
+
+def stacked(charts: Sequence[Chart], theme: Theme) -> Sheet:
+    """Charts of the same models over one horizontal axis, with the title of the first; labels as in draw()."""
+    lines = [Entry(name, series) for name, series in charts[0].methods]
+    lines += list(dict.fromkeys(Entry(name, dash=style) for chart in charts for name, _, style in chart.levels))
+    lines += [Entry("Pareto front", dash="--")] if any(len(chart.front) > 1 for chart in charts) else []
+    if charts[0].methods or len(charts[0].dots) <= _MOST_NAMES:
+        made, panels = _plot(charts, theme, lines)
+        names = [[dot.name for dot in chart.dots] for chart in charts]
+        if _label(panels, charts, names, _NAME_FONT, _REACH):
             return made
-    numbers = [str(dot.series + 1) for dot in chart.dots]
-    made = _plot(chart, theme, [*(Entry(d.name, d.series, d.hollow, number=d.series + 1) for d in chart.dots), *lines])
-    places = _places(made, chart, numbers, _NUMBER_FONT)
-    if places is not None:
-        _write(made, chart, numbers, places, _NUMBER_FONT)
+    dots = {dot.shown: dot for chart in charts for dot in chart.dots}
+    made, panels = _plot(charts, theme, [*(Entry(d.name, d.series, d.hollow, number=d.shown) for d in dots.values()), *lines])
+    _label(panels, charts, [[str(dot.shown) for dot in chart.dots] for chart in charts], _NUMBER_FONT)
     return made
 
 
-def _plot(chart: Chart, theme: Theme, key: Sequence[Entry]) -> Sheet:
-    made = sheet.sheet(theme, chart.title, chart.subtitle, key)
-    axes = made.axes
-    axes.set_xlabel(chart.x)
+def _plot(charts: Sequence[Chart], theme: Theme, key: Sequence[Entry]) -> tuple[Sheet, list[Sheet]]:
+    """The sheet, and one for each chart's part of it."""
+    height = sheet.HEIGHT + _PANEL * (len(charts) - 1)
+    made = sheet.sheet(theme, charts[0].title, charts[0].subtitle, key, height=height)
+    panels = sheet.panels(made, len(charts))
+    for panel, chart in zip(panels, charts, strict=True):
+        _draw(panel, chart)
+    panels[-1].axes.set_xlabel(charts[-1].x)
+    return made, panels
+
+
+def _draw(made: Sheet, chart: Chart) -> None:
+    theme, axes = made.theme, made.axes
     axes.set_ylabel(chart.y)
     for _, value, dashes in chart.levels:
         axes.axhline(value, color=theme.muted, linewidth=1.1, linestyle=dashes, zorder=1)
     if len(chart.front) > 1:
         axes.plot(*zip(*chart.front), color=theme.muted, linestyle="--", linewidth=1.2, zorder=2)
+    for series, front in chart.fronts:
+        axes.plot(*zip(*front), color=sheet.mark_style(theme, series)["color"], linewidth=1.0, alpha=0.55, zorder=2)
     for dot in chart.dots:
         style = sheet.mark_style(theme, dot.series, dot.hollow)
         axes.errorbar(dot.x, dot.y, yerr=dot.se, capsize=3, elinewidth=1.2, zorder=3, **style)
@@ -76,7 +100,19 @@ def _plot(chart: Chart, theme: Theme, key: Sequence[Entry]) -> Sheet:
     if chart.logarithmic and min([*ends, *(value for _, value, _ in chart.levels)], default=0) > 0:
         axes.set_yscale("log")
         sheet.plain_numbers(axes.yaxis)
-    return made
+
+
+def _label(
+    panels: Sequence[Sheet], charts: Sequence[Chart], texts: Sequence[Sequence[str]], font: float, reach: float = labels.ANYWHERE
+) -> bool:
+    """Writes the labels of all panels; False, and nothing is written, if a label has no place."""
+    parts = list(zip(panels, charts, texts, strict=True))
+    places = [_places(panel, chart, each, font, reach) for panel, chart, each in parts]
+    if any(each is None for each in places):
+        return False
+    for (panel, chart, each), found in zip(parts, places, strict=True):
+        _write(panel, chart, each, found or [], font)
+    return True
 
 
 def _places(made: Sheet, chart: Chart, texts: Sequence[str], font: float, reach: float = labels.ANYWHERE) -> list[Label] | None:

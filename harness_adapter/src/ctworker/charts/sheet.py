@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ DPI = 160
 _EDGE = 18.0
 _KEY_FONT, _ROW, _KEY_MOST = 8.0, 12.0, 275.0
 _HEAD = 62.0  # title and subtitle
+_BETWEEN = 14.0  # two plots one above the other
 #: The same bytes for the same results: no date, and fixed ids.
 _SVG = {"svg.hashsalt": "ctworker", "svg.fonttype": "none"}
 
@@ -129,6 +130,22 @@ def sheet(
     for i, entry in enumerate(key):
         _entry(made, entry, WIDTH - _EDGE - width, box[1] + 4 + i * _ROW, numbered)
     return made
+
+
+def panels(made: Sheet, n: int) -> list[Sheet]:
+    """The plot of a sheet as n plots one above the other, over one horizontal axis."""
+    left, top, right, bottom = made.box
+    step = (bottom - top + _BETWEEN) / n
+    found = []
+    for i in range(n):
+        box = (left, top + i * step, right, top + (i + 1) * step - _BETWEEN)
+        at = (left / WIDTH, 1 - box[3] / made.height, (right - left) / WIDTH, (box[3] - box[1]) / made.height)
+        axes = made.axes if i == 0 else made.figure.add_axes(at, facecolor=made.theme.card, sharex=made.axes)
+        axes.set_position(at)
+        axes.tick_params(labelbottom=i == n - 1)
+        found.append(replace(made, axes=axes, box=box))
+        _dress(found[-1])
+    return found
 
 
 def _dress(made: Sheet) -> None:

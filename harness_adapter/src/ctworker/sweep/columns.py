@@ -8,7 +8,7 @@ from typing import Any
 from ..base import tables
 from ..compare import headline
 
-_LOG_FROM = (
+LOG_FROM = (
     5.0  # a perplexity or a divergence is drawn on a logarithmic axis if it varies by this factor
 )
 _NAMES = {"kl": "KL (nats)"}
@@ -102,7 +102,7 @@ class Column:
         return (
             self.higher is False
             and min(known, default=0) > 0
-            and max(known) > _LOG_FROM * min(known)
+            and max(known) > LOG_FROM * min(known)
         )
 
     @property
