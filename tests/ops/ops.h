@@ -22,7 +22,7 @@
 
 #define UNUSED_OK __attribute__((unused))
 
-#ifndef CTW_NOT_SANITIZED /* names of CPU variants, between semicolons */
+#ifndef CTW_NOT_SANITIZED /* names of CPU variants, between commas */
 #define CTW_NOT_SANITIZED ""
 #endif
 
@@ -445,8 +445,8 @@ UNUSED_OK static struct ctw_backend *backend(const char *variant, int n_threads)
 static bool left_out(const char *variant)
 {
     const char *at = CTW_NOT_SANITIZED;
-    for (size_t n; *at != '\0'; at += n + (at[n] == ';')) {
-        n = strcspn(at, ";");
+    for (size_t n; *at != '\0'; at += n + (at[n] == ',')) {
+        n = strcspn(at, ",");
         if (strncmp(at, variant, n) == 0 && variant[n] == '\0')
             return true;
     }

@@ -99,8 +99,8 @@ static void many_jobs_get_one_share(void **state)
     bench_pipe = 1;
     for (id[5] = '0'; id[5] < '8'; id[5]++)
         n_many += fetch(&b, id, &sum, &err);
-    /* 60 items, and as many of the others, give or take a few passes of eight; else 480. */
-    assert_in_range(n_many, 30, 120);
+    /* 60 items, and as many of the others, give or take passes of eight on a busy machine; else 480. */
+    assert_in_range(n_many, 30, 240);
     for (id[5] = '0'; id[5] < '8'; id[5]++)
         assert_string_equal(wait_for_job(&b, id, &err), "done");
     close_bench(&b);
