@@ -58,7 +58,8 @@ def test_options_of_the_worker() -> None:
         found = re.search(rf"^  {spelling.flag(option.name)} (\S+)", text, re.MULTILINE)
         assert found, option.name
         if option.choices:
-            assert tuple(found[1].split("|")) == option.choices
+            choices = [c for c in found[1].split("|") if c != "amx-emulated"]  # of builds with tests alone
+            assert tuple(choices) == option.choices
         else:
             assert found[1].isupper()
 
