@@ -103,7 +103,8 @@ SHAPES = {
 }
 # Modules that are not quantised.
 IGNORE = ["re:.*in_proj_(a|b|ba)$", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*mixer.gate$", "re:.*block_sparse_moe.gate$",
-          "re:.*compressor\\.w", "re:.*weights_proj$", "re:.*ffn\\.gate$", "re:head$", "re:.*self_attn\\.b_proj$", *qwen4.IGNORE]
+          "re:.*compressor\\.w", "re:.*weights_proj$", "re:.*index_kpool_compress_gate$", "re:.*ffn\\.gate$", "re:head$",
+          "re:.*self_attn\\.b_proj$", *qwen4.IGNORE]
 OWN_KEYS = ("linear_num_key_heads", "hybrid_override_pattern", "index_block_size", "compress_ratios", "linear_attn_config",
             "linear_num_heads")  # one of a shape's
 
