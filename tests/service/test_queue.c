@@ -87,7 +87,7 @@ static void many_jobs_get_one_share(void **state)
     struct ctw_err err;
     double sum;
     int64_t n_many = 0;
-    fake_engine.us_per_token = 200;
+    fake_engine.us_per_token = 600; /* a pass takes longer than the fetches, on a busy machine too */
     fake_engine.pass_tokens = 512;
     open_ready(&b);
     char id[17] = "many-0----------";
@@ -99,8 +99,8 @@ static void many_jobs_get_one_share(void **state)
     bench_pipe = 1;
     for (id[5] = '0'; id[5] < '8'; id[5]++)
         n_many += fetch(&b, id, &sum, &err);
-    /* 60 items, and as many of the others, give or take passes of eight on a busy machine; else 480. */
-    assert_in_range(n_many, 30, 240);
+    /* 60 items, and as many of the others, give or take a few passes of eight; else 480. */
+    assert_in_range(n_many, 30, 120);
     for (id[5] = '0'; id[5] < '8'; id[5]++)
         assert_string_equal(wait_for_job(&b, id, &err), "done");
     close_bench(&b);
