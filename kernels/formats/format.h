@@ -65,8 +65,7 @@ struct ctw_part_names {
     bool mlx;           /* see ctw_parts_as_mlx() */
     /* Last components of other tensors of a module, which say nothing more; NULL-terminated. */
     const char *const *unread;
-    /* Static scales of int8 activations, of which 0 is none; NULL: the method has others, or none.
-     */
+    /* Static scales of int8 activations (a scale of 0: not quantised). NULL: not of this method. */
     const char *input_range, *output_range;
 };
 

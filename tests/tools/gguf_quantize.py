@@ -4,8 +4,8 @@
     gguf_quantize.py IN OUT.gguf --type Q4_K_M [--library xllamacpp.abi3.so]
 
 Types: bf16, and those of RECIPES. Blocks are written by ggml_quantize_chunk() of the library, by default that of the PyPI
-package xllamacpp; the type of each matrix is the one that llama-quantize of October 2026 chooses without an importance matrix, in a
-dense Llama: the fall-back where a row is no multiple of 256 is printed. Without torch. Rows of q and k are put into llama.cpp's
+package xllamacpp. Each matrix has the type that llama-quantize of October 2026 chooses for a dense Llama without an importance
+matrix. The script prints how many weights fall back to another type because their rows are no multiple of 256. Without torch. Rows of q and k are put into llama.cpp's
 order. A tokenizer other than a byte-level BPE is refused.
 """
 
@@ -146,7 +146,7 @@ def add_tokenizer(writer, folder, config):
 
 
 def stored_as(recipe, role, i, config, tied, width):
-    """The type of a matrix, and the one that it falls back from."""
+    """The type of a matrix, and the type that llama-quantize would choose for rows of any length."""
     queries = config["num_attention_heads"] // config["num_key_value_heads"]
     wanted = type_of(recipe, role, i, config["num_hidden_layers"], queries, tied)
     fits = width % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[wanted]][0] == 0

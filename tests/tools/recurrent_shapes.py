@@ -130,7 +130,7 @@ def with_layers(c, layers):
     if "index_block_size" in c:  # one layer is dense
         for key in ("layer_types", "mlp_layer_types"):
             c[key] = [c[key][0], *c[key][1 - layers:]] if layers > 1 else c[key][:1]
-    if "compress_ratios" in c:  # those that take turns, one of them with a table of experts
+    if "compress_ratios" in c:  # without the first two layers: both ratios alternate, and one layer has a table of experts
         c["compress_ratios"] = c["compress_ratios"][2:2 + layers]
         c["num_hash_layers"] = min(1, layers)
     if "linear_attn_config" in c:

@@ -91,7 +91,7 @@ RANGES = {"type": "int", "num_bits": 8}  # Gemma's own
 
 
 def by_range(x, name, tensors, dtype):
-    """x rounded by a static scale of Gemma's own method, of which 0 is none."""
+    """x rounded by a static scale of Gemma's own method; a scale of 0: x as it is."""
     scale = number(tensors, name) if name in tensors else 0.0
     return quantised(x, RANGES, dtype, scale) if scale else x
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Variant -> CPU features (named as in /proc/cpuinfo) that the variant needs. The last that a machine has is the best of
-# those that run without being asked for.
+# Variant -> CPU features (named as in /proc/cpuinfo) that the variant needs. The last variant that a machine can run is its
+# default; amx and amx-emulated stand first because they run only on request.
 _AVX2 = {"avx2", "fma", "f16c"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 VARIANTS = {

@@ -1,9 +1,8 @@
 /*
  * Attention over pooled keys and a window in bf16 and fp16 with mma.sync m16n8k16, for heads of
  * HEAD elements. All heads of a query see the same keys, so a block takes one query and ROWS of its
- * heads, and a tile of KEYS keys is as good as dense: the keys that the query sees, in order, first
- * the pooled ones of each SPAN of blocks, then the window's. A result depends on the query and its
- * keys alone.
+ * heads. A tile has KEYS keys that the query sees, without gaps and in order: first the pooled keys
+ * of each SPAN of blocks, then the window's keys. A result depends on the query and its keys alone.
  *
  * Two warps have the same 16 heads. Each computes the scores of half of a tile's keys; they
  * exchange the largest ones and the weights, rounded to 16 bits as for P V in other attention,
@@ -74,7 +73,7 @@ ATTN_DEV void begin_span(struct shared &s, const struct ctw_op_pool_attention &o
     x.n = s.n_chosen;
 }
 
-/* The next tile: *n of its keys are there; false: there is none. */
+/* Begins the next tile, which has *n keys. Returns false after the last tile. */
 ATTN_DEV bool next_tile(struct shared &s, const struct ctw_op_pool_attention &op, int64_t row,
                         struct keys &x, int *n)
 {

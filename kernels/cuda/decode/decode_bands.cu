@@ -4,9 +4,9 @@
  *
  * The sums' order is the definition, so no butterfly can replace them: 85.3 fused multiply-adds per
  * sum are its own, two sums make a weight, and they take nearly all of the time. Two threads share
- * a column of sums. A thread's 64 are 16 neighbours and those whose indices are 32, 64 and 96 more.
- * The first 32 terms of these are equal, and the first 64 of those that are 64 apart: 88 steps a
- * sum.
+ * a column of sums. A thread has 64 sums: 16 neighbours, and the sums whose indices are 32, 64 and
+ * 96 larger. Sums whose indices differ by a multiple of 32 have their first 32 terms in common,
+ * sums whose indices differ by 64 their first 64 terms. So a sum takes 88 steps.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/exl3/decode.h"

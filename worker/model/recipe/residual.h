@@ -68,7 +68,7 @@ struct ctw_gated_streams {
  * factors of what it reads (CTW_V_MIX_BASE).
  */
 struct ctw_alternating {
-    int n, active; /* streams; the one that branches read */
+    int n, active; /* number of streams; index of the stream that branches read */
     float eps;     /* of the router's norm */
     bool scales;   /* what the own input reads is multiplied by factors */
     int64_t low;   /* Laurel's rank */
