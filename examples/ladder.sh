@@ -31,19 +31,9 @@ if [ "${1:-}" = --version ]; then ctw_show_version ladder && exit 0; fi
 DIR=build/quickstart
 BIN=$DIR/venv/bin
 
-mkdir -p $DIR/logs
-# shellcheck disable=SC2119 # not this script's arguments
-if [ -z "$wheel" ]; then ctw_setup_system; fi
-mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers|huggingface-hub)' tests/requirements.txt)
-ctw_run "Python packages" $DIR/logs/packages.log ctw_setup_python $DIR/venv "${requirements[@]}"
+ctw_prepare_sweep $DIR "$wheel"
 ctw_run "llama.cpp's quantiser" $DIR/logs/xllamacpp.log \
   "$BIN/python" -m pip install --disable-pip-version-check --no-deps "$CTW_XLLAMACPP"
-ctw_run "installing ctworker" $DIR/logs/install.log ctw_install "$BIN/python" "$wheel" sweep
-
-hub=0
-if [ ! -e $DIR/smollm2/origin ] && ctw_hub_answers "$BIN/python"; then hub=1; fi
-ctw_run "getting the model" $DIR/logs/model.log ctw_get_model "$BIN/python" "$hub" $DIR/smollm2
-ctw_say "  model: $(cat $DIR/smollm2/origin)"
 for scheme in w3a16 w4a16 nvfp4 fp8 awq gptq nf4 mlx4 mlx6; do
   ctw_run "quantising to $scheme" $DIR/logs/quantize.log ctw_quantise "$BIN/python" $DIR/smollm2 "$scheme" "$DIR/smollm2-$scheme"
 done

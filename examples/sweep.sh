@@ -27,17 +27,7 @@ if [ "${1:-}" = --version ]; then ctw_show_version sweep && exit 0; fi
 DIR=build/quickstart
 BIN=$DIR/venv/bin
 
-mkdir -p $DIR/logs
-# shellcheck disable=SC2119 # not this script's arguments
-if [ -z "$wheel" ]; then ctw_setup_system; fi
-mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers|huggingface-hub)' tests/requirements.txt)
-ctw_run "Python packages" $DIR/logs/packages.log ctw_setup_python $DIR/venv "${requirements[@]}"
-ctw_run "installing ctworker" $DIR/logs/install.log ctw_install "$BIN/python" "$wheel" sweep
-
-hub=0
-if [ ! -e $DIR/smollm2/origin ] && ctw_hub_answers "$BIN/python"; then hub=1; fi
-ctw_run "getting the model" $DIR/logs/model.log ctw_get_model "$BIN/python" "$hub" $DIR/smollm2
-ctw_say "  model: $(cat $DIR/smollm2/origin)"
+ctw_prepare_sweep $DIR "$wheel"
 for scheme in w8a16 w4a16 w3a16 nvfp4; do
   ctw_run "quantising to $scheme" $DIR/logs/quantize.log ctw_quantise "$BIN/python" $DIR/smollm2 "$scheme" "$DIR/smollm2-$scheme"
 done

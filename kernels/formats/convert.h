@@ -22,6 +22,18 @@
 #define CTW_ROLLED
 #endif
 
+/* A case of a decoder's switch of bits: calls span() with the bits b and the weight's dtype as
+ * constants, so that the compiler makes an instance for each. */
+#define CTW_BITS_CASE(b, span)                                                                     \
+    case b:                                                                                        \
+        if (w->dtype == CTW_BF16)                                                                  \
+            span(w, data, row, col0, n_col, b, CTW_BF16, dst);                                     \
+        else if (w->dtype == CTW_F16)                                                              \
+            span(w, data, row, col0, n_col, b, CTW_F16, dst);                                      \
+        else                                                                                       \
+            span(w, data, row, col0, n_col, b, CTW_F32, dst);                                      \
+        break;
+
 /* Unaligned loads. */
 CTW_HD_FORCE uint32_t ctw_load_u32(const void *p)
 {

@@ -4,9 +4,9 @@
     gguf_quantize.py IN OUT.gguf --type Q4_K_M [--library xllamacpp.abi3.so]
 
 Types: bf16, and those of RECIPES. Blocks are written by ggml_quantize_chunk() of the library, by default that of the PyPI
-package xllamacpp. Each matrix has the type that llama-quantize of October 2026 chooses for a dense Llama without an importance
-matrix. The script prints how many weights fall back to another type because their rows are no multiple of 256. Without torch. Rows of q and k are put into llama.cpp's
-order. A tokenizer other than a byte-level BPE is refused.
+package xllamacpp. Each matrix has the type that llama-quantize of October 2026 chooses for a dense Llama without an
+importance matrix. The script prints how many weights fall back to another type because their rows are no multiple of 256.
+Without torch. Rows of q and k are put into llama.cpp's order. A tokenizer other than a byte-level BPE is refused.
 """
 
 import argparse

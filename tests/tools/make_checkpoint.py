@@ -336,6 +336,12 @@ def norms(config):
 
 def tensors_of(config, scheme, dtype):
     """(name, dtype, shape, how) of every tensor."""
+    if isinstance(scheme, gguf_shapes.Q4KM):
+        return gguf_shapes.tensors(config, scheme, products, norms)
+    return tensors_of_safetensors(config, scheme, dtype)
+
+
+def tensors_of_safetensors(config, scheme, dtype):
     h, vocab = config["hidden_size"], config["vocab_size"]
     mean = 0.0 if config["model_type"].startswith("gemma") else 1.0  # Gemma multiplies by 1 + w
     biased = config.get("use_bias", False)  # of every product and norm
@@ -386,9 +392,6 @@ def tensors_of(config, scheme, dtype):
             else:
                 yield (name, own, shape, content("weight", own, shape, scheme, value))
 
-    if isinstance(scheme, gguf_shapes.Q4KM):
-        yield from gguf_shapes.tensors(config, scheme, products, norms)
-        return
     if recurrent_shapes.is_by_recipe(config):
         yield from by_recipe()
         return

@@ -331,15 +331,7 @@ def layer_tensors(a, hidden, vocab=0):
     products = [(p, n, hidden, a.qkv_bias) for p, n in zip(own, rows)]
     if a.latent:
         products = list(latent_products(a, hidden))
-        yield from norm_tensors("self_attn.kv_a_layernorm", a.latent.rank, a.latent.norm)
-        if a.latent.q_rank:
-            yield from norm_tensors("self_attn.q_a_layernorm", a.latent.q_rank, a.latent.norm)
-        if a.latent.index and not a.latent.index.shared:
-            yield from norm_tensors("self_attn.indexer.k_norm", a.latent.index.head, a.latent.index.norm)
-            if a.latent.index.pool:
-                stem, head = "self_attn.indexer.index_kpool_compress_", a.latent.index.head
-                yield stem + "gate", (head, hidden), "gates"
-                yield stem + "ape", (a.latent.index.pool, head), "bias"
+        yield from latent_vectors(a.latent, hidden)
     if a.blocks_seen:
         b = a.blocks_seen
         products += [("self_attn.index_q_proj", a.kv_heads * b.head, hidden, False), ("self_attn.index_k_proj", b.head, hidden, False)]
@@ -394,6 +386,19 @@ def layer_tensors(a, hidden, vocab=0):
         for name, shape, kind in (("alpha_p", (1,), "bias"), ("alpha_n", (1,), "bias"), ("beta", (), "half"),
                                   ("eps", (), "tiny")):
             yield f"mlp.act_fn.{name}", shape, kind
+
+
+def latent_vectors(m, hidden):
+    """Norms of latents, and of the indexer its norm and what pools its keys."""
+    yield from norm_tensors("self_attn.kv_a_layernorm", m.rank, m.norm)
+    if m.q_rank:
+        yield from norm_tensors("self_attn.q_a_layernorm", m.q_rank, m.norm)
+    if m.index and not m.index.shared:
+        yield from norm_tensors("self_attn.indexer.k_norm", m.index.head, m.index.norm)
+        if m.index.pool:
+            stem = "self_attn.indexer.index_kpool_compress_"
+            yield stem + "gate", (m.index.head, hidden), "gates"
+            yield stem + "ape", (m.index.pool, m.index.head), "bias"
 
 
 def latent_products(a, hidden):

@@ -50,30 +50,18 @@ CTW_HD_FORCE void ctw_hqq_span(const struct ctw_weight *w, const struct ctw_weig
     }
 }
 
-#define CTW_HQQ_CASE(b)                                                                            \
-    case b:                                                                                        \
-        if (w->dtype == CTW_BF16)                                                                  \
-            ctw_hqq_span(w, data, row, col0, n_col, b, CTW_BF16, dst);                             \
-        else if (w->dtype == CTW_F16)                                                              \
-            ctw_hqq_span(w, data, row, col0, n_col, b, CTW_F16, dst);                              \
-        else                                                                                       \
-            ctw_hqq_span(w, data, row, col0, n_col, b, CTW_F32, dst);                              \
-        break;
-
 CTW_HD void ctw_hqq_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
                            int64_t row, int64_t col0, int64_t n_col, float *dst)
 {
     switch (w->bits) {
-        CTW_HQQ_CASE(1)
-        CTW_HQQ_CASE(2)
-        CTW_HQQ_CASE(3)
-        CTW_HQQ_CASE(4)
-        CTW_HQQ_CASE(8)
+        CTW_BITS_CASE(1, ctw_hqq_span)
+        CTW_BITS_CASE(2, ctw_hqq_span)
+        CTW_BITS_CASE(3, ctw_hqq_span)
+        CTW_BITS_CASE(4, ctw_hqq_span)
+        CTW_BITS_CASE(8, ctw_hqq_span)
     default:
         break;
     }
 }
-
-#undef CTW_HQQ_CASE
 
 #endif

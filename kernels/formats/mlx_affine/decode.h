@@ -53,33 +53,21 @@ CTW_HD_FORCE void ctw_mlx_span(const struct ctw_weight *w, const struct ctw_weig
     }
 }
 
-#define CTW_MLX_CASE(b)                                                                            \
-    case b:                                                                                        \
-        if (w->dtype == CTW_BF16)                                                                  \
-            ctw_mlx_span(w, data, row, col0, n_col, b, CTW_BF16, dst);                             \
-        else if (w->dtype == CTW_F16)                                                              \
-            ctw_mlx_span(w, data, row, col0, n_col, b, CTW_F16, dst);                              \
-        else                                                                                       \
-            ctw_mlx_span(w, data, row, col0, n_col, b, CTW_F32, dst);                              \
-        break;
-
 /* n_col is a multiple of CTW_MLX_BLOCK, as every row's length is. */
 CTW_HD void ctw_mlx_affine_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
                                   int64_t row, int64_t col0, int64_t n_col, float *dst)
 {
     switch (w->bits) {
-        CTW_MLX_CASE(1)
-        CTW_MLX_CASE(2)
-        CTW_MLX_CASE(3)
-        CTW_MLX_CASE(4)
-        CTW_MLX_CASE(5)
-        CTW_MLX_CASE(6)
-        CTW_MLX_CASE(8)
+        CTW_BITS_CASE(1, ctw_mlx_span)
+        CTW_BITS_CASE(2, ctw_mlx_span)
+        CTW_BITS_CASE(3, ctw_mlx_span)
+        CTW_BITS_CASE(4, ctw_mlx_span)
+        CTW_BITS_CASE(5, ctw_mlx_span)
+        CTW_BITS_CASE(6, ctw_mlx_span)
+        CTW_BITS_CASE(8, ctw_mlx_span)
     default:
         break;
     }
 }
-
-#undef CTW_MLX_CASE
 
 #endif

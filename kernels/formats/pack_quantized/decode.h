@@ -104,34 +104,22 @@ CTW_HD_FORCE void ctw_pack_any_span(const struct ctw_weight *w, const struct ctw
         ctw_pack_span(w, data, src, row, col0, n_col, bits, dtype, dst);
 }
 
-#define CTW_PACK_CASE(b)                                                                           \
-    case b:                                                                                        \
-        if (w->dtype == CTW_BF16)                                                                  \
-            ctw_pack_any_span(w, data, row, col0, n_col, b, CTW_BF16, dst);                        \
-        else if (w->dtype == CTW_F16)                                                              \
-            ctw_pack_any_span(w, data, row, col0, n_col, b, CTW_F16, dst);                         \
-        else                                                                                       \
-            ctw_pack_any_span(w, data, row, col0, n_col, b, CTW_F32, dst);                         \
-        break;
-
 CTW_HD void ctw_pack_quantized_decode(const struct ctw_weight *w,
                                       const struct ctw_weight_data *data, int64_t row, int64_t col0,
                                       int64_t n_col, float *dst)
 {
     switch (w->bits) {
-        CTW_PACK_CASE(1)
-        CTW_PACK_CASE(2)
-        CTW_PACK_CASE(3)
-        CTW_PACK_CASE(4)
-        CTW_PACK_CASE(5)
-        CTW_PACK_CASE(6)
-        CTW_PACK_CASE(7)
-        CTW_PACK_CASE(8)
+        CTW_BITS_CASE(1, ctw_pack_any_span)
+        CTW_BITS_CASE(2, ctw_pack_any_span)
+        CTW_BITS_CASE(3, ctw_pack_any_span)
+        CTW_BITS_CASE(4, ctw_pack_any_span)
+        CTW_BITS_CASE(5, ctw_pack_any_span)
+        CTW_BITS_CASE(6, ctw_pack_any_span)
+        CTW_BITS_CASE(7, ctw_pack_any_span)
+        CTW_BITS_CASE(8, ctw_pack_any_span)
     default:
         break;
     }
 }
-
-#undef CTW_PACK_CASE
 
 #endif

@@ -53,4 +53,17 @@ static inline void gemma_describe_norms(struct ctw_config *c, int64_t i,
     ctw_describe_norm(c, i, CTW_AT_MLP_OUT, norm, "post_feedforward_layernorm", 0);
 }
 
+/* The index of the RoPE of layers with a window, or without one, of Gemma 3 and 3n. */
+static inline int gemma_describe_rope(struct ctw_config *c, int64_t head, bool window)
+{
+    const struct ctw_rope_rules full = {
+        .head = head, .theta = 1000000.0, .layer_type = "full_attention"};
+    const struct ctw_rope_rules local = {.head = head,
+                                         .theta = 10000.0,
+                                         .theta_key = "rope_local_base_freq",
+                                         .layer_type = "sliding_attention",
+                                         .unscaled = true};
+    return ctw_describe_rope(c, window ? &local : &full);
+}
+
 #endif

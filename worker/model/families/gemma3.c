@@ -13,19 +13,6 @@ static const struct ctw_sizes absent = {.vocab = 262208,
                                         .n_kv = 4,
                                         .max_length = 131072};
 
-/* The index of the RoPE of layers with a window, or without. */
-static int describe_rope(struct ctw_config *c, int64_t head, bool sliding)
-{
-    const struct ctw_rope_rules full = {
-        .head = head, .theta = 1000000.0, .layer_type = "full_attention"};
-    const struct ctw_rope_rules local = {.head = head,
-                                         .theta = 10000.0,
-                                         .theta_key = "rope_local_base_freq",
-                                         .layer_type = "sliding_attention",
-                                         .unscaled = true};
-    return ctw_describe_rope(c, sliding ? &local : &full);
-}
-
 static void describe_with(struct ctw_config *c, bool vision)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &absent);
@@ -51,7 +38,7 @@ static void describe_with(struct ctw_config *c, bool vision)
         ctw_describe_attention(
             c, i,
             &(struct ctw_attention_rules){.head = head,
-                                          .rope = describe_rope(c, head, windows[i] != 0),
+                                          .rope = gemma_describe_rope(c, head, windows[i] != 0),
                                           .window = windows[i],
                                           .scale = scale,
                                           .qkv_bias = bias,

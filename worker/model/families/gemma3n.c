@@ -109,19 +109,6 @@ static struct keys read_keys(struct ctw_config *c)
     return k;
 }
 
-/* The index of the RoPE of layers with a window, or without. */
-static int describe_rope(struct ctw_config *c, int64_t head, bool full)
-{
-    const struct ctw_rope_rules global = {
-        .head = head, .theta = 1000000.0, .layer_type = "full_attention"};
-    const struct ctw_rope_rules local = {.head = head,
-                                         .theta = 10000.0,
-                                         .theta_key = "rope_local_base_freq",
-                                         .layer_type = "sliding_attention",
-                                         .unscaled = true};
-    return ctw_describe_rope(c, full ? &global : &local);
-}
-
 static void describe_attention(struct ctw_config *c, int64_t i, const struct keys *k)
 {
     const bool full = is_full(k, i), shared = i >= k->s.n_layers - k->n_shared;
@@ -131,7 +118,7 @@ static void describe_attention(struct ctw_config *c, int64_t i, const struct key
                            &(struct ctw_attention_rules){
                                .head = k->head,
                                .window = k->windows[i],
-                               .rope = describe_rope(c, k->head, full),
+                               .rope = gemma_describe_rope(c, k->head, !full),
                                .scale = 1,
                                .qkv_bias = k->bias,
                                .o_bias = k->bias,
