@@ -59,6 +59,9 @@ extern const struct ctw_cpu_variant ctw_cpu_amx, ctw_cpu_avx512bf16, ctw_cpu_avx
 extern const struct ctw_cpu_variant ctw_cpu_c;
 extern const struct ctw_cpu_variant ctw_cpu_amx_emulated; /* for tests (CTW_WITH_AMX_EMULATED) */
 
+/* The formats' decoders, compiled for one instruction set: for the variants that have it. */
+extern ctw_decode_fn *const ctw_decoders_avx2[], *const ctw_decoders_avx512[]; /* by format */
+
 /*
  * *out = at least `bytes` of memory for one operation, aligned to 64 bytes, contents undefined. The
  * memory is kept for the next operation and grows on demand; growing invalidates earlier pointers.

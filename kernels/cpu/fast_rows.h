@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "kernels/formats/all.h"
-#include "kernels/formats/list.h"
 
 enum mode {
     FLOATS, /* words are fp32, products fp32 FMA */
@@ -180,11 +179,6 @@ static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t 
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-/* The formats' decoders, compiled for this instruction set. */
-#define DECODER(name) [CTW_FORMAT_##name] = ctw_##name##_decode,
-static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(DECODER)};
-#undef DECODER
-
 /* Is the weight stored as words of this mode, or as values that only need widening? */
 INLINE bool stored_ready(enum mode mode, const struct ctw_weight *w, enum ctw_dtype dtype)
 {
@@ -312,7 +306,7 @@ static void weight_words(enum mode mode, float *words, const struct ctw_shard *s
         to_words(PAIRS, words, stored + 2 * (row * w->k + col0), CTW_BF16, n);
         return;
     }
-    decoders[w->format->id](w, s->data, row, col0, n, values);
+    DECODERS[w->format->id](w, s->data, row, col0, n, values);
     if (mode == PAIRS) {
         for (int64_t i = filled_words(mode, n) - 1; i < round_up(n_words(mode, n), VL); i++)
             words[i] = 0;

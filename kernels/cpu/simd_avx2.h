@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/cpu.h"
 
+#define DECODERS ctw_decoders_avx2
 #define INLINE static inline __attribute__((always_inline))
 
 enum {

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/cpu.h"
 
+#define DECODERS ctw_decoders_avx512
 #define INLINE static inline __attribute__((always_inline))
 
 enum {

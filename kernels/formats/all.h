@@ -1,11 +1,4 @@
-/*
- * Every format's decoder, for a file that compiles the decoders with its own instruction set:
- *
- *     #define ROW(name) [CTW_FORMAT_##name] = ctw_##name##_decode,
- *     static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(ROW)};
- *
- * and then decoders[w->format->id](w, data, row, col0, n_col, dst).
- */
+/* Every format's decoder, for a file that compiles the decoders with its own instruction set. */
 #ifndef CTW_KERNELS_FORMATS_ALL_H
 #define CTW_KERNELS_FORMATS_ALL_H
 
