@@ -51,13 +51,17 @@ GREEDY_OF = {"bailing_hybrid-dense": 0.88, "olmo_hybrid-dense": 0.92, "zamba2-de
 # 1022 of the sequence of 1100 tokens, layer 2's 256th best key (787) has score 10.379947 and the 257th (265) 10.379903, the smallest
 # margin of that layer. float64 with key 265 instead gives the fp32 log-probability, and no other is then off by more than 1.9e-5.
 JUMPS = {"deepseek_v32-dense": 0.001}
+# Where fp32 is not enough for TOLERANCE: with all else exact, summing layer 0's product in fp32, in any of 100 orders, moves one
+# log-probability by up to 1.2e-4, which is what AVX2's order of it gives (NUMERICS.md, "Where fp32 is not enough").
+TOLERANCE_OF = {"qwen3_next-w4a16_g128": 1.3e-4}
 
 
 class Expected:
     """The expected scores of a checkpoint's sequences."""
 
     def __init__(self, sequences, name):
-        self.jumps, self.greedy_16 = JUMPS.get(name, 0.0), GREEDY_OF.get(name, GREEDY_16)
+        self.tolerance, self.jumps = TOLERANCE_OF.get(name, TOLERANCE), JUMPS.get(name, 0.0)
+        self.greedy_16 = GREEDY_OF.get(name, GREEDY_16)
         self.tokens = [s["tokens"] for s in sequences]
         self.f64 = np.concatenate([s["f64"] for s in sequences])
         self.greedy = np.concatenate([s["greedy"] for s in sequences])
@@ -157,7 +161,7 @@ def compare(expected, results, exact):
     error = np.abs(ours - (expected.exact if exact else expected.f64))
     same = float(np.mean(greedy == (expected.exact_greedy if exact else expected.greedy)))
     if exact:
-        ok = float(np.mean(error > TOLERANCE)) <= expected.jumps and same >= GREEDY_F32
+        ok = float(np.mean(error > expected.tolerance)) <= expected.jumps and same >= GREEDY_F32
         text = f"f32 max {error.max():.1e} greedy {same:6.2%}"
     else:
         ratio = float(error.mean()) / expected.error_16
