@@ -202,3 +202,27 @@ def test_ignored_where_it_was_ignored() -> None:
     text += "os.kill(os.getpid(), signal.SIGINT); print('on')"
     command = ["sh", "-c", f'trap "" INT; exec {shlex.join([sys.executable, "-c", text])}']
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "on\n"
+
+
+LOST = """
+import signal, time
+from ctworker.base import interrupt
+
+class Dies:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+interrupt.install("it")
+try:
+    with interrupt.unwinding():
+        Dies()
+        time.sleep(10)
+except KeyboardInterrupt:
+    print("unwound")
+"""
+
+
+def test_in_a_destructor() -> None:
+    """Python drops what a destructor raises."""
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("unwound\n", "", 0)

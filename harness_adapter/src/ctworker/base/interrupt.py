@@ -18,6 +18,7 @@ from types import FrameType
 STATUS = 130
 _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END_S = 5.0  # for workers to end by themselves
+_AGAIN_S = 0.05
 
 
 class _State:
@@ -61,12 +62,22 @@ def count(n: int) -> None:
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-    """Meanwhile, the first Ctrl-C raises KeyboardInterrupt: for work that must do more than say a line."""
-    _State.unwinds = True
+    """Meanwhile, the first Ctrl-C raises KeyboardInterrupt: for work that must do more than say a line. A destructor or a callback
+    of the garbage collector that is interrupted would lose the exception: it is then raised again."""
+    hook = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            hook(lost)
+            return
+        _State.seen = False
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()  # once the destructor has returned
+
+    _State.unwinds, sys.unraisablehook = True, again
     try:
         yield
     finally:
-        _State.unwinds = False
+        _State.unwinds, sys.unraisablehook = False, hook
 
 
 @contextlib.contextmanager
