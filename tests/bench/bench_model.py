@@ -2,13 +2,13 @@
 """Tokens per second of whole models on windows of a text: ctworker and its peers, interleaved.
 
     bench_model.py --model MODEL [--text FILE] [--models w4a16=MODEL nvfp4=MODEL]
-                   [--torch-python PY] [--llama-python PY --gguf FILE] [--reps 5] [--windows 2]
+                   [--torch-python PY] [--llama-library LIB --gguf FILE ..] [--reps 5] [--windows 2]
 
 MODEL is a folder, or SHAPE:FORMAT (gemma3-270m:w4a16), which tools/make_checkpoint.py writes to --scratch.
 Without a text, the windows are random ids. A peer is a long-lived process with its model loaded;
 ctworker runs as `ctworker score`, and the time to start and to open the model (measured in the same
 repetition, on a sequence of two tokens) is subtracted. The time of transformers includes its float32
-log-softmax; llama.cpp computes only the last logits. Every repetition runs each program once, in
+log-softmax; llama.cpp's is that of all logits, without a log-softmax. Every repetition runs each program once, in
 changing order. Prints a Markdown table of medians and spreads. With --cpu-time, seconds are processor
 time divided by the threads, which a busy machine distorts less (set OMP_WAIT_POLICY=PASSIVE).
 """
@@ -54,17 +54,17 @@ for line in sys.stdin:
     print(json.dumps({"seconds": clock() - start}), flush=True)
 """
 LLAMA_CPP = """
-import json, sys, time, llama_cpp
-model = llama_cpp.Llama(sys.argv[1], n_ctx=2048, n_batch=2048, n_ubatch=512, verbose=False,
-                        n_threads=int(sys.argv[3]), n_threads_batch=int(sys.argv[3]))
+import json, sys, time
+sys.path.insert(0, sys.argv[5])
+import llama_cpp_scores as llama
+model = llama.Model(sys.argv[1], sys.argv[2], 2048, llama.F16, True, int(sys.argv[3]))
 clock = getattr(time, sys.argv[4])
-print(json.dumps({"name": "llama.cpp (llama-cpp-python " + llama_cpp.__version__ + ")"}), flush=True)
+print(json.dumps({"name": "llama.cpp"}), flush=True)
 for line in sys.stdin:
     windows = json.loads(line)["windows"]
     start = clock()
     for w in windows:
-        model.reset()
-        model.eval(w)
+        model.logits(w)
     print(json.dumps({"seconds": clock() - start}), flush=True)
 """
 
@@ -221,8 +221,8 @@ def parse_args():
     parser.add_argument("--worker", default=worker_cli.default_worker())
     parser.add_argument("--torch-python", help="a Python with torch and transformers")
     parser.add_argument("--torch-dtypes", default="bfloat16,float32")
-    parser.add_argument("--llama-python", help="a Python with llama_cpp")
-    parser.add_argument("--gguf", help="the same model for llama.cpp (tools/gguf_to_bf16.py)")
+    parser.add_argument("--llama-library", help="exports llama.cpp's C interface (tools/llama_cpp_scores.py)")
+    parser.add_argument("--gguf", nargs="*", default=[], help="the same model for llama.cpp, such as tools/gguf_to_bf16.py's")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--windows", type=int, default=2,
@@ -246,9 +246,8 @@ def run(args, scratch):
         runners += [Peer(args.torch_python, TRANSFORMERS, d, model, d, args.threads,
                          clock_name)
                     for d in args.torch_dtypes.split(",")]
-    if args.llama_python:
-        runners.append(Peer(args.llama_python, LLAMA_CPP, "prompt, no logits", args.gguf, "",
-                            args.threads, clock_name))
+    runners += [Peer(sys.executable, LLAMA_CPP, Path(file).name, args.llama_library, file, args.threads, clock_name, TOOLS)
+                for file in args.gguf]
     try:
         rates = measure(runners, windows, args.reps, args.threads if args.cpu_time else 1)
     finally:

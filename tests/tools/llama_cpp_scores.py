@@ -77,8 +77,8 @@ class Model:
         self.n_vocab = lib.llama_vocab_n_tokens(c.c_void_p(lib.llama_model_get_vocab(c.c_void_p(self.model))))
         self.batch = lib.llama_batch_init(n_ctx, 0, 1)
 
-    def logprobs(self, tokens):
-        """Log-probabilities of tokens 1 ... n-1."""
+    def logits(self, tokens):
+        """float32 [tokens][n_vocab], valid until the next call."""
         lib, batch, n = self.lib, self.batch, len(tokens)
         batch.n_tokens = n
         for i, token in enumerate(tokens):
@@ -86,8 +86,12 @@ class Model:
         lib.llama_memory_clear(c.c_void_p(lib.llama_get_memory(c.c_void_p(self.context))), True)
         if lib.llama_decode(c.c_void_p(self.context), batch) != 0:
             raise SystemExit("llama_decode failed")
-        logits = np.ctypeslib.as_array(lib.llama_get_logits(c.c_void_p(self.context)), (n, self.n_vocab))[:-1].astype(np.float64)
-        chosen = logits[np.arange(n - 1), tokens[1:]]
+        return np.ctypeslib.as_array(lib.llama_get_logits(c.c_void_p(self.context)), (n, self.n_vocab))
+
+    def logprobs(self, tokens):
+        """Log-probabilities of tokens 1 ... n-1."""
+        logits = self.logits(tokens)[:-1].astype(np.float64)
+        chosen = logits[np.arange(len(tokens) - 1), tokens[1:]]
         highest = logits.max(axis=1)
         return chosen - highest - np.log(np.exp(logits - highest[:, None]).sum(axis=1))
 
