@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The stages of tests/run, which sets up the machine and then calls this file.
 
-    tests/run [--quick] [--only STAGE ...] [--all-architectures] [--at-once N] [--list]
+    tests/run [--quick] [--only STAGE] ... [--all-architectures] [--at-once N] [--list]
 
 Stages run two at a time, because many stages leave a processor idle now and then, and three while a processor
 is idle for long. Prints one line per stage when the stage ends, and "N passed, N failed" (checks, not stages) last.
