@@ -468,6 +468,8 @@ def describe(config, names=()):
     m = FAMILIES[kind](config)
     if any(".experts.0.down_proj." in name for name in names):
         m = mixture_families.apart(m)
+    if any(".ffn.experts.0.w1." in name for name in names):
+        m = mixture_families.dbrx_apart(m)
     m = mixture_families.as_class(m, kind, names)
     if any(".switch_mlp." in name for name in names):
         m = mixture_families.by_mlx(m)

@@ -1,8 +1,9 @@
 """As families.py: older families, and families whose code comes with their files."""
 
 import math
+from dataclasses import replace
 
-from family_keys import act_of, alibi, build, head_of, plain_mlp, rms, rope_settings
+from family_keys import act_of, alibi, build, head_of, partial, plain_mlp, rms, rope_settings
 from recipe import Norm, Rope
 
 

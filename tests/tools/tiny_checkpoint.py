@@ -330,7 +330,8 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
-        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("baichuan_13b", "gptq4_g64"),
+        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"),
+        ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_e_untied", "gemma_int"), ("gemma3n_text", "nvfp4"),
@@ -369,7 +370,8 @@ def common_keys(family, sizes, scheme):
         keys["layer_types"] = [names[ours["kinds"][i % len(ours["kinds"])]] for i in range(n)]
     keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
-        head = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out"}.get(kind, "lm_head")
+        heads = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out"}
+        head = heads.get(kind, "lm_head")
         keys[getattr(scheme, "key", "quantization_config")] = encoders.quantization_config(scheme, [head])
     return keys, ours
 
@@ -435,6 +437,7 @@ def values(name, shape, kind, seed, tied):
     if kind.startswith("table "):
         return np.argsort(rng.random((shape[0], int(kind[6:]))), axis=1)[:, :shape[1]].astype(np.int64)
     kind = kind.removeprefix("wide ") if kind.removeprefix("wide ") in ("norm", *recurrent.KINDS) else kind
+    kind = "stack" if kind.startswith("flat stack ") else kind
     if kind in recurrent.KINDS:
         return np.asarray(recurrent.values(kind, shape, rng.random(shape, np.float32), x), np.float32)
     if kind in ("norm", "shifted norm"):

@@ -16,6 +16,7 @@
     X(chatglm)                                                                                     \
     X(codegen)                                                                                     \
     X(cohere)                                                                                      \
+    X(dbrx)                                                                                        \
     X(deepseek_v2)                                                                                 \
     X(deepseek_v3)                                                                                 \
     X(deepseek_v32)                                                                                \
