@@ -64,6 +64,14 @@ def gpt_neo(c):
                  positions="transformer.wpe", n_positions=c["max_position_embeddings"])
 
 
+def persimmon(c):
+    head, norm = head_of(c), Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True)
+    layer = {"projections": ("self_attn.query_key_value",), "by_group": True, "o": "self_attn.dense", "qkv_bias": True, "o_bias": True,
+             "qk_norm": norm if c.get("qk_layernorm", True) else None, "q_norm": "self_attn.q_layernorm",
+             "k_norm": "self_attn.k_layernorm"} | plain_mlp(act_of(c, "relu2"), "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", True)
+    return build(c, norm, rope=Rope(int(head * partial(c, 0.5)), rope_settings(c)), layer=layer, final="model.final_layernorm")
+
+
 def exaone(c):
     c = {"num_hidden_layers": c.get("num_layers"), "rope_theta": 5e5} | c
     bias, name = c.get("attention_bias", False), "attn.attention.{}_proj"
@@ -142,4 +150,4 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, gpt_neo, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, gpt_neo, persimmon, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}

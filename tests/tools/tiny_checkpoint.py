@@ -167,6 +167,8 @@ TYPES = {
         "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "gelu_new", "window_size": 24,
         "num_attention_heads": 24, "num_key_value_heads": LACKS, "rope": LACKS, "attention_types": [[["global", "local"], 1]],
         "names": {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}}),
+    "persimmon": ("PersimmonForCausalLM", NO_HEAD | LAYER_NORM | {
+        "num_key_value_heads": LACKS, "hidden_act": "relu2", "qk_layernorm": True, "partial": 0.5, "rope_theta": 25000.0}),
     "exaone": ("ExaoneForCausalLM", NO_HEAD | {
         "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "silu", "rope_theta": 1e6,
         "rope": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
@@ -250,6 +252,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "bloom_6_heads": ("bloom", {"num_attention_heads": 6}),  # ALiBi of a number that is no power of two
     "mpt_6_heads": ("mpt", {"num_attention_heads": 6}),
     "gpt_bigcode_heads": ("gpt_bigcode", {"multi_query": False}),
+    "persimmon_plain": ("persimmon", {"qk_layernorm": False, "hidden_act": "gelu_new"}),
     "qwen_older": ("qwen", {"names": {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "intermediate_size": "ffn_hidden_size", "max_position_embeddings": "n_positions"}}),
@@ -271,6 +274,7 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "cwm", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "gpt_neo", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
+    "persimmon", "persimmon_plain",
     "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
@@ -330,7 +334,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
-        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"),
+        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("persimmon", "nvfp4"),
         ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),

@@ -38,6 +38,7 @@
 #define INTERN "{\"architectures\": [\"InternLM3ForCausalLM\"], \"model_type\": \"internlm3\""
 #define MINICPM3 "{\"architectures\": [\"MiniCPM3ForCausalLM\"], \"model_type\": \"minicpm3\""
 #define MAMBA "{\"architectures\": [\"MambaForCausalLM\"], \"model_type\": \"mamba\""
+#define PERSIMMON "{\"architectures\": [\"PersimmonForCausalLM\"], \"model_type\": \"persimmon\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -80,6 +81,7 @@ static void families_have_their_defaults(void **state)
         {NEO "}", 50257, 2048, 8192, 2048, 2048, 24, 16, 16, 128, 0, true, false},
         {EXAONE "}", 102400, 4096, 14336, 4096, 0, 32, 32, 8, 128, 128, false, false},
         {INTERN "}", 128512, 4096, 10240, 32768, 0, 48, 32, 2, 128, 128, false, false},
+        {PERSIMMON "}", 262144, 4096, 16384, 16384, 0, 36, 64, 64, 64, 32, false, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -142,6 +144,9 @@ static void tensors(void **state)
          0},
         {MINICPM3 "}", "model.layers.61.self_attn.kv_b_proj", 40 * 128, 256},
         {MINICPM3 ", \"v_head_dim\": 32}", "model.layers.0.self_attn.o_proj", 2560, 40 * 32},
+        {PERSIMMON "}", "model.layers.35.self_attn.query_key_value.bias", 3 * 4096, 0},
+        {PERSIMMON "}", "model.layers.0.self_attn.q_layernorm.bias", 64, 0},
+        {PERSIMMON ", \"qk_layernorm\": false}", "model.layers.0.self_attn.q_layernorm.bias", 0, 0},
         {MAMBA "}", "backbone.layers.31.mixer.x_proj", 48 + 32, 1536},
         {MAMBA "}", "backbone.layers.0.mixer.in_proj.bias", 0, 0},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
@@ -193,6 +198,11 @@ static void layers_of_small_families(void **state)
     ctw_config_close(&c);
     parse_ok(&c, "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"internlm3\"}");
     assert_true(c.model->layers[1].branch[CTW_MIXER].attention.n_kv == 2);
+    ctw_config_close(&c);
+
+    parse_ok(&c, PERSIMMON ", \"layer_norm_eps\": 1e-6}");
+    assert_true(c.model->layers[1].norm[ctw_norm_at(CTW_MIXER, CTW_AT_Q)].eps == 1e-6f);
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_RELU2);
     ctw_config_close(&c);
 
     parse_ok(&c, MAMBA "}");

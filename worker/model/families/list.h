@@ -104,6 +104,7 @@
     X(olmoe)                                                                                       \
     X(opt)                                                                                         \
     X(pangu)                                                                                       \
+    X(persimmon)                                                                                   \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
     X(phimoe)                                                                                      \
