@@ -72,6 +72,15 @@ def persimmon(c):
     return build(c, norm, rope=Rope(int(head * partial(c, 0.5)), rope_settings(c)), layer=layer, final="model.final_layernorm")
 
 
+def biogpt(c):
+    layer = {"attention_in": "self_attn_layer_norm", "mlp_in": "final_layer_norm", "o": "self_attn.out_proj", "qkv_bias": True,
+             "o_bias": True} | plain_mlp(act_of(c, "gelu"), "fc1", "fc2", True)
+    m = build(c, Norm("layer", 1e-5, bias=True), rope=None, stem="biogpt.layers.{}.", layer=layer, embed="biogpt.embed_tokens",
+              tied=True, embed_scale=c["hidden_size"] ** 0.5 if c.get("scale_embedding", True) else 1.0, final="biogpt.layer_norm",
+              positions="biogpt.embed_positions", n_positions=c["max_position_embeddings"] + 2, position_offset=2)
+    return m if m.head is None else replace(m, head="output_projection")
+
+
 def exaone(c):
     c = {"num_hidden_layers": c.get("num_layers"), "rope_theta": 5e5} | c
     bias, name = c.get("attention_bias", False), "attn.attention.{}_proj"
@@ -150,4 +159,4 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, gpt_neo, persimmon, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, gpt_neo, persimmon, biogpt, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}

@@ -169,6 +169,9 @@ TYPES = {
         "names": {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}}),
     "persimmon": ("PersimmonForCausalLM", NO_HEAD | LAYER_NORM | {
         "num_key_value_heads": LACKS, "hidden_act": "relu2", "qk_layernorm": True, "partial": 0.5, "rope_theta": 25000.0}),
+    "biogpt": ("BioGptForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "num_key_value_heads": LACKS, "scale_embedding": True,
+        "rope": LACKS}),
     "exaone": ("ExaoneForCausalLM", NO_HEAD | {
         "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "silu", "rope_theta": 1e6,
         "rope": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
@@ -253,6 +256,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "mpt_6_heads": ("mpt", {"num_attention_heads": 6}),
     "gpt_bigcode_heads": ("gpt_bigcode", {"multi_query": False}),
     "persimmon_plain": ("persimmon", {"qk_layernorm": False, "hidden_act": "gelu_new"}),
+    "biogpt_untied": ("biogpt", {"tie_word_embeddings": False, "scale_embedding": False}),
     "qwen_older": ("qwen", {"names": {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "intermediate_size": "ffn_hidden_size", "max_position_embeddings": "n_positions"}}),
@@ -274,7 +278,7 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "cwm", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "gpt_neo", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
-    "persimmon", "persimmon_plain",
+    "persimmon", "persimmon_plain", "biogpt", "biogpt_untied",
     "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
@@ -335,7 +339,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
         ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("persimmon", "nvfp4"),
-        ("baichuan_13b", "gptq4_g64"),
+        ("biogpt_untied", "w4a16_g32"), ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_e_untied", "gemma_int"), ("gemma3n_text", "nvfp4"),
@@ -374,7 +378,7 @@ def common_keys(family, sizes, scheme):
         keys["layer_types"] = [names[ours["kinds"][i % len(ours["kinds"])]] for i in range(n)]
     keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
-        heads = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out"}
+        heads = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out", "biogpt": "output_projection"}
         head = heads.get(kind, "lm_head")
         keys[getattr(scheme, "key", "quantization_config")] = encoders.quantization_config(scheme, [head])
     return keys, ours

@@ -39,6 +39,7 @@
 #define MINICPM3 "{\"architectures\": [\"MiniCPM3ForCausalLM\"], \"model_type\": \"minicpm3\""
 #define MAMBA "{\"architectures\": [\"MambaForCausalLM\"], \"model_type\": \"mamba\""
 #define PERSIMMON "{\"architectures\": [\"PersimmonForCausalLM\"], \"model_type\": \"persimmon\""
+#define BIOGPT "{\"architectures\": [\"BioGptForCausalLM\"], \"model_type\": \"biogpt\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -82,6 +83,7 @@ static void families_have_their_defaults(void **state)
         {EXAONE "}", 102400, 4096, 14336, 4096, 0, 32, 32, 8, 128, 128, false, false},
         {INTERN "}", 128512, 4096, 10240, 32768, 0, 48, 32, 2, 128, 128, false, false},
         {PERSIMMON "}", 262144, 4096, 16384, 16384, 0, 36, 64, 64, 64, 32, false, false},
+        {BIOGPT "}", 42384, 1024, 4096, 1024, 1024, 24, 16, 16, 64, 0, true, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -147,6 +149,8 @@ static void tensors(void **state)
         {PERSIMMON "}", "model.layers.35.self_attn.query_key_value.bias", 3 * 4096, 0},
         {PERSIMMON "}", "model.layers.0.self_attn.q_layernorm.bias", 64, 0},
         {PERSIMMON ", \"qk_layernorm\": false}", "model.layers.0.self_attn.q_layernorm.bias", 0, 0},
+        {BIOGPT "}", "biogpt.embed_positions", 1026, 1024},
+        {BIOGPT ", \"tie_word_embeddings\": false}", "output_projection", 42384, 1024},
         {MAMBA "}", "backbone.layers.31.mixer.x_proj", 48 + 32, 1536},
         {MAMBA "}", "backbone.layers.0.mixer.in_proj.bias", 0, 0},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
@@ -203,6 +207,13 @@ static void layers_of_small_families(void **state)
     parse_ok(&c, PERSIMMON ", \"layer_norm_eps\": 1e-6}");
     assert_true(c.model->layers[1].norm[ctw_norm_at(CTW_MIXER, CTW_AT_Q)].eps == 1e-6f);
     assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_RELU2);
+    ctw_config_close(&c);
+
+    /* The class has norms of torch's own eps. */
+    parse_ok(&c, BIOGPT ", \"layer_norm_eps\": 1e-12}");
+    assert_true(c.model->layers[1].norm[CTW_AT_MIXER].eps == 1e-5f);
+    assert_true(c.model->embed_scale == 32);
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_GELU);
     ctw_config_close(&c);
 
     parse_ok(&c, MAMBA "}");
