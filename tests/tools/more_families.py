@@ -81,6 +81,14 @@ def biogpt(c):
     return m if m.head is None else replace(m, head="output_projection")
 
 
+def phi4_multimodal(c):
+    """Of the makers' files (phi4mm), whose modules are inside of modules with adapters."""
+    inner = ".base_layer" if c["model_type"] == "phi4mm" else ""
+    return build(c, rms(c, 1e-5), rope=Rope(int(head_of(c) * partial(c)), rope_settings(c)), windows=c.get("sliding_window"),
+                 layer={"projections": (f"self_attn.qkv_proj{inner}",), "o": f"self_attn.o_proj{inner}",
+                        "gate_up": (f"mlp.gate_up_proj{inner}",), "down": f"mlp.down_proj{inner}"})
+
+
 def exaone(c):
     c = {"num_hidden_layers": c.get("num_layers"), "rope_theta": 5e5} | c
     bias, name = c.get("attention_bias", False), "attn.attention.{}_proj"
@@ -159,4 +167,5 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, gpt_neo, persimmon, biogpt, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, gpt_neo, persimmon, biogpt, exaone, internlm3, chatglm, minicpm, baichuan, molmo)} | {
+    "phi4_multimodal": phi4_multimodal, "phi4mm": phi4_multimodal}

@@ -172,6 +172,11 @@ TYPES = {
     "biogpt": ("BioGptForCausalLM", NO_HEAD | TIED | {
         "rms_norm_eps": LACKS, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "num_key_value_heads": LACKS, "scale_embedding": True,
         "rope": LACKS}),
+    "phi4_multimodal": ("Phi4MultimodalForCausalLM", NO_HEAD | {"rms_norm_eps": 1e-5, "sliding_window": None, "partial": 0.75}),
+    "phi4mm": ("Phi4MMForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": 1e-5, "sliding_window": 24, "partial": 0.75, "original_max_position_embeddings": 100, "rope": {
+            "rope_type": "longrope", "short_factor": [1 + i / 12 for i in range(18)],
+            "long_factor": [1.1 + i * i / 16 for i in range(18)]}}),
     "exaone": ("ExaoneForCausalLM", NO_HEAD | {
         "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "silu", "rope_theta": 1e6,
         "rope": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
@@ -278,7 +283,7 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "cwm", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "gpt_neo", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
-    "persimmon", "persimmon_plain", "biogpt", "biogpt_untied",
+    "persimmon", "persimmon_plain", "biogpt", "biogpt_untied", "phi4_multimodal", "phi4mm",
     "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
@@ -339,7 +344,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
         ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("persimmon", "nvfp4"),
-        ("biogpt_untied", "w4a16_g32"), ("baichuan_13b", "gptq4_g64"),
+        ("biogpt_untied", "w4a16_g32"), ("phi4mm", "w4a16_g32_asym"), ("phi4_multimodal", "nvfp4"), ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_e_untied", "gemma_int"), ("gemma3n_text", "nvfp4"),

@@ -40,6 +40,9 @@
 #define MAMBA "{\"architectures\": [\"MambaForCausalLM\"], \"model_type\": \"mamba\""
 #define PERSIMMON "{\"architectures\": [\"PersimmonForCausalLM\"], \"model_type\": \"persimmon\""
 #define BIOGPT "{\"architectures\": [\"BioGptForCausalLM\"], \"model_type\": \"biogpt\""
+#define PHI4                                                                                       \
+    "{\"architectures\": [\"Phi4MultimodalForCausalLM\"], \"model_type\": \"phi4_multimodal\""
+#define PHI4MM "{\"architectures\": [\"Phi4MMForCausalLM\"], \"model_type\": \"phi4mm\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -84,6 +87,9 @@ static void families_have_their_defaults(void **state)
         {INTERN "}", 128512, 4096, 10240, 32768, 0, 48, 32, 2, 128, 128, false, false},
         {PERSIMMON "}", 262144, 4096, 16384, 16384, 0, 36, 64, 64, 64, 32, false, false},
         {BIOGPT "}", 42384, 1024, 4096, 1024, 1024, 24, 16, 16, 64, 0, true, false},
+        {PHI4 "}", 200064, 3072, 8192, 131072, 0, 32, 32, 8, 96, 96, false, false},
+        {PHI4MM ", \"partial_rotary_factor\": 0.75, \"num_key_value_heads\": null}", 200064, 3072,
+         8192, 131072, 0, 32, 32, 32, 96, 72, false, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -151,6 +157,8 @@ static void tensors(void **state)
         {PERSIMMON ", \"qk_layernorm\": false}", "model.layers.0.self_attn.q_layernorm.bias", 0, 0},
         {BIOGPT "}", "biogpt.embed_positions", 1026, 1024},
         {BIOGPT ", \"tie_word_embeddings\": false}", "output_projection", 42384, 1024},
+        {PHI4 "}", "model.layers.31.self_attn.qkv_proj", 48 * 96, 3072},
+        {PHI4MM "}", "model.layers.0.mlp.gate_up_proj", 2 * 8192, 3072},
         {MAMBA "}", "backbone.layers.31.mixer.x_proj", 48 + 32, 1536},
         {MAMBA "}", "backbone.layers.0.mixer.in_proj.bias", 0, 0},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
@@ -214,6 +222,18 @@ static void layers_of_small_families(void **state)
     assert_true(c.model->layers[1].norm[CTW_AT_MIXER].eps == 1e-5f);
     assert_true(c.model->embed_scale == 32);
     assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_GELU);
+    ctw_config_close(&c);
+
+    parse_ok(&c, PHI4MM ", \"sliding_window\": 4096}");
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == 4096);
+    assert_true(ctw_name_is_apart(&c, "model.layers.0.mlp.down_proj.lora_A.speech.weight"));
+    assert_true(ctw_name_is_apart(&c, "model.embed_tokens_extend.image_embed.glb_GN"));
+    assert_false(ctw_name_is_apart(&c, "model.layers.0.mlp.down_proj.base_layer.weight"));
+    ctw_config_close(&c);
+
+    /* An adapter beside another family's weights would count. */
+    parse_ok(&c, EXAONE "}");
+    assert_false(ctw_name_is_apart(&c, "transformer.h.0.mlp.c_proj.lora_A.speech.weight"));
     ctw_config_close(&c);
 
     parse_ok(&c, MAMBA "}");

@@ -27,6 +27,7 @@ struct ctw_wrapper {
     bool is_default;       /* also without a text_config.model_type */
     bool flat;             /* without text_config, the keys are at the top level (older files) */
     bool tied;             /* transformers' default for tie_word_embeddings */
+    bool adapters;         /* its LoRA is for other inputs than text */
 };
 
 /* What takes the place of "model." and "lm_head" in the names of a file. */

@@ -108,6 +108,8 @@
     X(persimmon)                                                                                   \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
+    X(phi4_multimodal)                                                                             \
+    X(phi4mm)                                                                                      \
     X(phimoe)                                                                                      \
     X(qwen)                                                                                        \
     X(qwen2)                                                                                       \
