@@ -87,6 +87,10 @@ TYPES = {
     "granite": ("GraniteForCausalLM", NO_HEAD | {
         "attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0,
         "logits_scaling": 4.0, "residual_multiplier": 0.4}),
+    "hyperclovax": ("HyperCLOVAXForCausalLM", {
+        "attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0,
+        "logits_scaling": 0.25, "residual_multiplier": 0.4, "use_post_norm": True}),
+    "jais2": ("Jais2ForCausalLM", LAYER_NORM | {"hidden_act": "relu2", "attention_bias": True, "mlp_bias": True}),
     "cohere": ("CohereForCausalLM", NO_HEAD | LAYER_NORM | TIED | {
         "attention_bias": False, "logit_scale": 0.25, "use_qk_norm": False}),
     "cohere2": ("Cohere2ForCausalLM", LAYER_NORM | TIED | {
@@ -248,6 +252,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
                                        "intermediate_size": 320, "activation_sparsity_pattern": None, "num_kv_shared_layers": 0}),
     "gemma4_k_eq_v": ("gemma4_text", {"attention_k_eq_v": True, "num_global_key_value_heads": 1}),
     "phi_qknorm": ("phi", {"qk_layernorm": True}),
+    "hyperclovax_plain": ("hyperclovax", {"use_post_norm": False, "attention_multiplier": None}),
     "cohere_qknorm": ("cohere", {"use_qk_norm": True}),
     "gptneox_sequential": ("gpt_neox", {"use_parallel_residual": False}),
     "falcon_new_ln1": ("falcon", {"num_ln_in_parallel_attn": 1}),
@@ -284,6 +289,7 @@ OPEN = (
     "smollm3", "ministral3", "helium", "cwm", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "gpt_neo", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
     "persimmon", "persimmon_plain", "biogpt", "biogpt_untied", "phi4_multimodal", "phi4mm",
+    "hyperclovax", "hyperclovax_plain", "jais2",
     "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
@@ -344,7 +350,8 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
         ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("persimmon", "nvfp4"),
-        ("biogpt_untied", "w4a16_g32"), ("phi4mm", "w4a16_g32_asym"), ("phi4_multimodal", "nvfp4"), ("baichuan_13b", "gptq4_g64"),
+        ("biogpt_untied", "w4a16_g32"), ("phi4mm", "w4a16_g32_asym"), ("phi4_multimodal", "nvfp4"),
+        ("hyperclovax", "w4a16_g32"), ("jais2", "w4a16_g32_asym"), ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_e_untied", "gemma_int"), ("gemma3n_text", "nvfp4"),

@@ -113,6 +113,9 @@ TYPES = {
         "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
         "attention_bias": False, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "scale_emb": 6, "scale_depth": 1.4,
         "dim_model_base": 64}),
+    "youtu": ("YoutuForCausalLM", NO_HEAD | {
+        "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+        "v_head_dim": 32, "attention_bias": False, "rope_interleave": True, "rope_theta": 1.6e6, "tie_word_embeddings": True}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v32": ("DeepseekV32ForCausalLM", LATENT | INDEXER | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v4": ("DeepseekV4ForCausalLM", {
@@ -176,6 +179,6 @@ QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mi
              ("qwen3_moe_stacked", "w4a16_g32"), ("mixtral_stacked", "w4a16_g32_asym"), ("granitemoe", "fp8_channel"),
              ("granitemoe_stacked", "nvfp4"), ("laguna_stacked", "mxfp4"), ("step3p5", "w8a16_channel"), ("hy_v3_stacked", "fp8_channel"),
              ("hy_v3_modules", "gptq4_g64"), ("qwen3_moe", "exl3"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"),
-             ("dbrx", "w4a16_g32"), ("dbrx_apart", "mlx4"),
+             ("dbrx", "w4a16_g32"), ("youtu", "fp8_block"), ("dbrx_apart", "mlx4"),
              ("deepseek_v4", "fp8native_fp4"),
              ("mimo_v2", "fp8native_mimo"))

@@ -39,6 +39,9 @@
 #define MINICPM3 "{\"architectures\": [\"MiniCPM3ForCausalLM\"], \"model_type\": \"minicpm3\""
 #define MAMBA "{\"architectures\": [\"MambaForCausalLM\"], \"model_type\": \"mamba\""
 #define PERSIMMON "{\"architectures\": [\"PersimmonForCausalLM\"], \"model_type\": \"persimmon\""
+#define JAIS "{\"architectures\": [\"Jais2ForCausalLM\"], \"model_type\": \"jais2\""
+#define CLOVA "{\"architectures\": [\"HyperCLOVAXForCausalLM\"], \"model_type\": \"hyperclovax\""
+#define YOUTU "{\"architectures\": [\"YoutuForCausalLM\"], \"model_type\": \"youtu\""
 #define BIOGPT "{\"architectures\": [\"BioGptForCausalLM\"], \"model_type\": \"biogpt\""
 #define PHI4                                                                                       \
     "{\"architectures\": [\"Phi4MultimodalForCausalLM\"], \"model_type\": \"phi4_multimodal\""
@@ -87,6 +90,7 @@ static void families_have_their_defaults(void **state)
         {INTERN "}", 128512, 4096, 10240, 32768, 0, 48, 32, 2, 128, 128, false, false},
         {PERSIMMON "}", 262144, 4096, 16384, 16384, 0, 36, 64, 64, 64, 32, false, false},
         {BIOGPT "}", 42384, 1024, 4096, 1024, 1024, 24, 16, 16, 64, 0, true, false},
+        {JAIS "}", 150272, 3328, 26624, 8192, 0, 32, 26, 26, 128, 128, false, false},
         {PHI4 "}", 200064, 3072, 8192, 131072, 0, 32, 32, 8, 96, 96, false, false},
         {PHI4MM ", \"partial_rotary_factor\": 0.75, \"num_key_value_heads\": null}", 200064, 3072,
          8192, 131072, 0, 32, 32, 32, 96, 72, false, false},
@@ -243,6 +247,46 @@ static void layers_of_small_families(void **state)
     ctw_config_close(&c);
 }
 
+/* HyperCLOVA X, Jais 2 and Youtu LLM. */
+static void families_like_others(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+
+    parse_ok(&c, CLOVA ", \"logits_scaling\": 0.25, \"embedding_multiplier\": 10, "
+                       "\"attention_multiplier\": null, \"residual_multiplier\": 0.5}");
+    assert_true(c.model->head_scale == 0.25f);
+    assert_true(c.model->embed_scale == 10);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.scale == (float)sqrt(1.0 / 128));
+    assert_true(c.model->layers[1].branch[CTW_MLP].factor == 0.5f);
+    assert_non_null(find(&c, "model.layers.0.post_norm2.weight"));
+    ctw_config_close(&c);
+
+    parse_ok(&c, CLOVA ", \"use_post_norm\": false}");
+    assert_null(find(&c, "model.layers.0.post_norm1.weight"));
+    ctw_config_close(&c);
+
+    parse_ok(&c, JAIS "}");
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_RELU2);
+    assert_non_null(find(&c, "model.layers.0.mlp.down_proj.bias"));
+    assert_non_null(find(&c, "model.layers.31.self_attn.o_proj.bias"));
+    assert_non_null(find(&c, "model.norm.bias"));
+    ctw_config_close(&c);
+
+    parse_ok(&c, YOUTU "}");
+    assert_true(c.model->vocab == 128256);
+    assert_true(c.model->hidden == 2048);
+    assert_true(c.model->tied);
+    assert_true(c.model->max_length == 131072);
+    assert_int_equal(c.model->n_decoders, 32);
+    assert_true(find(&c, "model.layers.31.mlp.up_proj")->n == 6144);
+    assert_true(find(&c, "model.layers.0.self_attn.q_b_proj")->n == 16 * 192);
+    assert_true(find(&c, "model.layers.0.self_attn.q_b_proj")->k == 1536);
+    assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_INTERLEAVED);
+    assert_null(c.unread.text);
+    ctw_config_close(&c);
+}
+
 static void factors(void **state)
 {
     (void)state;
@@ -389,6 +433,7 @@ int main(void)
         cmocka_unit_test(tensors),
         cmocka_unit_test(factors),
         cmocka_unit_test(layers_of_small_families),
+        cmocka_unit_test(families_like_others),
         cmocka_unit_test(layers_without_a_half),
         cmocka_unit_test(refusals),
     };

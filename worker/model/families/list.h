@@ -67,8 +67,10 @@
     X(hy_v3)                                                                                       \
     X(hy_v4)                                                                                       \
     X(hy_v4_vl)                                                                                    \
+    X(hyperclovax)                                                                                 \
     X(inkling)                                                                                     \
     X(internlm3)                                                                                   \
+    X(jais2)                                                                                       \
     X(jamba)                                                                                       \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
@@ -144,6 +146,7 @@
     X(qwen3_next)                                                                                  \
     X(qwen3_vl)                                                                                    \
     X(qwen3_vl_moe)                                                                                \
+    X(youtu)                                                                                       \
     X(zamba2)
 
 #endif
