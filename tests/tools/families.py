@@ -205,6 +205,19 @@ def granite(c):
                  logit_scale=1 / c.get("logits_scaling", 1.0))
 
 
+def hyperclovax(c):
+    post = {"attention_out": "post_norm1", "mlp_out": "post_norm2"} if c.get("use_post_norm", True) else {}
+    scale = c.get("attention_multiplier") or head_of(c) ** -0.5
+    m = granite(c | {"attention_multiplier": scale, "logits_scaling": 1 / c.get("logits_scaling", 1.0)})
+    return replace(m, layers=tuple(replace(a, **post) for a in m.layers))
+
+
+def jais2(c):
+    bias = c.get("attention_bias", True)
+    return build(c, Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True),
+                 layer={"qkv_bias": bias, "o_bias": bias} | plain_mlp(act_of(c, "relu2"), bias=c.get("mlp_bias", True)))
+
+
 def cohere(c, **more):
     norm, head, bias = Norm("layer", c.get("layer_norm_eps", 1e-5)), head_of(c), c.get("attention_bias", False)
     layer = {"parallel": True, "mlp_in": None, "qkv_bias": bias, "o_bias": bias, "qk_over": "own",
@@ -401,8 +414,8 @@ def bitnet(c):
 
 FAMILIES = {f.__name__: f for f in (
     llama, cwm, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere,
-    cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
-    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
+    hyperclovax, jais2, cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron,
+    exaone4, ernie4_5, hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
     latent_families.FAMILIES) | recurrent_families.FAMILIES | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "gemma3n_text": gemma3n, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
     "qwen3_vl_text": qwen3, "glm4v_text": glm4v_text, "kimi_k2": latent_families.deepseek_v3}
@@ -468,6 +481,8 @@ def describe(config, names=()):
     m = FAMILIES[kind](config)
     if any(".experts.0.down_proj." in name for name in names):
         m = mixture_families.apart(m)
+    if any(".ffn.experts.0.w1." in name for name in names):
+        m = mixture_families.dbrx_apart(m)
     m = mixture_families.as_class(m, kind, names)
     if any(".switch_mlp." in name for name in names):
         m = mixture_families.by_mlx(m)

@@ -43,6 +43,11 @@ def minicpm3(c):
                  embed_scale=c.get("scale_emb", 12), logit_scale=c.get("dim_model_base", 256) / c["hidden_size"])
 
 
+def youtu(c):
+    return build(c | {"num_key_value_heads": None}, rms(c), head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"], layer=latent(c),
+                 tied=True)
+
+
 def deepseek_v3(c):
     return with_mixture(c, rms(c), sigmoid_router(c))
 
@@ -158,6 +163,6 @@ def deepseek_v4(c):
                      of("hc_mult", 4), of("hc_sinkhorn_iters", 20), of("hc_eps", 1e-6), norm.eps))
 
 
-FAMILIES = {f.__name__: f for f in (deepseek_v2, minicpm3, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa, deepseek_v4,
-                                    hy_v4)}
+FAMILIES = {f.__name__: f for f in (deepseek_v2, minicpm3, youtu, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa,
+                                    deepseek_v4, hy_v4)}
 FAMILIES["deepseek_ref"] = deepseek_v4  # SGLang's name

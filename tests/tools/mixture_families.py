@@ -36,6 +36,15 @@ def apart(m):
     return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
 
 
+def dbrx_apart(m):
+    """The Model as mlx-lm converts DBRX: a module for each expert."""
+    def called(name):
+        return name.replace(".mlp.", ".{}.")
+
+    return replace(m, layers=tuple(replace(a, experts=replace(a.experts, flat=False, down=called(a.experts.down),
+                                                              gate_up=tuple(map(called, a.experts.gate_up)))) for a in m.layers))
+
+
 def by_mlx(m):
     """The Model as mlx-lm converts Qwen's: stacks of experts, convolutions [channels, taps, 1], norms with the 1 added."""
     def one(a):
@@ -76,6 +85,8 @@ def names_of(kind, how):
         return ["model.layers.1.mlp.switch_mlp.gate_proj.weight"]
     if how not in parts:
         return []
+    if kind == "dbrx":
+        return ["transformer.blocks.0.ffn.experts.0.w1.weight"]
     renamed = [] if how == "apart" else IN_MEMORY.get(kind, {}).values()
     return [f"model.language_model.layers.1.{part}.weight" for part in (*parts[how], *renamed)]
 
@@ -128,6 +139,21 @@ def mixtral(c):
     router = Router("block_sparse_moe.gate")
     return build(c, rms(c, 1e-5), windows=c.get("sliding_window"),
                  layer=mixed(experts_of(c, router, inner=c["intermediate_size"], **W123)))
+
+
+def dbrx(c):
+    a, f = c.get("attn_config") or {}, c["ffn_config"]
+    c = {"hidden_size": c["d_model"], "num_hidden_layers": c["n_layers"], "num_attention_heads": c["n_heads"],
+         "intermediate_size": f["ffn_hidden_size"], "num_key_value_heads": a.get("kv_n_heads", 1),
+         "rope_theta": a.get("rope_theta", 10000.0)} | c
+    router = Router("ffn.router.layer", normalised=f.get("moe_normalize_expert_weights", 1.0) is not None)
+    name = "ffn.experts.mlp."
+    e = experts_of(c, router, n=f["moe_num_experts"], chosen=f["moe_top_k"], inner=f["ffn_hidden_size"], flat=True,
+                   act=(f.get("ffn_act_fn") or {}).get("name", "silu"), gate_up=(name + "w1", name + "v1"), down=name + "w2")
+    layer = {"attention_in": "norm_attn_norm.norm_1", "mlp_in": "norm_attn_norm.norm_2", "o": "norm_attn_norm.attn.out_proj",
+             "projections": ("norm_attn_norm.attn.Wqkv",), "clip": a.get("clip_qkv")}
+    return build(c, Norm("layer", 1e-5), stem="transformer.blocks.{}.", layer=layer | mixed(e), embed="transformer.wte",
+                 final="transformer.norm_f")
 
 
 def qwen_mixture(c, layer, shared=0, **more):
@@ -457,7 +483,7 @@ def inkling(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2,
+    mixtral, dbrx, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2,
     minimax_m3, ernie4_5_moe,
     hunyuan_v1_moe, afmoe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2, mimo_v2_flash, laguna,
     step3p5)}

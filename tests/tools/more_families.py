@@ -1,8 +1,9 @@
 """As families.py: older families, and families whose code comes with their files."""
 
 import math
+from dataclasses import replace
 
-from family_keys import act_of, alibi, build, head_of, plain_mlp, rms, rope_settings
+from family_keys import act_of, alibi, build, head_of, partial, plain_mlp, rms, rope_settings
 from recipe import Norm, Rope
 
 
@@ -61,6 +62,31 @@ def gpt_neo(c):
                  windows=[c.get("window_size", 256) if t == "local" else None for t in types], embed="transformer.wte",
                  layer=layer | plain_mlp(act_of(c, "gelu_tanh"), "mlp.c_fc", "mlp.c_proj", True), final="transformer.ln_f",
                  positions="transformer.wpe", n_positions=c["max_position_embeddings"])
+
+
+def persimmon(c):
+    head, norm = head_of(c), Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True)
+    layer = {"projections": ("self_attn.query_key_value",), "by_group": True, "o": "self_attn.dense", "qkv_bias": True, "o_bias": True,
+             "qk_norm": norm if c.get("qk_layernorm", True) else None, "q_norm": "self_attn.q_layernorm",
+             "k_norm": "self_attn.k_layernorm"} | plain_mlp(act_of(c, "relu2"), "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", True)
+    return build(c, norm, rope=Rope(int(head * partial(c, 0.5)), rope_settings(c)), layer=layer, final="model.final_layernorm")
+
+
+def biogpt(c):
+    layer = {"attention_in": "self_attn_layer_norm", "mlp_in": "final_layer_norm", "o": "self_attn.out_proj", "qkv_bias": True,
+             "o_bias": True} | plain_mlp(act_of(c, "gelu"), "fc1", "fc2", True)
+    m = build(c, Norm("layer", 1e-5, bias=True), rope=None, stem="biogpt.layers.{}.", layer=layer, embed="biogpt.embed_tokens",
+              tied=True, embed_scale=c["hidden_size"] ** 0.5 if c.get("scale_embedding", True) else 1.0, final="biogpt.layer_norm",
+              positions="biogpt.embed_positions", n_positions=c["max_position_embeddings"] + 2, position_offset=2)
+    return m if m.head is None else replace(m, head="output_projection")
+
+
+def phi4_multimodal(c):
+    """Of the makers' files (phi4mm), whose modules are inside of modules with adapters."""
+    inner = ".base_layer" if c["model_type"] == "phi4mm" else ""
+    return build(c, rms(c, 1e-5), rope=Rope(int(head_of(c) * partial(c)), rope_settings(c)), windows=c.get("sliding_window"),
+                 layer={"projections": (f"self_attn.qkv_proj{inner}",), "o": f"self_attn.o_proj{inner}",
+                        "gate_up": (f"mlp.gate_up_proj{inner}",), "down": f"mlp.down_proj{inner}"})
 
 
 def exaone(c):
@@ -141,4 +167,5 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas, "PanguEmbedded": pangu} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, gpt_neo, exaone, internlm3, chatglm, minicpm, baichuan, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, gpt_neo, persimmon, biogpt, exaone, internlm3, chatglm, minicpm, baichuan, molmo)} | {
+    "phi4_multimodal": phi4_multimodal, "phi4mm": phi4_multimodal}

@@ -69,6 +69,7 @@ class Experts:
     gate_up: tuple = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
     down: str = "mlp.experts.{}.down_proj"
     columns: bool = False  # stored [n, inputs, outputs]
+    flat: bool = False  # stored [n * inner, hidden], one expert's rows after another's; down's with its inputs as rows
     mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
     always: tuple = ()  # gate_up and down of the experts behind the n, which every token has: tensors of their own
     gated: bool = True
@@ -248,7 +249,7 @@ class Model:
 
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
-    linear one stored [inputs, outputs]), stack and column stack (of experts), router, wide router and wide bias (F32), bias,
+    linear one stored [inputs, outputs]), stack, column stack and flat stack N (of experts), router, wide router and wide bias (F32), bias,
     long head (rows of very different lengths), table N (integers below N), norm,
     shifted norm (1 is added), small norm, head, half, tiny (constants), blend;
     and the kinds of recurrent.py."""
@@ -444,6 +445,8 @@ def expert_tensors(e, hidden, norm):
         if "{}" in name:
             yield from ((name.format(i) + ".weight", (n, k), "linear") for i in range(e.n))
             yield from ((name.format(i) + ".bias", (n,), "bias") for i in range(e.n) if e.bias)
+        elif e.flat:
+            yield name, (e.n * e.inner, width), f"flat stack {e.n}"
         else:
             yield name, (e.n, k, n) if e.columns else (e.n, n, k), "column stack" if e.columns else "stack"
             if e.bias:

@@ -63,12 +63,15 @@ def route(model, x, e, stem):
     return ids, weights * model.weight(stem + r.by_expert)[ids] if r.by_expert else weights
 
 
-def part(model, name, i, columns):
+def part(model, name, i, e):
     """Weight [outputs, inputs] of expert i."""
     if "{}" in name:
         return model.weight(name.format(i) + ".weight")
+    if e.flat:
+        w = model.weight(name)[i * e.inner:(i + 1) * e.inner]
+        return w.T if name.endswith(e.down) else w
     w = model.weight(name)[i]
-    return w.T if columns else w
+    return w.T if e.columns else w
 
 
 def bias(model, name, i):
@@ -92,7 +95,7 @@ def activated(model, gate, up, e):
 def expert(model, x, e, i, stem):
     def linear(x, name):
         x = model.input(x, (stem + name).format(i))
-        y = x @ part(model, stem + name, i, e.columns).T
+        y = x @ part(model, stem + name, i, e).T
         return model.r(y + bias(model, stem + name, i) if e.bias else y)
 
     rows = [linear(x, name) for name in e.gate_up]

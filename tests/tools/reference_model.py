@@ -580,9 +580,9 @@ class Model:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
             yield name, *self.hash_of(*self.decoded(stored))
-        for stored in sorted(n for n, _, kind in recipe.tensors(m) if kind in ("stack", "column stack")):
+        for stored, kind in sorted((n, kind) for n, _, kind in recipe.tensors(m) if "stack" in kind):
             dtype, experts = decode(self.tensors, stored, self.config)
-            for i, w in enumerate(experts):
+            for i, w in enumerate(np.split(experts, int(kind.split()[-1])) if kind.startswith("flat") else experts):
                 yield f"{stored.removesuffix('.weight')}[{i}]", *self.hash_of(dtype, w)
 
     def hash_of(self, dtype, w):

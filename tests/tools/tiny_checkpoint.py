@@ -87,6 +87,10 @@ TYPES = {
     "granite": ("GraniteForCausalLM", NO_HEAD | {
         "attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0,
         "logits_scaling": 4.0, "residual_multiplier": 0.4}),
+    "hyperclovax": ("HyperCLOVAXForCausalLM", {
+        "attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0,
+        "logits_scaling": 0.25, "residual_multiplier": 0.4, "use_post_norm": True}),
+    "jais2": ("Jais2ForCausalLM", LAYER_NORM | {"hidden_act": "relu2", "attention_bias": True, "mlp_bias": True}),
     "cohere": ("CohereForCausalLM", NO_HEAD | LAYER_NORM | TIED | {
         "attention_bias": False, "logit_scale": 0.25, "use_qk_norm": False}),
     "cohere2": ("Cohere2ForCausalLM", LAYER_NORM | TIED | {
@@ -167,6 +171,16 @@ TYPES = {
         "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "gelu_new", "window_size": 24,
         "num_attention_heads": 24, "num_key_value_heads": LACKS, "rope": LACKS, "attention_types": [[["global", "local"], 1]],
         "names": {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}}),
+    "persimmon": ("PersimmonForCausalLM", NO_HEAD | LAYER_NORM | {
+        "num_key_value_heads": LACKS, "hidden_act": "relu2", "qk_layernorm": True, "partial": 0.5, "rope_theta": 25000.0}),
+    "biogpt": ("BioGptForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "num_key_value_heads": LACKS, "scale_embedding": True,
+        "rope": LACKS}),
+    "phi4_multimodal": ("Phi4MultimodalForCausalLM", NO_HEAD | {"rms_norm_eps": 1e-5, "sliding_window": None, "partial": 0.75}),
+    "phi4mm": ("Phi4MMForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": 1e-5, "sliding_window": 24, "partial": 0.75, "original_max_position_embeddings": 100, "rope": {
+            "rope_type": "longrope", "short_factor": [1 + i / 12 for i in range(18)],
+            "long_factor": [1.1 + i * i / 16 for i in range(18)]}}),
     "exaone": ("ExaoneForCausalLM", NO_HEAD | {
         "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "silu", "rope_theta": 1e6,
         "rope": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
@@ -238,6 +252,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
                                        "intermediate_size": 320, "activation_sparsity_pattern": None, "num_kv_shared_layers": 0}),
     "gemma4_k_eq_v": ("gemma4_text", {"attention_k_eq_v": True, "num_global_key_value_heads": 1}),
     "phi_qknorm": ("phi", {"qk_layernorm": True}),
+    "hyperclovax_plain": ("hyperclovax", {"use_post_norm": False, "attention_multiplier": None}),
     "cohere_qknorm": ("cohere", {"use_qk_norm": True}),
     "gptneox_sequential": ("gpt_neox", {"use_parallel_residual": False}),
     "falcon_new_ln1": ("falcon", {"num_ln_in_parallel_attn": 1}),
@@ -250,6 +265,8 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "bloom_6_heads": ("bloom", {"num_attention_heads": 6}),  # ALiBi of a number that is no power of two
     "mpt_6_heads": ("mpt", {"num_attention_heads": 6}),
     "gpt_bigcode_heads": ("gpt_bigcode", {"multi_query": False}),
+    "persimmon_plain": ("persimmon", {"qk_layernorm": False, "hidden_act": "gelu_new"}),
+    "biogpt_untied": ("biogpt", {"tie_word_embeddings": False, "scale_embedding": False}),
     "qwen_older": ("qwen", {"names": {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "intermediate_size": "ffn_hidden_size", "max_position_embeddings": "n_positions"}}),
@@ -271,6 +288,8 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "cwm", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "gpt_neo", "exaone", "internlm3", "chatglm", "minicpm", "mimo",
+    "persimmon", "persimmon_plain", "biogpt", "biogpt_untied", "phi4_multimodal", "phi4mm",
+    "hyperclovax", "hyperclovax_plain", "jais2",
     "baichuan", "baichuan_13b", "baichuan1", "minicpmv", "PanguEmbedded",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
@@ -330,7 +349,9 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
-        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("baichuan_13b", "gptq4_g64"),
+        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("persimmon", "nvfp4"),
+        ("biogpt_untied", "w4a16_g32"), ("phi4mm", "w4a16_g32_asym"), ("phi4_multimodal", "nvfp4"),
+        ("hyperclovax", "w4a16_g32"), ("jais2", "w4a16_g32_asym"), ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_e_untied", "gemma_int"), ("gemma3n_text", "nvfp4"),
@@ -369,7 +390,8 @@ def common_keys(family, sizes, scheme):
         keys["layer_types"] = [names[ours["kinds"][i % len(ours["kinds"])]] for i in range(n)]
     keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
-        head = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out"}.get(kind, "lm_head")
+        heads = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out", "biogpt": "output_projection"}
+        head = heads.get(kind, "lm_head")
         keys[getattr(scheme, "key", "quantization_config")] = encoders.quantization_config(scheme, [head])
     return keys, ours
 
@@ -435,6 +457,7 @@ def values(name, shape, kind, seed, tied):
     if kind.startswith("table "):
         return np.argsort(rng.random((shape[0], int(kind[6:]))), axis=1)[:, :shape[1]].astype(np.int64)
     kind = kind.removeprefix("wide ") if kind.removeprefix("wide ") in ("norm", *recurrent.KINDS) else kind
+    kind = "stack" if kind.startswith("flat stack ") else kind
     if kind in recurrent.KINDS:
         return np.asarray(recurrent.values(kind, shape, rng.random(shape, np.float32), x), np.float32)
     if kind in ("norm", "shifted norm"):

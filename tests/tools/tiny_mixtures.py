@@ -43,6 +43,13 @@ MIMO = {
 
 TYPES = {
     "mixtral": ("MixtralForCausalLM", LOCAL | {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
+    "dbrx": ("DbrxForCausalLM", {
+        "rms_norm_eps": LACKS, "hidden_act": LACKS, "intermediate_size": LACKS, "num_key_value_heads": LACKS, "head_dim": LACKS,
+        "rope": LACKS, "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 500000},
+        "ffn_config": {"ffn_act_fn": {"name": "silu"}, "ffn_hidden_size": 64, "moe_num_experts": 6, "moe_top_k": 2,
+                       "moe_normalize_expert_weights": 1.0},
+        "names": {"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+                  "max_position_embeddings": "max_seq_len"}}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", NO_HEAD | QWEN | {
         "norm_topk_prob": False, "shared_expert_intermediate_size": 96, "max_window_layers": 28, "qkv_bias": True}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", QWEN | {"norm_topk_prob": True, "attention_bias": False}),
@@ -106,6 +113,9 @@ TYPES = {
         "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
         "attention_bias": False, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "scale_emb": 6, "scale_depth": 1.4,
         "dim_model_base": 64}),
+    "youtu": ("YoutuForCausalLM", NO_HEAD | {
+        "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+        "v_head_dim": 32, "attention_bias": False, "rope_interleave": True, "rope_theta": 1.6e6, "tie_word_embeddings": True}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v32": ("DeepseekV32ForCausalLM", LATENT | INDEXER | {"num_nextn_predict_layers": 0, "rope": YARN}),
     "deepseek_v4": ("DeepseekV4ForCausalLM", {
@@ -157,6 +167,8 @@ FAMILIES = {
     "mixtral_apart": ("mixtral", {}), "gpt_oss_apart": ("gpt_oss", {}), "granitemoe_apart": ("granitemoe", {}),
     # Attention's output is wider than the product of q, k and v.
     "mimo_v2_flash_wide": ("mimo_v2_flash", {"v_head_dim": 128, "num_key_value_heads": 1}),
+    "dbrx_apart": ("dbrx", {"attn_config": None, "ffn_config": {
+        "ffn_hidden_size": 64, "moe_num_experts": 6, "moe_top_k": 2, "moe_normalize_expert_weights": None}}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
 }
 
@@ -167,5 +179,6 @@ QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mi
              ("qwen3_moe_stacked", "w4a16_g32"), ("mixtral_stacked", "w4a16_g32_asym"), ("granitemoe", "fp8_channel"),
              ("granitemoe_stacked", "nvfp4"), ("laguna_stacked", "mxfp4"), ("step3p5", "w8a16_channel"), ("hy_v3_stacked", "fp8_channel"),
              ("hy_v3_modules", "gptq4_g64"), ("qwen3_moe", "exl3"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"),
+             ("dbrx", "w4a16_g32"), ("youtu", "fp8_block"), ("dbrx_apart", "mlx4"),
              ("deepseek_v4", "fp8native_fp4"),
              ("mimo_v2", "fp8native_mimo"))

@@ -33,6 +33,7 @@ static int count(const struct ctw_config *c, const char *begin, const char *end)
 #define ERNIE "{\"architectures\": [\"Ernie4_5ForCausalLM\"], \"model_type\": \"ernie4_5\""
 #define HUNYUAN                                                                                    \
     "{\"architectures\": [\"HunYuanDenseV1ForCausalLM\"], \"model_type\": \"hunyuan_v1_dense\""
+#define CLOVA "{\"architectures\": [\"HyperCLOVAXForCausalLM\"], \"model_type\": \"hyperclovax\""
 #define CWM "{\"architectures\": [\"CwmForCausalLM\"], \"model_type\": \"cwm\""
 #define SEED_OSS "{\"architectures\": [\"SeedOssForCausalLM\"], \"model_type\": \"seed_oss\""
 #define BITNET "{\"architectures\": [\"BitNetForCausalLM\"], \"model_type\": \"bitnet\""
@@ -56,6 +57,7 @@ static void families_have_their_defaults(void **state)
         {ERNIE ", \"head_dim\": null, \"use_bias\": null}", 103424, 1024, 3072, 131072, 18, 16, 2,
          64, 5e5, 1e-5, true, 0},
         {HUNYUAN "}", 290943, 4096, 11008, 2048, 32, 32, 32, 128, 1e4, 1e-5, false, 0},
+        {CLOVA "}", 32000, 4096, 11008, 2048, 32, 32, 32, 128, 1e4, 1e-6, false, 0},
         {CWM "}", 128256, 6144, 21504, 131072, 64, 48, 8, 128, 1e6, 1e-5, false, 0},
         {SEED_OSS "}", 155136, 4096, 27648, 524288, 64, 80, 8, 128, 1e4, 1e-6, false, 3},
         {BITNET "}", 128256, 2560, 6912, 2048, 30, 20, 5, 128, 5e5, 1e-5, false, 0},

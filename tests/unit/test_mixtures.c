@@ -26,6 +26,7 @@
 #define HUNYUAN FAMILY("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe")
 #define HY FAMILY("HYV3ForCausalLM", "hy_v3")
 #define AFMOE FAMILY("AfmoeForCausalLM", "afmoe")
+#define DBRX FAMILY("DbrxForCausalLM", "dbrx")
 #define GRANITE FAMILY("GraniteMoeForCausalLM", "granitemoe")
 #define OLMOE FAMILY("OlmoeForCausalLM", "olmoe")
 #define PHIMOE FAMILY("PhimoeForCausalLM", "phimoe")
@@ -73,6 +74,8 @@ static void families_have_their_defaults(void **state)
          CTW_SCORE_SIGMOID, true, 2.826, 11158840, false},
         {AFMOE "}", 200192, 2048, 16384, 32, 16, 16, 128, 1, 6144, 2816, 64, 6, 1408,
          CTW_SCORE_SIGMOID, true, 1, 10000, false},
+        {DBRX "}", 32000, 2048, 2048, 24, 16, 1, 128, 0, 0, 0, 4, 1, 3584, CTW_SCORE_SOFTMAX, true,
+         1, 10000, false},
         {GRANITE "}", 32000, 4096, 2048, 32, 32, 32, 128, 0, 0, 0, 8, 2, 11008,
          CTW_SCORE_SOFTMAX_CHOSEN, false, 1, 10000, false},
         {OLMOE "}", 50304, 2048, 4096, 16, 16, 16, 128, 0, 0, 0, 64, 8, 2048, CTW_SCORE_SOFTMAX,
@@ -389,6 +392,31 @@ static void afmoe(void **state)
     ctw_config_close(&c);
 }
 
+/* DBRX: keys in objects, whose theta only transformers 4 and the makers' code read. */
+static void dbrx(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, DBRX ", \"d_model\": 1024, \"n_heads\": 8, \"attn_config\": {\"kv_n_heads\": 2, "
+                      "\"clip_qkv\": 8, \"rope_theta\": 500000}, \"ffn_config\": {\"ffn_act_fn\": "
+                      "{\"name\": \"gelu\"}, \"moe_normalize_expert_weights\": null}}");
+    const struct ctw_branch *b = c.model->layers[1].branch;
+    assert_true(b[CTW_MIXER].attention.n_kv == 2);
+    assert_true(b[CTW_MIXER].attention.limit == 8);
+    assert_int_equal(b[CTW_MLP].mixture.act, CTW_ACT_GELU);
+    assert_false(b[CTW_MLP].mixture.route.normalised);
+    assert_true(c.rope[0].theta == 500000);
+    assert_true(find(&c, "transformer.blocks.0.ffn.experts.mlp.w2")->flat);
+    assert_true(find(&c, "transformer.blocks.0.ffn.experts.mlp.w2")->transposed);
+    assert_false(find(&c, "transformer.blocks.0.ffn.experts.mlp.v1")->transposed);
+    assert_null(c.unread.text);
+    ctw_config_close(&c);
+
+    parse_ok(&c, DBRX ", \"rope_theta\": 500000, \"attn_config\": {\"rope_theta\": 500000}}");
+    assert_true(c.rope[0].theta == 500000);
+    ctw_config_close(&c);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -409,6 +437,13 @@ static void refusals(void **state)
          "layer_types[0]: \"sliding_attention\" is not supported"},
         {HUNYUAN ", \"moe_topk\": [1, 2]}", "moe_topk: found 2 entries"},
         {AFMOE ", \"sliding_window\": null}", "sliding_window: found null"},
+        {DBRX ", \"ffn_config\": {\"moe_normalize_expert_weights\": 2}}",
+         "ffn_config.moe_normalize_expert_weights: expected 1, the sum of the weights, or null"},
+        {DBRX ", \"ffn_config\": {\"ffn_act_fn\": {\"name\": \"tan\"}}}",
+         "\"tan\" is not supported"},
+        {DBRX ", \"ffn_config\": {\"ffn_act_fn\": 1}}", "ffn_act_fn: expected an object"},
+        {DBRX ", \"rope_theta\": 10000, \"attn_config\": {\"rope_theta\": 500000}}",
+         "attn_config.rope_theta: found 500000, but rope_theta is 10000 outside of attn_config"},
         {HY ", \"num_experts\": 4, \"num_experts_per_tok\": 5}", "experts that a token chooses"},
     };
     expect_refusals(rows, CTW_COUNT(rows));
@@ -424,6 +459,7 @@ int main(void)
         cmocka_unit_test(layers_differ),
         cmocka_unit_test(windows_and_heads_differ),
         cmocka_unit_test(afmoe),
+        cmocka_unit_test(dbrx),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,14 @@
 #define INTERN "{\"architectures\": [\"InternLM3ForCausalLM\"], \"model_type\": \"internlm3\""
 #define MINICPM3 "{\"architectures\": [\"MiniCPM3ForCausalLM\"], \"model_type\": \"minicpm3\""
 #define MAMBA "{\"architectures\": [\"MambaForCausalLM\"], \"model_type\": \"mamba\""
+#define PERSIMMON "{\"architectures\": [\"PersimmonForCausalLM\"], \"model_type\": \"persimmon\""
+#define JAIS "{\"architectures\": [\"Jais2ForCausalLM\"], \"model_type\": \"jais2\""
+#define CLOVA "{\"architectures\": [\"HyperCLOVAXForCausalLM\"], \"model_type\": \"hyperclovax\""
+#define YOUTU "{\"architectures\": [\"YoutuForCausalLM\"], \"model_type\": \"youtu\""
+#define BIOGPT "{\"architectures\": [\"BioGptForCausalLM\"], \"model_type\": \"biogpt\""
+#define PHI4                                                                                       \
+    "{\"architectures\": [\"Phi4MultimodalForCausalLM\"], \"model_type\": \"phi4_multimodal\""
+#define PHI4MM "{\"architectures\": [\"Phi4MMForCausalLM\"], \"model_type\": \"phi4mm\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -80,6 +88,12 @@ static void families_have_their_defaults(void **state)
         {NEO "}", 50257, 2048, 8192, 2048, 2048, 24, 16, 16, 128, 0, true, false},
         {EXAONE "}", 102400, 4096, 14336, 4096, 0, 32, 32, 8, 128, 128, false, false},
         {INTERN "}", 128512, 4096, 10240, 32768, 0, 48, 32, 2, 128, 128, false, false},
+        {PERSIMMON "}", 262144, 4096, 16384, 16384, 0, 36, 64, 64, 64, 32, false, false},
+        {BIOGPT "}", 42384, 1024, 4096, 1024, 1024, 24, 16, 16, 64, 0, true, false},
+        {JAIS "}", 150272, 3328, 26624, 8192, 0, 32, 26, 26, 128, 128, false, false},
+        {PHI4 "}", 200064, 3072, 8192, 131072, 0, 32, 32, 8, 96, 96, false, false},
+        {PHI4MM ", \"partial_rotary_factor\": 0.75, \"num_key_value_heads\": null}", 200064, 3072,
+         8192, 131072, 0, 32, 32, 32, 96, 72, false, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -142,6 +156,13 @@ static void tensors(void **state)
          0},
         {MINICPM3 "}", "model.layers.61.self_attn.kv_b_proj", 40 * 128, 256},
         {MINICPM3 ", \"v_head_dim\": 32}", "model.layers.0.self_attn.o_proj", 2560, 40 * 32},
+        {PERSIMMON "}", "model.layers.35.self_attn.query_key_value.bias", 3 * 4096, 0},
+        {PERSIMMON "}", "model.layers.0.self_attn.q_layernorm.bias", 64, 0},
+        {PERSIMMON ", \"qk_layernorm\": false}", "model.layers.0.self_attn.q_layernorm.bias", 0, 0},
+        {BIOGPT "}", "biogpt.embed_positions", 1026, 1024},
+        {BIOGPT ", \"tie_word_embeddings\": false}", "output_projection", 42384, 1024},
+        {PHI4 "}", "model.layers.31.self_attn.qkv_proj", 48 * 96, 3072},
+        {PHI4MM "}", "model.layers.0.mlp.gate_up_proj", 2 * 8192, 3072},
         {MAMBA "}", "backbone.layers.31.mixer.x_proj", 48 + 32, 1536},
         {MAMBA "}", "backbone.layers.0.mixer.in_proj.bias", 0, 0},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
@@ -195,10 +216,74 @@ static void layers_of_small_families(void **state)
     assert_true(c.model->layers[1].branch[CTW_MIXER].attention.n_kv == 2);
     ctw_config_close(&c);
 
+    parse_ok(&c, PERSIMMON ", \"layer_norm_eps\": 1e-6}");
+    assert_true(c.model->layers[1].norm[ctw_norm_at(CTW_MIXER, CTW_AT_Q)].eps == 1e-6f);
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_RELU2);
+    ctw_config_close(&c);
+
+    /* The class has norms of torch's own eps. */
+    parse_ok(&c, BIOGPT ", \"layer_norm_eps\": 1e-12}");
+    assert_true(c.model->layers[1].norm[CTW_AT_MIXER].eps == 1e-5f);
+    assert_true(c.model->embed_scale == 32);
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_GELU);
+    ctw_config_close(&c);
+
+    parse_ok(&c, PHI4MM ", \"sliding_window\": 4096}");
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.window == 4096);
+    assert_true(ctw_name_is_apart(&c, "model.layers.0.mlp.down_proj.lora_A.speech.weight"));
+    assert_true(ctw_name_is_apart(&c, "model.embed_tokens_extend.image_embed.glb_GN"));
+    assert_false(ctw_name_is_apart(&c, "model.layers.0.mlp.down_proj.base_layer.weight"));
+    ctw_config_close(&c);
+
+    /* An adapter beside another family's weights would count. */
+    parse_ok(&c, EXAONE "}");
+    assert_false(ctw_name_is_apart(&c, "transformer.h.0.mlp.c_proj.lora_A.speech.weight"));
+    ctw_config_close(&c);
+
     parse_ok(&c, MAMBA "}");
     assert_true(c.model->layers[1].branch[CTW_MIXER].state_space.selects);
     assert_false(c.model->layers[1].norm[ctw_norm_at(CTW_MIXER, CTW_AT_SSM_DT)].present);
     assert_true(c.model->tied);
+    ctw_config_close(&c);
+}
+
+/* HyperCLOVA X, Jais 2 and Youtu LLM. */
+static void families_like_others(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+
+    parse_ok(&c, CLOVA ", \"logits_scaling\": 0.25, \"embedding_multiplier\": 10, "
+                       "\"attention_multiplier\": null, \"residual_multiplier\": 0.5}");
+    assert_true(c.model->head_scale == 0.25f);
+    assert_true(c.model->embed_scale == 10);
+    assert_true(c.model->layers[1].branch[CTW_MIXER].attention.scale == (float)sqrt(1.0 / 128));
+    assert_true(c.model->layers[1].branch[CTW_MLP].factor == 0.5f);
+    assert_non_null(find(&c, "model.layers.0.post_norm2.weight"));
+    ctw_config_close(&c);
+
+    parse_ok(&c, CLOVA ", \"use_post_norm\": false}");
+    assert_null(find(&c, "model.layers.0.post_norm1.weight"));
+    ctw_config_close(&c);
+
+    parse_ok(&c, JAIS "}");
+    assert_int_equal(c.model->layers[1].branch[CTW_MLP].dense.act, CTW_ACT_RELU2);
+    assert_non_null(find(&c, "model.layers.0.mlp.down_proj.bias"));
+    assert_non_null(find(&c, "model.layers.31.self_attn.o_proj.bias"));
+    assert_non_null(find(&c, "model.norm.bias"));
+    ctw_config_close(&c);
+
+    parse_ok(&c, YOUTU "}");
+    assert_true(c.model->vocab == 128256);
+    assert_true(c.model->hidden == 2048);
+    assert_true(c.model->tied);
+    assert_true(c.model->max_length == 131072);
+    assert_int_equal(c.model->n_decoders, 32);
+    assert_true(find(&c, "model.layers.31.mlp.up_proj")->n == 6144);
+    assert_true(find(&c, "model.layers.0.self_attn.q_b_proj")->n == 16 * 192);
+    assert_true(find(&c, "model.layers.0.self_attn.q_b_proj")->k == 1536);
+    assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_INTERLEAVED);
+    assert_null(c.unread.text);
     ctw_config_close(&c);
 }
 
@@ -348,6 +433,7 @@ int main(void)
         cmocka_unit_test(tensors),
         cmocka_unit_test(factors),
         cmocka_unit_test(layers_of_small_families),
+        cmocka_unit_test(families_like_others),
         cmocka_unit_test(layers_without_a_half),
         cmocka_unit_test(refusals),
     };

@@ -98,14 +98,17 @@ static bool is_read(const struct ctw_config *c, const struct ctw_json_node *leve
     return ctw_rope_reads(&ropes, key) || in_list(c->keys, (size_t)c->n_keys, key);
 }
 
-/* Does the family read "OBJECT.KEY"? KEY NULL: any key of the object. */
+/* Does the family read "OBJECT.KEY", or a key of that? KEY NULL: any key of the object. */
 static bool reads_member(const struct ctw_config *c, const char *object, const char *key)
 {
-    size_t n = strlen(object);
-    for (int i = 0; i < c->n_keys; i++)
+    size_t n = strlen(object), n_key = key != NULL ? strlen(key) : 0;
+    for (int i = 0; i < c->n_keys; i++) {
+        const char *member = c->keys[i] + n + 1;
         if (strncmp(c->keys[i], object, n) == 0 && c->keys[i][n] == '.' &&
-            (key == NULL || strcmp(c->keys[i] + n + 1, key) == 0))
+            (key == NULL ||
+             (strncmp(member, key, n_key) == 0 && (member[n_key] == '\0' || member[n_key] == '.'))))
             return true;
+    }
     return false;
 }
 

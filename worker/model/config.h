@@ -40,6 +40,7 @@ struct ctw_want {
     int64_t sections; /* a matrix that may be quantised in so many parts (struct ctw_part) */
     int64_t below;    /* > 0: a vector of integers from 0 on, below this, different ones in a row */
     int64_t expert, n_stacked; /* the expert; n_stacked > 0: all, whose matrices are one tensor */
+    bool flat;                 /* ... of two dimensions, one matrix's rows after another's */
 };
 
 /* Is it a matrix in one of a kind's sets (recipe/kinds.h)? */

@@ -8,19 +8,22 @@
 #include "base/mem.h"
 #include "worker/model/families/family.h"
 
-/* The value of a key, or of "OBJECT.KEY"; NULL: absent. */
+/* The value of a key, or of "OBJECT.KEY", or of an object in that; NULL: absent. */
 static const struct ctw_json_node *look_up(struct ctw_config *c, const char *name)
 {
-    const char *dot = strchr(name, '.');
+    const struct ctw_json_node *node = c->text;
+    const char *dot;
     char object[64];
-    if (dot == NULL)
-        return ctw_json_get(c->text, name);
-    (void)snprintf(object, sizeof(object), "%.*s", (int)(dot - name), name);
-    if (!ctw_json_has(c->text, object))
-        return NULL;
-    const struct ctw_json_node *node = ctw_json_get(c->text, object);
-    c->status = ctw_json_expect(node, CTW_JSON_OBJECT, &c->err);
-    return c->status == CTW_OK ? ctw_json_get(node, dot + 1) : NULL;
+    for (; (dot = strchr(name, '.')) != NULL; name = dot + 1) {
+        (void)snprintf(object, sizeof(object), "%.*s", (int)(dot - name), name);
+        if (!ctw_json_has(node, object))
+            return NULL;
+        node = ctw_json_get(node, object);
+        c->status = ctw_json_expect(node, CTW_JSON_OBJECT, &c->err);
+        if (c->status != CTW_OK)
+            return NULL;
+    }
+    return ctw_json_get(node, name);
 }
 
 /* Marks a key as read. NULL: the key is absent, or an error came before. */

@@ -61,13 +61,25 @@ static bool is_shared(const struct ctw_part *part, enum ctw_part_kind kind, int6
     }
 }
 
-/* One matrix of a stack of n: the tensor's first dimension is gone. */
+/* One matrix of a stack: the tensor's first dimension is gone, or of a flat stack's the other
+ * matrices' rows. */
 static enum ctw_status unstack(struct ctw_part *part, enum ctw_part_kind kind,
-                               const struct ctw_tensor *t, int64_t n, struct ctw_err *err)
+                               const struct ctw_matrix *m, struct ctw_err *err)
 {
+    const struct ctw_tensor *t = m->part[kind];
+    const int64_t n = m->n_stacked;
     char found[96];
     if (is_shared(part, kind, n))
         return CTW_OK;
+    if (m->flat && kind == CTW_PART_VALUES && part->n_dims == 2) {
+        if (part->shape[0] % n != 0)
+            return ctw_fail(err, CTW_EFORMAT,
+                            "%s: found %s, expected the rows of %" PRId64 " matrices", t->name,
+                            ctw_part_text(part, found, sizeof(found)), n);
+        part->shape[0] /= n;
+        part->bytes /= (size_t)n;
+        return CTW_OK;
+    }
     if (part->n_dims < 1 || part->shape[0] != n)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: found %s, expected a stack of %" PRId64 " matrices: [%" PRId64 ", ..]",
@@ -117,7 +129,7 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
                                       : (struct ctw_part){.n_dims = -1};
         part->name = found[kind];
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
-            st = unstack(part, kind, m->part[kind], m->n_stacked, err);
+            st = unstack(part, kind, m, err);
     }
     if (names->mlx)
         ctw_parts_as_mlx(m->weight.part);
@@ -308,6 +320,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     m->weight =
         (struct ctw_weight){.names = finder->config->quant.names, .n = want->n, .k = want->k};
     m->n_stacked = want->n_stacked;
+    m->flat = want->flat;
     enum ctw_status st = name_matrix(m, name, err);
     if (st == CTW_OK)
         st = find_any_parts(finder, m, name, err);

@@ -61,15 +61,16 @@ static bool fuses_norms(const struct ctw_step *s)
            q_weight->dtype == k_weight->dtype;
 }
 
-/* The norm of n_heads heads per token, in place; rows are ld elements apart. */
+/* The norm of n_heads heads per row, in place; a token has `rows`, which are ld elements apart. */
 static enum ctw_status norm_heads(const struct ctw_step *s, int place, void *heads, int n_heads,
-                                  int64_t ld, struct ctw_err *err)
+                                  int rows, int64_t ld, struct ctw_err *err)
 {
     const struct ctw_attention *l = attention_of(s);
     bool wide = l->head_norms == CTW_HEADS_WIDE && place != CTW_AT_V;
     struct ctw_op_norm op = ctw_step_norm(s, place);
     if (!ctw_step_rule(s, place)->present)
         return CTW_OK;
+    op.n_tok *= rows;
     op.dim = wide ? (int64_t)n_heads * l->head : l->head;
     op.n_groups = wide ? 1 : n_heads;
     op.own_weights = l->head_norms == CTW_HEADS_OWN;
@@ -122,14 +123,15 @@ static enum ctw_status finish_columns(const struct ctw_step *s, const struct ctw
     char *at = s->f->wide;
     enum ctw_status st = CTW_OK;
     bool norms = !l->norms_after_rope && split->q_norm == NULL;
+    const int n = c->kv_step > l->head ? l->n_kv : 1; /* key heads beside their queries */
     if (l->adapter_rank > 0)
         st = adapt_columns(s, err);
     if (st == CTW_OK && l->limit > 0 && !l->limits_normed)
         st = clamp_columns(s, err);
     if (norms && st == CTW_OK)
-        st = norm_heads(s, CTW_AT_Q, at + (size_t)c->q * es, l->n_head, c->ld, err);
+        st = norm_heads(s, CTW_AT_Q, at + (size_t)c->q * es, l->n_head / n, n, c->ld / n, err);
     if (norms && st == CTW_OK && split->k != NULL)
-        st = norm_heads(s, CTW_AT_K, at + (size_t)c->k * es, l->n_kv, c->ld, err);
+        st = norm_heads(s, CTW_AT_K, at + (size_t)c->k * es, l->n_kv / n, n, c->ld / n, err);
     if (l->limit > 0 && l->limits_normed && st == CTW_OK)
         st = clamp_columns(s, err);
     return st;
@@ -191,7 +193,7 @@ static enum ctw_status convolve_keys(const struct ctw_step *s, const struct ctw_
     enum ctw_status st = convolve(s, CTW_V_K_CONV, l->columns.k, 0, keys->k.here, err);
     if (st == CTW_OK)
         st = convolve(s, CTW_V_V_CONV, l->columns.v, state, keys->v.here, err);
-    return st == CTW_OK ? norm_heads(s, CTW_AT_K, keys->k.here, l->n_kv, kv, err) : st;
+    return st == CTW_OK ? norm_heads(s, CTW_AT_K, keys->k.here, l->n_kv, 1, kv, err) : st;
 }
 
 static enum ctw_status norm_after_split(const struct ctw_step *s, const struct ctw_keys *keys,
@@ -201,11 +203,11 @@ static enum ctw_status norm_after_split(const struct ctw_step *s, const struct c
     int64_t q = (int64_t)l->n_head * l->head, kv = (int64_t)l->n_kv * l->head;
     enum ctw_status st = values_apart(l) && l->uses_kv < 0 ? take_values(s, keys, err) : CTW_OK;
     if (st == CTW_OK && l->norms_after_rope)
-        st = norm_heads(s, CTW_AT_Q, split->q, l->n_head, q, err);
+        st = norm_heads(s, CTW_AT_Q, split->q, l->n_head, 1, q, err);
     if (st == CTW_OK && l->norms_after_rope && split->k != NULL)
-        st = norm_heads(s, CTW_AT_K, split->k, l->n_kv, kv, err);
+        st = norm_heads(s, CTW_AT_K, split->k, l->n_kv, 1, kv, err);
     if (st == CTW_OK && split->v != NULL)
-        st = norm_heads(s, CTW_AT_V, split->v, l->n_kv, kv, err);
+        st = norm_heads(s, CTW_AT_V, split->v, l->n_kv, 1, kv, err);
     return st;
 }
 

@@ -27,6 +27,7 @@ struct ctw_wrapper {
     bool is_default;       /* also without a text_config.model_type */
     bool flat;             /* without text_config, the keys are at the top level (older files) */
     bool tied;             /* transformers' default for tie_word_embeddings */
+    bool adapters;         /* its LoRA is for other inputs than text */
 };
 
 /* What takes the place of "model." and "lm_head" in the names of a file. */
@@ -398,10 +399,10 @@ struct ctw_experts {
     int64_t n, chosen; /* chosen: of n, for a token */
     int64_t inner;
     enum ctw_activation act;
-    struct ctw_glu glu; /* how gate and up are joined */
-    bool plain;         /* no gate */
-    bool bias;          /* stacked: tensors "mlp.experts.gate_up_proj_bias" [n, rows] */
-    bool stacked;
+    struct ctw_glu glu;         /* how gate and up are joined */
+    bool plain;                 /* no gate */
+    bool bias;                  /* stacked: tensors "mlp.experts.gate_up_proj_bias" [n, rows] */
+    bool stacked, flat;         /* flat: [n * inner, hidden], down's transposed (MegaBlocks) */
     bool transposed;            /* stacked [n, inputs, outputs] */
     bool fused;                 /* gate and up are one matrix: the rows of gate, then of up */
     bool interleaved;           /* of these rows, gate's and up's take turns */
@@ -476,8 +477,7 @@ void ctw_describe_matrix(struct ctw_config *c, int64_t i, int matrix, const char
                          int64_t k);
 void ctw_describe_shard(struct ctw_config *c, int64_t i, int product, struct ctw_rows rows);
 void ctw_describe_bias(struct ctw_config *c, int64_t i, int vector, const char *module, int64_t n);
-/* A vector [n] of such a layer, by the tensor's name; described again: a tensor that continues it.
- */
+/* A vector [n] of such a layer, by the tensor's name; again: a tensor that continues it. */
 void ctw_describe_vector(struct ctw_config *c, int64_t i, int vector, const char *name, int64_t n);
 /* A norm without a tensor. */
 void ctw_describe_nameless_norm(struct ctw_config *c, int64_t i, int place,

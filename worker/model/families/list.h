@@ -11,11 +11,13 @@
     X(arcee)                                                                                       \
     X(baichuan)                                                                                    \
     X(bailing_hybrid)                                                                              \
+    X(biogpt)                                                                                      \
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
     X(chatglm)                                                                                     \
     X(codegen)                                                                                     \
     X(cohere)                                                                                      \
+    X(dbrx)                                                                                        \
     X(deepseek_v2)                                                                                 \
     X(deepseek_v3)                                                                                 \
     X(deepseek_v32)                                                                                \
@@ -65,8 +67,10 @@
     X(hy_v3)                                                                                       \
     X(hy_v4)                                                                                       \
     X(hy_v4_vl)                                                                                    \
+    X(hyperclovax)                                                                                 \
     X(inkling)                                                                                     \
     X(internlm3)                                                                                   \
+    X(jais2)                                                                                       \
     X(jamba)                                                                                       \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
@@ -103,8 +107,11 @@
     X(olmoe)                                                                                       \
     X(opt)                                                                                         \
     X(pangu)                                                                                       \
+    X(persimmon)                                                                                   \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
+    X(phi4_multimodal)                                                                             \
+    X(phi4mm)                                                                                      \
     X(phimoe)                                                                                      \
     X(qwen)                                                                                        \
     X(qwen2)                                                                                       \
@@ -139,6 +146,7 @@
     X(qwen3_next)                                                                                  \
     X(qwen3_vl)                                                                                    \
     X(qwen3_vl_moe)                                                                                \
+    X(youtu)                                                                                       \
     X(zamba2)
 
 #endif

@@ -348,12 +348,16 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "vision_embedder.",
         "vision_adapter.",
         "vision_projection.",
+        "embed_tokens_extend.",
     };
     const char *rest = after(name, "model.");
     rest = rest != NULL ? rest : name;
     if (after(rest, "mtp.") != NULL || after(rest, "mtp_layers.") != NULL || is_draft(c, name))
         return true;
-    for (size_t i = 0; c->family->wrapper != NULL && i < CTW_COUNT(towers); i++)
+    const struct ctw_wrapper *wrapper = c->family->wrapper;
+    if (wrapper != NULL && wrapper->adapters && strstr(rest, ".lora_") != NULL)
+        return true;
+    for (size_t i = 0; wrapper != NULL && i < CTW_COUNT(towers); i++)
         if (after(rest, towers[i]) != NULL)
             return true;
     return false;

@@ -344,6 +344,7 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i,
         ctw_describe_nameless_norm(c, i, CTW_AT_V, a->v_norm);
     if (a->norms == NULL)
         return;
+    assert(a->order != CTW_QKV_BY_HEAD || a->norms->heads == CTW_HEADS_ALIKE);
     l->head_norms = a->norms->heads;
     l->norms_after_rope = a->norms->after_rope;
     describe_qk_norms(c, i, a);

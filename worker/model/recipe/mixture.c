@@ -122,8 +122,9 @@ static void describe_matrices(struct ctw_config *c, int64_t i, const struct ctw_
                          .class_name = x->stacked ? CTW_CLASS_EXPERTS : "Linear",
                          .n = n,
                          .k = k,
-                         .transposed = x->transposed,
-                         .n_stacked = x->stacked ? x->n : 0};
+                         .transposed = x->transposed || (x->flat && role == CTW_X_DOWN),
+                         .n_stacked = x->stacked ? x->n : 0,
+                         .flat = x->flat};
     for (int64_t e = 0; e < (x->stacked ? 1 : x->n); e++) {
         w.expert = first + e;
         join(full, x, x->stacked ? -1 : e, name, "");

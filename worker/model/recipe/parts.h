@@ -135,6 +135,7 @@ struct ctw_matrix {
     /* The tensors are stacks of n_stacked matrices, and this is matrix number `at`: `weight`
      * describes its part. 0: the tensors hold this matrix alone. */
     int64_t n_stacked, at;
+    bool flat; /* the stack's values have two dimensions: one matrix's rows after another's */
 };
 
 /* Rows of one of a layer's matrices, or of an expert's, as a shard of a product. */
