@@ -198,6 +198,16 @@ def falcon_h1(c):
                  final="model.final_layernorm")
 
 
+def bamba(c):
+    """Mamba 2 but for layers that the file lists, RoPE on half of each head."""
+    bias, attends = c.get("attention_bias", False), c.get("attn_layer_indices") or ()
+    mixer = mamba_of(c, norm_groups=c["mamba_n_groups"])
+    layer = {"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False), "mlp_in": "pre_ff_layernorm",
+             "gate_up": ("feed_forward.gate_proj", "feed_forward.up_proj"), "down": "feed_forward.down_proj"}
+    return build(c, rms(c, 1e-5), rope=Rope(int(head_of(c) * partial(c, 0.5)), rope_settings(c)), layer=layer,
+                 own=lambda i: {} if i in attends else NO_ATTENTION | {"mixer": mixer, "rope": None}, final="model.final_layernorm")
+
+
 def nemotron_letters(c):
     letters = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     types = c.get("layers_block_type") or c.get("layer_types")
@@ -269,6 +279,6 @@ def lfm2_moe(c):
     return lfm2(c, lambda i: {"experts": e, "inner": 0} if i >= c.get("num_dense_layers", 2) else {})
 
 
-FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1, nemotron_h,
-                                    jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
+FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1,
+                                    bamba, nemotron_h, jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
     "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe, "glm5_next_text": glm5_next, "qwen4_exp_text": qwen4_exp}

@@ -71,6 +71,8 @@ TYPES = {
     "falcon_h1": ("FalconH1ForCausalLM", MAMBA | FACTORS | {
         "mamba_d_ssm": 192, "mamba_n_heads": 6, "mamba_d_head": 32, "mamba_rms_norm": True, "mamba_norm_before_gate": False,
         "mamba_n_groups": 2, "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "rope_theta": 1e11}),
+    "bamba": ("BambaForCausalLM", NO_HEAD | MAMBA | {
+        "mamba_n_groups": 2, "attention_bias": False, "mlp_bias": False, "attn_layer_indices": [1], "num_hidden_layers": 3}),
     "nemotron_h": ("NemotronHForCausalLM", NO_ATTENTION | ROUTED | {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "max_position_embeddings": 2048, "attention_bias": False,
         "hybrid_override_pattern": "ME*-M", "num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 32, "n_groups": 2,
@@ -96,6 +98,10 @@ FAMILIES = {
     "mamba2_bias": ("mamba2", {"use_bias": True, "n_groups": 1, "time_step_limit": [0.01, 0.05]}),
     "falcon_h1_plain": ("falcon_h1", {"mamba_rms_norm": False, "mamba_norm_before_gate": True, "mamba_n_groups": 1}),
     "falcon_h1_norm_first": ("falcon_h1", {"mamba_norm_before_gate": True}),
+    "bamba_bias": ("bamba", {
+        "mamba_n_groups": 1, "mamba_proj_bias": True, "attention_bias": True, "mlp_bias": True, "mamba_conv_bias": False,
+        "time_step_limit": [0.01, 0.05], "tie_word_embeddings": True, "rope": {
+            "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.75}}),
     "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),
     "nemotron_h_types": ("nemotron_h", {"hybrid_override_pattern": LACKS, "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
                                         "num_hidden_layers": LACKS}),
@@ -110,5 +116,6 @@ QUANTISED = (("qwen4_exp", "w4a16_g32"), ("qwen3_5_text", "w4a16_g32"),
              ("qwen3_next", "fp8_block"), ("qwen3_next_mlx", "mlx4"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
              ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),
              ("granitemoehybrid_mamba", "w4a16_g32"), ("granitemoehybrid_moe", "fp8_block"), ("falcon_h1", "w4a16_g32_asym"),
+             ("bamba", "w4a16_g32"), ("bamba", "fp8_block"),
              ("mamba2", "fp8_block"), ("falcon_mamba", "w8a16_channel"), ("jamba", "w4a16_g32"), ("jamba", "fp8_block"),
              ("lfm2", "w4a16_g32"), ("lfm2_moe", "fp8_channel"), ("lfm2_moe", "nvfp4"), ("qwen3_5_text", "fp16"))

@@ -17,6 +17,7 @@
     "{\"architectures\": [\"FalconMambaForCausalLM\"], \"model_type\": \"falcon_mamba\""
 #define NEMOTRON_H "{\"architectures\": [\"NemotronHForCausalLM\"], \"model_type\": \"nemotron_h\""
 #define FALCON_H1 "{\"architectures\": [\"FalconH1ForCausalLM\"], \"model_type\": \"falcon_h1\""
+#define BAMBA "{\"architectures\": [\"BambaForCausalLM\"], \"model_type\": \"bamba\""
 #define JAMBA "{\"architectures\": [\"JambaForCausalLM\"], \"model_type\": \"jamba\""
 #define ZAMBA2 "{\"architectures\": [\"Zamba2ForCausalLM\"], \"model_type\": \"zamba2\""
 #define HYBRID                                                                                     \
@@ -53,6 +54,13 @@ static void tensors(void **state)
         {FALCON_H1 "}", "model.layers.0.mamba.in_proj", 2688, 4096},
         {FALCON_H1 ", \"mamba_d_ssm\": null, \"mamba_rms_norm\": true}",
          "model.layers.0.mamba.norm.weight", 8192, 0},
+        {BAMBA "}", "model.layers.31.mamba.in_proj", 17024, 4096},
+        {BAMBA ", \"attn_layer_indices\": null, \"mamba_d_state\": 128, \"mamba_n_groups\": 4}",
+         "model.layers.9.mamba.conv1d.weight", 9216, 4},
+        {BAMBA ", \"attn_layer_indices\": [9, 40], \"attention_bias\": true}",
+         "model.layers.9.self_attn.o_proj.bias", 4096, 0},
+        {BAMBA ", \"attn_layer_indices\": [9], \"partial_rotary_factor\": 0.5}",
+         "model.layers.9.mamba.in_proj", 0, 0},
         {JAMBA "}", "model.layers.4.self_attn.q_proj", 4096, 4096},
         {JAMBA "}", "model.layers.3.mamba.dt_layernorm.weight", 256, 0},
         {JAMBA "}", "model.layers.3.feed_forward.experts.15.gate_proj", 14336, 4096},
@@ -101,6 +109,10 @@ static void refusals(void **state)
         {FALCON_H1 ", \"ssm_multipliers\": [1, 1, 0, 1, 1]}", "ssm_multipliers[2]: a factor of 0"},
         {FALCON_H1 ", \"attention_bias\": true, \"key_multiplier\": 2}",
          "attention_bias: not supp"},
+        {BAMBA ", \"mamba_d_head\": 65}", "mamba_d_head: expected mamba_expand * hidden_size /"},
+        {BAMBA ", \"mamba_n_groups\": 3}", "must divide into 3 groups"},
+        {BAMBA ", \"hidden_act\": \"gelu\"}", "hidden_act: only silu is supported"},
+        {BAMBA ", \"partial_rotary_factor\": 1.0}", "partial_rotary_factor: transformers rotates"},
         {ZAMBA2 ", \"num_hidden_layers\": 2}", "layers_block_type: expected a name for each of"},
         {ZAMBA2 ", \"num_hidden_layers\": 1, \"layers_block_type\": [\"attention\"]}",
          "layers_block_type[0]: \"attention\" is not supported; supported: mamba, hybrid"},

@@ -11,6 +11,7 @@
     X(arcee)                                                                                       \
     X(baichuan)                                                                                    \
     X(bailing_hybrid)                                                                              \
+    X(bamba)                                                                                       \
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
     X(chatglm)                                                                                     \
