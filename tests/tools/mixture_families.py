@@ -62,7 +62,7 @@ def by_mlx(m):
 # What transformers 5's classes call tensors and modules of a layer in memory.
 IN_MEMORY = {
     "mixtral": {"block_sparse_moe": "mlp"},
-    "minimax_m2": {"block_sparse_moe": "mlp"},
+    **{kind: {"block_sparse_moe": "mlp"} for kind in ("minimax", "minimax_text_01", "minimax_m1", "minimax_m2")},
     "phimoe": {"block_sparse_moe.gate": "mlp.router", "block_sparse_moe": "mlp"},
     "ernie4_5_moe": {"mlp.moe_statics": "mlp.gate.moe_statics"},
     "granitemoe": {"block_sparse_moe.input_linear.weight": "block_sparse_moe.experts.gate_up_proj",

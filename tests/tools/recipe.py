@@ -142,7 +142,8 @@ class Layer:
     inner: int  # 0: no MLP
     norm: Norm
     stem: str = ""
-    mixer: "recurrent.DeltaRule | recurrent.Mamba2 | recurrent.Mamba1 | recurrent.ShortConv | None" = None  # beside attention, if any
+    # beside attention, if any
+    mixer: "recurrent.DeltaRule | recurrent.Mamba2 | recurrent.Mamba1 | recurrent.Lightning | recurrent.ShortConv | None" = None
     # norms of the branches' inputs, of their outputs before the addition, and of the sums; None: no norm
     attention_in: str | None = "input_layernorm"
     attention_out: str | None = None
@@ -152,6 +153,7 @@ class Layer:
     mlp_after: str | None = None
     parallel: bool = False  # x + attention(n) + mlp(m), m = n if there is no mlp_in
     residual: float = 1.0  # factor of what is added
+    weights: tuple | None = None  # alpha and beta of the mixer, and of the MLP: the norms give the stream, x = alpha x + beta f(x)
     out_scalar: str | None = None  # tensor whose value multiplies the layer's result
     # attention; one projection: q, k and v in one matrix; no third one: the values are the keys before their norm
     projections: tuple = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")

@@ -95,6 +95,17 @@ class Mamba1:
 
 
 @dataclass(frozen=True)
+class Lightning:
+    """Linear attention with a fixed decay exp(-rate) of each head."""
+
+    head: int
+    rates: tuple  # of the heads
+    act: str = "silu"
+    eps: float = 1e-6
+    module: str = "self_attn"
+
+
+@dataclass(frozen=True)
 class ShortConv:
     """out(C * conv(B * x))."""
 
@@ -105,7 +116,8 @@ class ShortConv:
 
 def tensors(m, hidden):
     """(name, shape, kind) of a mixer's tensors."""
-    of_kind = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}
+    of_kind = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv,
+               Lightning: lightning}
     for name, shape, kind in of_kind[type(m)](m, hidden):
         yield f"{m.module}.{name}", shape, kind
 
@@ -179,6 +191,14 @@ def mamba1(m, hidden):
     yield "A_log", (m.inner, m.state), "decays"
     yield "D", (m.inner,), "skip"
     yield from product("out_proj", hidden, m.inner, m.bias)
+
+
+def lightning(m, hidden):
+    inner = len(m.rates) * m.head
+    yield "qkv_proj.weight", (3 * inner, hidden), "linear"
+    yield "output_gate.weight", (inner, hidden), "linear"
+    yield "norm.weight", (inner,), "norm"
+    yield "out_proj.weight", (hidden, inner), "linear"
 
 
 def short_conv(m, hidden):

@@ -9,7 +9,7 @@ from latent_families import choosing, latent
 from mixture_families import W123, experts_of, mixed, sigmoid_router, sparse_from
 from pooled import Streams
 from recipe import Indexer, Norm, Rope, Router
-from recurrent import ChannelDelta, DeltaRule, Mamba1, Mamba2, ShortConv
+from recurrent import ChannelDelta, DeltaRule, Lightning, Mamba1, Mamba2, ShortConv
 
 NO_ATTENTION = {"heads": 0, "kv_heads": 0}
 
@@ -198,6 +198,37 @@ def falcon_h1(c):
                  final="model.final_layernorm")
 
 
+def bamba(c):
+    """Mamba 2 but for layers that the file lists, RoPE on half of each head."""
+    bias, attends = c.get("attention_bias", False), c.get("attn_layer_indices") or ()
+    mixer = mamba_of(c, norm_groups=c["mamba_n_groups"])
+    layer = {"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False), "mlp_in": "pre_ff_layernorm",
+             "gate_up": ("feed_forward.gate_proj", "feed_forward.up_proj"), "down": "feed_forward.down_proj"}
+    return build(c, rms(c, 1e-5), rope=Rope(int(head_of(c) * partial(c, 0.5)), rope_settings(c)), layer=layer,
+                 own=lambda i: {} if i in attends else NO_ATTENTION | {"mixer": mixer, "rope": None}, final="model.final_layernorm")
+
+
+def minimax(c):
+    """Lightning attention in most layers; keys as transformers or as the makers name them."""
+    n, heads, head = c["num_hidden_layers"], c["num_attention_heads"], head_of(c)
+    full = [t == 1 for t in c["attn_type_list"]] if "attn_type_list" in c else [t == "full_attention" for t in c["layer_types"]]
+
+    def weights(ours, makers):
+        return tuple(c.get(f"{ours}_{x}_factor", c.get(f"layernorm_{makers}_{x}", 1.0)) for x in ("alpha", "beta"))
+
+    def mixer(i):
+        share = 1 - i / (n - 1 + (0 if "attn_type_list" in c else 1e-5)) + 1e-5
+        return Lightning(head, tuple(2 ** (-8 * (h + 1) / heads) * share for h in range(heads)), act_of(c))
+
+    def own(i):
+        both = weights("full_attn", "full_attention") if full[i] else weights("linear_attn", "linear_attention"), weights("mlp", "mlp")
+        return {"weights": both} | ({} if full[i] else NO_ATTENTION | {"mixer": mixer(i), "rope": None})
+
+    e = experts_of(c, Router("block_sparse_moe.gate"), inner=c["intermediate_size"], **W123)
+    return build(c, rms(c, 1e-5), rope=Rope(min(c.get("rotary_dim") or head, head), rope_settings(c)), windows=c.get("sliding_window"),
+                 layer=mixed(e), own=own)
+
+
 def nemotron_letters(c):
     letters = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     types = c.get("layers_block_type") or c.get("layer_types")
@@ -269,6 +300,7 @@ def lfm2_moe(c):
     return lfm2(c, lambda i: {"experts": e, "inner": 0} if i >= c.get("num_dense_layers", 2) else {})
 
 
-FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1, nemotron_h,
-                                    jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
-    "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe, "glm5_next_text": glm5_next, "qwen4_exp_text": qwen4_exp}
+FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1,
+                                    bamba, minimax, nemotron_h, jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
+    "minimax_text_01": minimax, "minimax_m1": minimax, "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe,
+    "glm5_next_text": glm5_next, "qwen4_exp_text": qwen4_exp}

@@ -457,6 +457,8 @@ class Model:
         def convolved(f, i):
             return self.convolved(f, a.stem + a.out_convs[i]) if a.out_convs else f
 
+        if a.weights:
+            return reference_recurrent.weighted_layer(self, x, a, kept)
         n = norm(x, a.attention_in)
         if a.parallel:
             f = self.r(self.attention(n, a, kept) + self.mlp(norm(x, a.mlp_in) if a.mlp_in else n, a))

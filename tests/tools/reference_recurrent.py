@@ -1,10 +1,13 @@
 """Mixers that carry a state in float64, step by step, part of reference_model.py. A 16-bit run computes recurrences in fp32 and
 rounds what goes into them and what comes out."""
 
+from dataclasses import replace
+
 import numpy as np
 
+import reference_experts
 from reference_math import ACTIVATIONS, sigmoid, silu, softplus
-from recurrent import ChannelDelta, DeltaRule, Mamba1, Mamba2, ShortConv
+from recurrent import ChannelDelta, DeltaRule, Lightning, Mamba1, Mamba2, ShortConv
 
 
 def conv(model, x, stem, bias, act=None):
@@ -137,6 +140,19 @@ def mamba1(model, x, m, stem):
     return model.linear(y, stem + ".out_proj", m.bias)
 
 
+def lightning(model, x, m, stem):
+    n, heads, act = len(x), len(m.rates), ACTIVATIONS[m.act]
+    qkv = model.r(act(model.linear(x, stem + ".qkv_proj"))).reshape(n, heads, 3, m.head)
+    distance = np.arange(n)[:, None] - np.arange(n)[None]
+    out = np.empty((n, heads, m.head))
+    for h, rate in enumerate(m.rates):  # as attention whose scores fade with the distance, which has no state
+        q, k, v = (qkv[:, h, i] for i in range(3))
+        out[:, h] = np.where(distance >= 0, q @ k.T * np.exp(-rate * np.maximum(distance, 0)), 0) @ v
+    normed = model.r(model.r(rms(model.r(out).reshape(n, -1), m.eps)) * model.weight(stem + ".norm.weight"))
+    gate = model.r(sigmoid(model.linear(x, stem + ".output_gate")))
+    return model.linear(model.r(normed * gate), stem + ".out_proj")
+
+
 def short_conv(model, x, m, stem):
     b, c, u = np.split(model.linear(x, stem + ".in_proj", m.bias), 3, axis=1)
     y = model.r(c * conv(model, model.r(b * u), stem + ".conv", m.bias))
@@ -145,5 +161,17 @@ def short_conv(model, x, m, stem):
 
 def mix(model, x, a):
     """What a layer's mixer makes of x [n_tok, hidden]."""
-    run = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv}[type(a.mixer)]
+    run = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv,
+           Lightning: lightning}[type(a.mixer)]
     return run(model, x, a.mixer, a.stem + a.mixer.module)
+
+
+def weighted_layer(model, x, a, kept):
+    """A layer whose norms' outputs are the stream: x = alpha x + beta branch(x) for its mixer and for its experts."""
+    def step(x, name, weights, branch):
+        x = model.norm(x, a.stem + name, a.norm)
+        alpha, beta = weights
+        return model.r(model.r(x * alpha) + model.r(branch(x) * beta))
+
+    x = step(x, a.attention_in, a.weights[0], lambda n: mix(model, n, a) if a.mixer else model.attention(n, a, kept))
+    return step(x, a.mlp_in, a.weights[1], lambda n: reference_experts.feed_forward(model, n, replace(a, mlp_in=None)))

@@ -41,6 +41,13 @@ QWEN4 = DELTA | SHARED | {
     "ple_conv_kernel_size": 4, "ngram_size": 3, "heads_per_ngram": 2, "ngram_vocab_size_base": 61, "split_ngram_parts": 4,
     "make_ngram_vocab_size_divisible_by": 16, "seed": 1234, "eos_token_id": 7}
 
+MINIMAX = {"num_local_experts": 6, "num_experts_per_tok": 2, "rms_norm_eps": 1e-2, "rope_theta": 1e6, "sliding_window": None,
+           "num_hidden_layers": 4}
+BY_MAKERS = MINIMAX | {
+    "attn_type_list": [0, 1, 0, 1], "postnorm": True, "rotary_dim": 24, "shared_intermediate_size": 0,
+    "layernorm_full_attention_alpha": 3.5, "layernorm_full_attention_beta": 1.0, "layernorm_linear_attention_alpha": 2.5,
+    "layernorm_linear_attention_beta": 1.5, "layernorm_mlp_alpha": 3.0, "layernorm_mlp_beta": 0.75}
+
 TYPES = {
     "kimi_linear": ("KimiLinearForCausalLM", KIMI),
     "kimi_k3": ("KimiK3ForConditionalGeneration", KIMI | {
@@ -71,6 +78,14 @@ TYPES = {
     "falcon_h1": ("FalconH1ForCausalLM", MAMBA | FACTORS | {
         "mamba_d_ssm": 192, "mamba_n_heads": 6, "mamba_d_head": 32, "mamba_rms_norm": True, "mamba_norm_before_gate": False,
         "mamba_n_groups": 2, "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "rope_theta": 1e11}),
+    "bamba": ("BambaForCausalLM", NO_HEAD | MAMBA | {
+        "mamba_n_groups": 2, "attention_bias": False, "mlp_bias": False, "attn_layer_indices": [1], "num_hidden_layers": 3}),
+    "minimax": ("MiniMaxForCausalLM", MINIMAX | {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"], "full_attn_alpha_factor": 3.5,
+        "full_attn_beta_factor": 1.0, "linear_attn_alpha_factor": 2.5, "linear_attn_beta_factor": 1.5, "mlp_alpha_factor": 3.0,
+        "mlp_beta_factor": 0.75, "block_size": 64}),
+    "minimax_text_01": ("MiniMaxText01ForCausalLM", BY_MAKERS),
+    "minimax_m1": ("MiniMaxM1ForCausalLM", BY_MAKERS | {"num_hidden_layers": 2, "attn_type_list": [1, 0]}),
     "nemotron_h": ("NemotronHForCausalLM", NO_ATTENTION | ROUTED | {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "max_position_embeddings": 2048, "attention_bias": False,
         "hybrid_override_pattern": "ME*-M", "num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 32, "n_groups": 2,
@@ -96,6 +111,12 @@ FAMILIES = {
     "mamba2_bias": ("mamba2", {"use_bias": True, "n_groups": 1, "time_step_limit": [0.01, 0.05]}),
     "falcon_h1_plain": ("falcon_h1", {"mamba_rms_norm": False, "mamba_norm_before_gate": True, "mamba_n_groups": 1}),
     "falcon_h1_norm_first": ("falcon_h1", {"mamba_norm_before_gate": True}),
+    "bamba_bias": ("bamba", {
+        "mamba_n_groups": 1, "mamba_proj_bias": True, "attention_bias": True, "mlp_bias": True, "mamba_conv_bias": False,
+        "time_step_limit": [0.01, 0.05], "tie_word_embeddings": True, "rope": {
+            "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.75}}),
+    "minimax_6_heads": ("minimax", {"num_attention_heads": 6, "head_dim": 32, "sliding_window": 24}),
+    "minimax_modules": ("minimax", {}), "minimax_stacked": ("minimax", {}),
     "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),
     "nemotron_h_types": ("nemotron_h", {"hybrid_override_pattern": LACKS, "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
                                         "num_hidden_layers": LACKS}),
@@ -110,5 +131,7 @@ QUANTISED = (("qwen4_exp", "w4a16_g32"), ("qwen3_5_text", "w4a16_g32"),
              ("qwen3_next", "fp8_block"), ("qwen3_next_mlx", "mlx4"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
              ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),
              ("granitemoehybrid_mamba", "w4a16_g32"), ("granitemoehybrid_moe", "fp8_block"), ("falcon_h1", "w4a16_g32_asym"),
+             ("bamba", "w4a16_g32"), ("bamba", "fp8_block"), ("minimax", "w4a16_g32"), ("minimax_m1", "fp8_block"),
+             ("minimax_text_01", "nvfp4"), ("minimax_stacked", "w4a16_g32_asym"),
              ("mamba2", "fp8_block"), ("falcon_mamba", "w8a16_channel"), ("jamba", "w4a16_g32"), ("jamba", "fp8_block"),
              ("lfm2", "w4a16_g32"), ("lfm2_moe", "fp8_channel"), ("lfm2_moe", "nvfp4"), ("qwen3_5_text", "fp16"))

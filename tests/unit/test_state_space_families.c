@@ -1,4 +1,5 @@
-/* Families with state spaces, and LFM 2's mixtures: tensors by their keys, and refusals. */
+/* Families with state spaces or lightning attention, and LFM 2's mixtures: tensors by their keys,
+ * and refusals. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,13 @@
     "{\"architectures\": [\"FalconMambaForCausalLM\"], \"model_type\": \"falcon_mamba\""
 #define NEMOTRON_H "{\"architectures\": [\"NemotronHForCausalLM\"], \"model_type\": \"nemotron_h\""
 #define FALCON_H1 "{\"architectures\": [\"FalconH1ForCausalLM\"], \"model_type\": \"falcon_h1\""
+#define BAMBA "{\"architectures\": [\"BambaForCausalLM\"], \"model_type\": \"bamba\""
 #define JAMBA "{\"architectures\": [\"JambaForCausalLM\"], \"model_type\": \"jamba\""
+#define MINIMAX "{\"architectures\": [\"MiniMaxForCausalLM\"], \"model_type\": \"minimax\""
+#define MINIMAX_M1                                                                                 \
+    "{\"architectures\": [\"MiniMaxM1ForCausalLM\"], \"model_type\": \"minimax_m1\", "             \
+    "\"num_hidden_layers\": 2, \"attn_type_list\": [0, 1]"
+#define MAKERS MINIMAX_M1 ", \"postnorm\": true"
 #define ZAMBA2 "{\"architectures\": [\"Zamba2ForCausalLM\"], \"model_type\": \"zamba2\""
 #define HYBRID                                                                                     \
     "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"model_type\": "                      \
@@ -53,6 +60,21 @@ static void tensors(void **state)
         {FALCON_H1 "}", "model.layers.0.mamba.in_proj", 2688, 4096},
         {FALCON_H1 ", \"mamba_d_ssm\": null, \"mamba_rms_norm\": true}",
          "model.layers.0.mamba.norm.weight", 8192, 0},
+        {BAMBA "}", "model.layers.31.mamba.in_proj", 17024, 4096},
+        {BAMBA ", \"attn_layer_indices\": null, \"mamba_d_state\": 128, \"mamba_n_groups\": 4}",
+         "model.layers.9.mamba.conv1d.weight", 9216, 4},
+        {BAMBA ", \"attn_layer_indices\": [9, 40], \"attention_bias\": true}",
+         "model.layers.9.self_attn.o_proj.bias", 4096, 0},
+        {BAMBA ", \"attn_layer_indices\": [9], \"partial_rotary_factor\": 0.5}",
+         "model.layers.9.mamba.in_proj", 0, 0},
+        {MINIMAX "}", "model.layers.1.self_attn.qkv_proj", 12288, 4096},
+        {MINIMAX "}", "model.layers.31.self_attn.norm.weight", 4096, 0},
+        {MINIMAX "}", "model.layers.0.self_attn.k_proj", 1024, 4096},
+        {MINIMAX ", \"head_dim\": 64}", "model.layers.1.self_attn.output_gate", 2048, 4096},
+        {MINIMAX "}", "model.layers.31.input_layernorm.weight", 4096, 0},
+        {MINIMAX "}", "model.layers.31.block_sparse_moe.experts.7.w2", 4096, 14336},
+        {MAKERS "}", "model.layers.0.self_attn.out_proj", 4096, 4096},
+        {MAKERS "}", "model.layers.1.self_attn.o_proj", 4096, 4096},
         {JAMBA "}", "model.layers.4.self_attn.q_proj", 4096, 4096},
         {JAMBA "}", "model.layers.3.mamba.dt_layernorm.weight", 256, 0},
         {JAMBA "}", "model.layers.3.feed_forward.experts.15.gate_proj", 14336, 4096},
@@ -101,6 +123,18 @@ static void refusals(void **state)
         {FALCON_H1 ", \"ssm_multipliers\": [1, 1, 0, 1, 1]}", "ssm_multipliers[2]: a factor of 0"},
         {FALCON_H1 ", \"attention_bias\": true, \"key_multiplier\": 2}",
          "attention_bias: not supp"},
+        {BAMBA ", \"mamba_d_head\": 65}", "mamba_d_head: expected mamba_expand * hidden_size /"},
+        {BAMBA ", \"mamba_n_groups\": 3}", "must divide into 3 groups"},
+        {BAMBA ", \"hidden_act\": \"gelu\"}", "hidden_act: only silu is supported"},
+        {BAMBA ", \"partial_rotary_factor\": 1.0}", "partial_rotary_factor: transformers rotates"},
+        {MINIMAX_M1 "}", "postnorm: only true is supported"},
+        {MAKERS ", \"shared_intermediate_size\": 64}", "shared_intermediate_size: a shared expert"},
+        {MAKERS ", \"num_attention_heads\": 6, \"head_dim\": 64, \"num_key_value_heads\": 2}",
+         "num_attention_heads: only a power of two"},
+        {MAKERS ", \"layernorm_mlp_alpha\": 0}", "layernorm_mlp_alpha: "},
+        {MINIMAX ", \"head_dim\": 512}", "head_dim: lightning attention has heads of up to 256"},
+        {"{\"architectures\": [\"MiniMaxText01ForCausalLM\"], \"model_type\": \"minimax_text_01\"}",
+         "attn_type_list: expected 0 (lightning) or 1 (full)"},
         {ZAMBA2 ", \"num_hidden_layers\": 2}", "layers_block_type: expected a name for each of"},
         {ZAMBA2 ", \"num_hidden_layers\": 1, \"layers_block_type\": [\"attention\"]}",
          "layers_block_type[0]: \"attention\" is not supported; supported: mamba, hybrid"},

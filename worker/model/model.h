@@ -109,6 +109,8 @@ struct ctw_model {
     bool tied;                      /* the head is the embedding's matrix */
     float *alibi; /* [n_alibi]: the slopes of ALiBi for a layer's heads; NULL: none */
     int64_t n_alibi;
+    float *rates; /* [n_rates]: lightning attention's, negative (recipe/lightning.h); NULL: none */
+    int64_t n_rates;
     struct ctw_rotation *rotations; /* of activations; arrays in host memory */
     int n_rotations;
     const struct ctw_tensor **rotation_tensors; /* the tensors that these were read from */

@@ -35,6 +35,7 @@ void ctw_model_close(struct ctw_model *m)
     }
     ctw_rotations_close(m);
     ctw_free(m->alibi);
+    ctw_free(m->rates);
     ctw_free(m->layers);
     ctw_identity_close(m->identity);
     ctw_container_close(m->container);

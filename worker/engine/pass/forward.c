@@ -98,6 +98,8 @@ static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
         st = make_q_factor(f, err);
     if (st == CTW_OK && m->alibi != NULL)
         st = make_floats(f, &f->alibi, m->alibi, m->n_alibi, err);
+    if (st == CTW_OK && m->rates != NULL)
+        st = make_floats(f, &f->rates, m->rates, m->n_rates, err);
     if (st == CTW_OK && m->n_rotations > 0)
         st = make_rotations(f, err);
     return st;
@@ -181,29 +183,12 @@ void ctw_forward_close(struct ctw_forward *f)
 {
     if (f == NULL)
         return;
-    void *buffers[] = {f->x,
-                       f->norm,
-                       f->inputs,
-                       f->wide,
-                       f->tokens,
-                       f->bad,
-                       f->rows,
-                       f->targets,
-                       f->first_target,
-                       f->results,
-                       f->positions,
-                       f->q_factor,
-                       f->alibi,
-                       f->mixed,
-                       f->sum,
-                       f->logits,
-                       f->factor,
-                       f->ids,
-                       f->weights,
-                       f->expert_rows,
-                       f->expert_weights,
-                       f->device_start,
-                       f->trunk};
+    void *buffers[] = {
+        f->x,           f->norm,           f->inputs,       f->wide,         f->tokens,
+        f->bad,         f->rows,           f->targets,      f->first_target, f->results,
+        f->positions,   f->q_factor,       f->alibi,        f->rates,        f->mixed,
+        f->sum,         f->logits,         f->factor,       f->ids,          f->weights,
+        f->expert_rows, f->expert_weights, f->device_start, f->trunk};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)

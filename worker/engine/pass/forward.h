@@ -54,6 +54,7 @@ struct ctw_forward {
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
     float *q_factor;                 /* [longest], or NULL */
     float *alibi;                    /* [n_head], or NULL */
+    float *rates;                    /* [n_rates], or NULL */
     struct ctw_rotation *rotations;  /* the model's, with arrays on the device */
 };
 

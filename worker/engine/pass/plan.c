@@ -267,13 +267,15 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
         plan->choices = pass * (size_t)w.chosen * sizeof(float);
         plan->starts = ((size_t)w.n_experts + 1) * sizeof(int32_t);
     }
-    /* tokens, positions, bad marks; row, targets, results per scored position; RoPE, ALiBi */
+    /* tokens, positions, bad marks; row, targets, results per scored position; RoPE, ALiBi, rates
+     */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
                    (pass + 1) * sizeof(int32_t) +
                    (size_t)ctw_plan_rope_rows(r->model, r->longest) * (size_t)w.rot * sizeof(float);
     if (r->model->alibi != NULL)
         plan->tables += (size_t)r->model->n_alibi * sizeof(float);
+    plan->tables += (size_t)r->model->n_rates * sizeof(float);
     for (int i = 0; i < r->model->n_rotations; i++) {
         const struct ctw_rotation *turn = &r->model->rotations[i];
         size_t size = (size_t)turn->size;

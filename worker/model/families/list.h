@@ -11,6 +11,7 @@
     X(arcee)                                                                                       \
     X(baichuan)                                                                                    \
     X(bailing_hybrid)                                                                              \
+    X(bamba)                                                                                       \
     X(biogpt)                                                                                      \
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
@@ -86,10 +87,13 @@
     X(minicpmv)                                                                                    \
     X(minicpm3)                                                                                    \
     X(minicpm)                                                                                     \
+    X(minimax)                                                                                     \
+    X(minimax_m1)                                                                                  \
     X(minimax_m2)                                                                                  \
     X(minimax_m3)                                                                                  \
     X(minimax_m3_vl)                                                                               \
     X(minimax_m3_vl_text)                                                                          \
+    X(minimax_text_01)                                                                             \
     X(ministral)                                                                                   \
     X(ministral3)                                                                                  \
     X(mistral4)                                                                                    \

@@ -6,6 +6,7 @@
 #include "worker/model/recipe/delta_rule.h"
 #include "worker/model/recipe/dense.h"
 #include "worker/model/recipe/latent.h"
+#include "worker/model/recipe/lightning.h"
 #include "worker/model/recipe/mixture.h"
 #include "worker/model/recipe/ngram.h"
 #include "worker/model/recipe/own_input.h"

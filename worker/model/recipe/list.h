@@ -18,6 +18,7 @@
     X(short_conv)                                                                                  \
     X(state_space)                                                                                 \
     X(delta_rule)                                                                                  \
+    X(lightning)                                                                                   \
     X(projection)
 
 #define CTW_KIND_VALUE(name) CTW_KIND_##name,
