@@ -89,19 +89,6 @@ static const struct ctw_gguf_key gemma4_keys[] = {
     {NULL, NULL, false},
 };
 
-/* The element of the first layer that has a window, or that has none; 0: no layer. */
-static int64_t of_layers(struct ctw_gguf_keys *k, const char *key, bool windowed)
-{
-    const struct ctw_meta *m = ctw_gguf_meta(k, key);
-    const struct ctw_meta *windows = ctw_gguf_meta(k, "attention.sliding_window_pattern");
-    int64_t found = 0, value;
-    for (uint64_t i = 0; m != NULL && windows != NULL && i < windows->n; i++)
-        if (ctw_meta_int(windows, i, &value) && (value != 0) == windowed &&
-            ctw_meta_int(m, m->n == windows->n ? i : 0, &found))
-            return found;
-    return 0;
-}
-
 /* Do full layers take their keys as values? Then their files have no attn_v. */
 static bool values_are_keys(struct ctw_gguf_keys *k)
 {
@@ -121,12 +108,13 @@ static void write_gemma4(struct ctw_gguf_keys *k)
     static const char kv[] = "attention.head_count_kv", inner[] = "feed_forward_length";
     const struct ctw_tensor *inputs = ctw_container_find(k->files, "per_layer_token_embd.weight");
     const struct ctw_meta *widths = ctw_gguf_meta(k, inner);
-    int64_t narrow = ctw_gguf_largest(k, inner, 0), wide = narrow, full = of_layers(k, kv, false);
+    int64_t narrow = ctw_gguf_largest(k, inner, 0), wide = narrow,
+            full = ctw_gguf_of_windows(k, kv, false);
     if (widths != NULL && widths->is_array && !ctw_meta_int(widths, 0, &narrow))
         ctw_gguf_refuse(k, inner, "found other elements than integers");
     ctw_json_write_key_int(&k->writer, "intermediate_size", narrow);
     ctw_json_write_key_bool(&k->writer, "use_double_wide_mlp", narrow != wide);
-    ctw_json_write_key_int(&k->writer, "num_key_value_heads", of_layers(k, kv, true));
+    ctw_json_write_key_int(&k->writer, "num_key_value_heads", ctw_gguf_of_windows(k, kv, true));
     if (full > 0)
         ctw_json_write_key_int(&k->writer, "num_global_key_value_heads", full);
     ctw_json_write_key_bool(&k->writer, "attention_k_eq_v", values_are_keys(k));
