@@ -14,6 +14,7 @@ import os
 import re
 import struct
 import sys
+from statistics import NormalDist
 
 import checkpoint_io as cio
 import ggml_blocks
@@ -362,6 +363,11 @@ def mimo(config):
         "expert_gating_func": 2}
 
 
+def gemma3n(config):
+    return windows(config) | rope_of_windows(config) | {
+        "activation_sparsity_scale": [NormalDist().inv_cdf(p) if p > 0 else -math.inf for p in config["activation_sparsity_pattern"]]}
+
+
 MODULES = {"block_sparse_moe.gate": "ffn_gate_inp",
            **{f"block_sparse_moe.experts.#.{w}": f"ffn_{p}_exps" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
            **{f"block_sparse_moe.shared_experts.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}}
@@ -374,7 +380,15 @@ QWEN = {"transformer.wte": "token_embd", "transformer.ln_f": "output_norm", "ln_
 STARCODER = GPT2 | {f"transformer.{name}": GPT2[name] for name in ("wte", "wpe", "ln_f")}
 MIMO = dict(tiny="mimo_v2_flash", more=mimo, keys=WINDOW | ROUTED | {"attention_value_scale": "attention.value_scale"},
             whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "self_attn.attention_sink_bias": "attn_sinks.weight"})
+GEMMA3N = FOUR_NORMS | {key: GEMMA4[key] for key in GEMMA4 if "per_layer" in key} | {
+    "model.altup_projections.#": "altup_proj", "model.altup_unembed_projections.#": "altup_unembd_proj",
+    "altup.correction_coefs": "altup_correct_coef", "altup.prediction_coefs": "altup_predict_coef",
+    "altup.modality_router": "altup_router", "altup.router_norm": "altup_router_norm", "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm"}
 ARCHITECTURES |= {
+    "gemma3n": dict(plain=True, tiny="gemma3n_text", names=GEMMA3N, more=gemma3n, keys=GEMMA4_KEYS | {
+        "altup_num_inputs": "altup.num_inputs", "altup_active_idx": "altup.active_idx"},
+        whole={"altup.correct_output_scale": "altup_correct_scale.weight"}),
     "phimoe": dict(tiny="phimoe", set={"router_jitter_noise": 0.01}, names=MODULES, keys=WINDOW | LOCAL_MOE,
                    more=lambda config: {"rope.scaling.original_context_length": config["max_position_embeddings"]}),
     "pangu-embedded": dict(tiny="PanguEmbedded"),
@@ -536,8 +550,8 @@ class Writer:
         if inside in self.whole:
             return f"blk.{layer[1]}.{self.whole[inside]}", None
         module, ending = inside.rsplit(".", 1)
-        expert = re.search(r"experts\.(\d+)\.", module)
-        module = re.sub(r"experts\.\d+\.", "experts.#.", module)
+        expert = re.search(r"(?:experts|_projections)\.(\d+)(?=\.|$)", module)
+        module = re.sub(r"(experts|_projections)\.\d+(?=\.|$)", r"\1.#", module)
         return (f"blk.{layer[1]}." if layer else "") + f"{self.names[module]}.{ending}", expert and int(expert[1])
 
     def put(self, name, kind, shape, data, expert=None):

@@ -1,11 +1,13 @@
 /* Gemma 1 to 4. Up to Gemma 3, the converter adds 1 to the weights of all norms. It omits the
  * embedding's rows behind the tokenizer's last token. */
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "kernels/dtype.h"
+#include "kernels/math.h"
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
 
@@ -165,7 +167,87 @@ static void write_gemma4_rope(struct ctw_gguf_keys *k)
         ctw_gguf_refuse(k, "rope.dimension_count_swa", "expected whole heads");
 }
 
+/* Gemma3NModel: matrices of AltUp as stacks, the table of inputs padded to the vocabulary. */
+static const struct ctw_gguf_name gemma3n_layers[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"ffn_norm", "pre_feedforward_layernorm", 0},
+    {"post_ffw_norm", "post_feedforward_layernorm", 0},
+    {"altup_proj", "model.altup_projections.#", CTW_GGUF_EXPERTS},
+    {"altup_unembd_proj", "model.altup_unembed_projections.#", CTW_GGUF_EXPERTS},
+    {"altup_correct_scale.weight", "altup.correct_output_scale", CTW_GGUF_WHOLE},
+    {"altup_correct_coef", "altup.correction_coefs", 0},
+    {"altup_predict_coef", "altup.prediction_coefs", 0},
+    {"altup_router", "altup.modality_router", 0},
+    {"altup_router_norm", "altup.router_norm", 0},
+    {"laurel_l", "laurel.linear_left", 0},
+    {"laurel_r", "laurel.linear_right", 0},
+    {"laurel_post_norm", "laurel.post_laurel_norm", 0},
+    {"inp_gate", "per_layer_input_gate", 0},
+    {"proj", "per_layer_projection", 0},
+    {"post_norm", "post_per_layer_input_norm", 0},
+    {"per_layer_token_embd", "model.embed_tokens_per_layer", 0},
+    {"per_layer_model_proj", "model.per_layer_model_projection", 0},
+    {"per_layer_proj_norm", "model.per_layer_projection_norm", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key gemma3n_keys[] = {
+    {"intermediate_size", NULL, false},
+    {"final_logit_softcapping", "final_logit_softcapping", false},
+    {"sliding_window", "attention.sliding_window", true},
+    {"num_kv_shared_layers", "attention.shared_kv_layers", true},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input", true},
+    {"altup_num_inputs", "altup.num_inputs", true},
+    {"altup_active_idx", "altup.active_idx", true},
+    {"rope_local_base_freq", "rope.freq_base_swa", false},
+    {NULL, NULL, false},
+};
+
+/* The share of gates below the cutoff, of which the file has the standard deviations in fp32: in
+ * millionths, so that it is the model's own number again. */
+static void write_sparsity(struct ctw_gguf_keys *k)
+{
+    static const char key[] = "activation_sparsity_scale";
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    int64_t n = ctw_gguf_layers(k);
+    double scale = 0;
+    ctw_json_write_key(&k->writer, "activation_sparsity_pattern");
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < n && k->st == CTW_OK; i++) {
+        if (m == NULL || m->n < (uint64_t)n || !ctw_meta_number(m, (uint64_t)i, &scale))
+            ctw_gguf_refuse(k, key, "expected a number for each of %" PRId64 " layers", n);
+        double share = scale < -8 ? 0 : ctw_erfc(-scale * M_SQRT1_2) / 2;
+        ctw_json_write_double(&k->writer, nearbyint(share * 1e6) / 1e6);
+    }
+    ctw_json_write_close(&k->writer, ']');
+}
+
+static void write_gemma3n(struct ctw_gguf_keys *k)
+{
+    const struct ctw_tensor *inputs = ctw_container_find(k->files, "per_layer_token_embd.weight");
+    const struct ctw_tensor *low = ctw_gguf_first_tensor(k, "laurel_l");
+    int64_t n = ctw_gguf_layers(k);
+    if (inputs != NULL && inputs->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, "vocab_size_per_layer_input", inputs->shape[0]);
+    if (low != NULL && low->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, "laurel_rank", low->shape[0]);
+    ctw_json_write_key(&k->writer, "intermediate_size");
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < n; i++)
+        ctw_json_write_int(&k->writer, ctw_gguf_of_layer(k, "feed_forward_length", i, 0));
+    ctw_json_write_close(&k->writer, ']');
+    write_sparsity(k);
+    ctw_gguf_write_windows(k);
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_gemma[] = {
+    {.name = "gemma3n",
+     .model_type = "gemma3n_text",
+     .class_name = "Gemma3nForCausalLM",
+     .layers = gemma3n_layers,
+     .keys = gemma3n_keys,
+     .wide = true,
+     .more = write_gemma3n},
     {.name = "gemma",
      .model_type = "gemma",
      .class_name = "GemmaForCausalLM",

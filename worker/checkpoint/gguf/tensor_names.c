@@ -127,7 +127,8 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
         spell(name, k->arch, p, names[0], 0);
         return add(r, t, name);
     }
-    if (count != ctw_gguf_int(k, "expert_count", 0) || t->shape[1] % n_parts != 0) {
+    bool experts = p->layer >= 0; /* other stacks are Gemma 3n's, of its streams */
+    if ((experts && count != ctw_gguf_int(k, "expert_count", 0)) || t->shape[1] % n_parts != 0) {
         ctw_gguf_refuse(k, "expert_count", "differs from %s, which has %" PRId64 " matrices",
                         t->name, count);
         return true;
