@@ -88,7 +88,8 @@ class Gguf(unittest.TestCase):
         embed = {"token_embd.weight": (0, (8, 32), bytes(1024))}
         self.refused({}, embed, "m.gguf: general.architecture is missing")
         self.refused({"general.architecture": "rwkv7"}, embed,
-                     'm.gguf: general.architecture "rwkv7" is not supported; supported: llama, arcee')
+                     'm.gguf: general.architecture "rwkv7" is not supported; score the model that the file was made from '
+                     "(safetensors) in its place; supported: llama, arcee")
         self.refused(llama | {"general.type": "adapter"}, embed, 'general.type is "adapter"; only a model can be scored')
         self.refused(llama, {"a": (0, (1,), bytes(4))}, "there is no token_embd.weight")
         less = {k: v for k, v in llama.items() if k != "llama.context_length"}
@@ -107,6 +108,22 @@ class Gguf(unittest.TestCase):
         renamed = {key.replace("llama.", "falcon-h1."): value for key, value in llama.items()} | {"general.architecture": "falcon-h1"}
         self.refused(renamed | {f"falcon-h1.ssm.{key}": value for key, value in keys.items()}, embed,
                      "the file has no output.weight: a tied head, whose factor is not stored")
+        keys = {"attention.sliding_window_pattern": [True, False], "attention.head_count_kv": [2, 1], "block_count": 2, "expert_count": 1,
+                "expert_used_count": 1, "expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 8,
+                "attention.sliding_window": 8, "attention.key_length": 16, "rope.freq_base": 1e4}
+        renamed = {key.replace("llama.", "step35."): value for key, value in llama.items()} | {"general.architecture": "step35"}
+        renamed |= {f"step35.{key}": value for key, value in keys.items()}
+        self.refused(renamed, embed, "step35.attention.head_count_kv: layers with a window have other numbers of key heads than full")
+        self.refused(renamed | {"step35.attention.head_count_kv": 2, "step35.expert_weights_norm": False}, embed,
+                     "step35.expert_weights_norm: weights of chosen experts that do not add up to 1 are not supported")
+        self.refused(renamed | {"step35.attention.head_count_kv": 2, "step35.swiglu_clamp_exp": [1.0]}, embed,
+                     "step35.swiglu_clamp_exp: expected a number for each of 2 layers")
+        keys = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 8, "expert_shared_count": 1,
+                "expert_shared_feed_forward_length": 24}
+        renamed = {key.replace("llama.", "bailingmoe2."): value for key, value in llama.items()}
+        renamed |= {"general.architecture": "bailingmoe2"} | {f"bailingmoe2.{key}": value for key, value in keys.items()}
+        self.refused(renamed, embed,
+                     "bailingmoe2.expert_shared_feed_forward_length: found 24; shared experts of another width")
         renamed = {key.replace("llama.", "llama4."): value for key, value in llama.items()} | {"general.architecture": "llama4"}
         keys = dict.fromkeys(("expert_feed_forward_length", "expert_count", "expert_used_count", "interleave_moe_layer_step"), 1)
         self.refused(renamed | {f"llama4.{key}": value for key, value in keys.items()} | {"llama4.attention.sliding_window": 0}, embed,

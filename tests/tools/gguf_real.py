@@ -39,6 +39,18 @@ PUBLISHED = {
                              "moe_intermediate_size": [48] * 2, "num_shared_expert": [1] * 2, "moe_topk": [3] * 2},
 }
 
+MINIMAX_M3 = {"sparse_attention_config": {
+    "sparse_num_index_heads": 2, "sparse_index_dim": 24, "sparse_topk_blocks": 4, "sparse_block_size": 32, "sparse_local_block": 1},
+    "moe_layer_freq": [0, 1, 1], "n_shared_experts": 1, "rotary_dim": 16, "scoring_func": "sigmoid"}
+STEP = {"num_attention_groups": 2, "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5], "moe_num_experts": 8, "moe_top_k": 3,
+        "moe_layers_enum": "1,2,3", "rope_theta": [5000000.0, 10000.0, 10000.0, 5000000.0], "num_nextn_predict_layers": 0,
+        "norm_expert_weight": True, "attention_other_setting": {"num_attention_groups": 2, "num_attention_heads": 6}}
+MIMO = {"swa_head_dim": 24, "swa_num_attention_heads": 8, "swa_v_head_dim": 16, "swa_num_key_value_heads": 4,
+        "topk_method": "noaux_tc", "hybrid_layer_pattern": [0, 1, 1, 0], "layernorm_epsilon": 1e-5, "scoring_func": "sigmoid",
+        "swa_rope_theta": 10000.0, "partial_rotary_factor": 0.334}
+PUBLISHED |= {"phimoe-dense": {"architectures": ["PhiMoEForCausalLM"]}, "minimax_m3_vl-dense": MINIMAX_M3, "step3p7-dense": STEP,
+              "mimo_v2_flash-dense": MIMO}
+
 LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True, "use_qk_norm": True,
           "no_rope_layers": None, "no_rope_layer_interval": 4, "layer_types": None, "moe_layers": None}
 
@@ -50,6 +62,9 @@ ASSUMED = {
     "hunyuan_v1_moe-dense": {"rope_parameters": {"rope_type": "default"}},
     "mistral4_vl-dense": {"text_config": {"rope_parameters": {"llama_4_scaling_beta": 0.0}}},
     "minicpm3-dense": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    "phimoe-dense": {"rope_parameters": {"short_mscale": 1.243163121016122, "long_mscale": 1.243163121016122}},
+    "minimax_m3_vl-dense": {"text_config": {"swiglu_limit": 7.0}},
+    "gpt_bigcode-dense": {"activation_function": "gelu"}, "laguna-dense": {"layer_types": ["full_attention"] + ["sliding_attention"] * 3},
     "llama4-dense": LLAMA4, "llama4_vl-dense": {"text_config": LLAMA4},
     "starcoder2-dense": {"sliding_window": None}, "granitehybrid-dense": {"position_embedding_type": None},
 }
@@ -72,7 +87,9 @@ def convert(folder, out, outtype, options):
     made.no_mtp = getattr(made, "supports_mtp_export", False)
     with torch.inference_mode():
         model = made(folder, types[outtype], out, eager=True, **options)
-        model.hparams = PUBLISHED.get(folder.name, {}) | model.hparams  # transformers drops keys that it does not know
+        known = PUBLISHED.get(folder.name, {})
+        model.hparams = known | model.hparams  # transformers drops keys that it does not know
+        model.rope_parameters = {key: known[key] for key in ("partial_rotary_factor",) if key in known} | model.rope_parameters
         model.write()
 
 
@@ -130,7 +147,7 @@ def run(command, text=""):
 def hashes(worker, path):
     out, error = run([worker, "inspect", "--hashes", "--dtype", "float32", path])
     lines = [line for line in (out or "").splitlines() if "vision" not in line]
-    plain = re.compile(r"^(language_model\.)?(model|backbone)\.(language_model\.)?")
+    plain = re.compile(r"^(language_model\.)?((model|backbone)\.)?(language_model\.)?")
     return out and dict(plain.sub("", line).split(None, 1) for line in lines), error
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import struct
 import sys
+from statistics import NormalDist
 
 import checkpoint_io as cio
 import ggml_blocks
@@ -328,8 +329,112 @@ ARCHITECTURES |= {
                   more=lambda config: {"ssm.inner_size": config["expand"] * config["hidden_size"],
                                        "ssm.time_step_rank": -(-config["hidden_size"] // 16), "ssm.dt_b_c_rms": False}),
 }
+
+def by_kind(config, full, sliding):
+    return [sliding if kind == "sliding_attention" else full for kind in config["layer_types"]]
+
+
+def rope_of_windows(config):
+    return {"rope.freq_base_swa": float(config["rope_parameters"]["sliding_attention"]["rope_theta"])}
+
+
+def laguna(config):
+    full = config["rope_parameters"]["full_attention"]
+    return rope_of_windows(config) | {
+        "attention.head_count": config["num_attention_heads_per_layer"], "expert_gating_func": 2, "expert_weights_norm": True,
+        "leading_dense_block_count": 1, "rope.dimension_count_swa": config["head_dim"],
+        "rope.scaling.yarn_attn_factor": full["attention_factor"], "rope.scaling.yarn_beta_fast": full["beta_fast"]}
+
+
+def step(config):
+    """Step35Model: no key holds the rotated half of full layers' heads."""
+    return windows(config) | rope_of_windows(config) | {
+        "attention.head_count": by_kind(config, config["num_attention_heads"], config["num_sliding_attention_heads"]),
+        "attention.head_count_kv": [config["num_key_value_heads"]] * len(config["layer_types"]), "expert_gating_func": 2,
+        "rope.dimension_count": config["head_dim"], "leading_dense_block_count": 1,
+        "swiglu_clamp_exp": config["swiglu_limits"], "swiglu_clamp_shexp": config["swiglu_limits_shared"]}
+
+
+def mimo(config):
+    """Layers with a window have twice the key heads."""
+    heads = config["num_key_value_heads"]
+    return windows(config) | rope_of_windows(config) | {
+        "attention.head_count_kv": by_kind(config, heads, 2 * heads), "attention.value_length": config["v_head_dim"],
+        "expert_gating_func": 2}
+
+
+def gemma3n(config):
+    return windows(config) | rope_of_windows(config) | {
+        "activation_sparsity_scale": [NormalDist().inv_cdf(p) if p > 0 else -math.inf for p in config["activation_sparsity_pattern"]]}
+
+
+MODULES = {"block_sparse_moe.gate": "ffn_gate_inp",
+           **{f"block_sparse_moe.experts.#.{w}": f"ffn_{p}_exps" for w, p in (("w1", "gate"), ("w3", "up"), ("w2", "down"))},
+           **{f"block_sparse_moe.shared_experts.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}}
+LOCAL_MOE = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+CHATGLM = {"transformer.embedding.word_embeddings": "token_embd", "transformer.encoder.final_layernorm": "output_norm",
+           "transformer.output_layer": "output", "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
+           "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
+QWEN = {"transformer.wte": "token_embd", "transformer.ln_f": "output_norm", "ln_1": "attn_norm", "ln_2": "ffn_norm",
+        "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.w1": "ffn_up", "mlp.w2": "ffn_gate", "mlp.c_proj": "ffn_down"}
+STARCODER = GPT2 | {f"transformer.{name}": GPT2[name] for name in ("wte", "wpe", "ln_f")}
+MIMO = dict(tiny="mimo_v2_flash", more=mimo, keys=WINDOW | ROUTED | {"attention_value_scale": "attention.value_scale"},
+            whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "self_attn.attention_sink_bias": "attn_sinks.weight"})
+GEMMA3N = FOUR_NORMS | {key: GEMMA4[key] for key in GEMMA4 if "per_layer" in key} | {
+    "model.altup_projections.#": "altup_proj", "model.altup_unembed_projections.#": "altup_unembd_proj",
+    "altup.correction_coefs": "altup_correct_coef", "altup.prediction_coefs": "altup_predict_coef",
+    "altup.modality_router": "altup_router", "altup.router_norm": "altup_router_norm", "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm"}
+ARCHITECTURES |= {
+    "gemma3n": dict(plain=True, tiny="gemma3n_text", names=GEMMA3N, more=gemma3n, keys=GEMMA4_KEYS | {
+        "altup_num_inputs": "altup.num_inputs", "altup_active_idx": "altup.active_idx"},
+        whole={"altup.correct_output_scale": "altup_correct_scale.weight"}),
+    "phimoe": dict(tiny="phimoe", set={"router_jitter_noise": 0.01}, names=MODULES, keys=WINDOW | LOCAL_MOE,
+                   more=lambda config: {"rope.scaling.original_context_length": config["max_position_embeddings"]}),
+    "pangu-embedded": dict(tiny="PanguEmbedded"),
+    "minimax-m3": dict(
+        tiny="minimax_m3", set={"swiglu_limit": 7.0}, names=MODULES | {
+            f"self_attn.index_{x}_{p}": f"indexer.{x}_{p}" for x in "qk" for p in ("proj", "norm")},
+        keys=LOCAL_MOE | {
+            "intermediate_size": "expert_feed_forward_length", "dense_intermediate_size": "feed_forward_length",
+            "routed_scaling_factor": "expert_weights_scale", "index_n_heads": "attention.indexer.head_count",
+            "index_head_dim": "attention.indexer.key_length", "index_topk_blocks": "attention.indexer.top_k",
+            "index_block_size": "attention.indexer.block_size", "index_local_blocks": "attention.indexer.local_blocks"},
+        whole={"block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias"},
+        more=lambda config: {"expert_gating_func": 2, "leading_dense_block_count": 1, "expert_shared_count": 1}),
+    "bailingmoe2-fused": dict(
+        plain=True, tiny="glm4_moe", names=SHARED, keys=ROUTED, whole={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
+        more=lambda config: {"expert_gating_func": 2, "nextn_predict_layers": 1, "block_count": config["num_hidden_layers"] + 1,
+                             "expert_shared_feed_forward_length": config["moe_intermediate_size"]}),
+    "laguna": dict(
+        tiny="laguna", set={"moe_router_logit_softcapping": LACKS}, names={"self_attn.g_proj": "attn_gate", **{
+            f"mlp.shared_expert.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}}, more=laguna,
+        whole={"mlp.experts.e_score_correction_bias": "exp_probs_b.bias"},
+        keys=MOE | WINDOW | {"moe_routed_scaling_factor": "expert_weights_scale"}),
+    "step35": dict(
+        plain=True, tiny="step3p5", names={"self_attn.g_proj": "attn_gate", "moe.gate": "ffn_gate_inp", **{
+            f"share_expert.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")}}, more=step,
+        whole={"moe.router_bias": "exp_probs_b.bias", **{
+            f"moe.{p}_proj.weight": f"ffn_{p}_exps.weight" for p in ("gate", "up", "down")}},
+        keys=WINDOW | {"moe_num_experts": "expert_count", "moe_top_k": "expert_used_count",
+                       "moe_intermediate_size": "expert_feed_forward_length", "moe_router_scaling_factor": "expert_weights_scale",
+                       "share_expert_dim": "expert_shared_feed_forward_length"}),
+    "mimo2": MIMO,
+    "mimo2-fused": MIMO | dict(plain=True),
+    "chatglm": dict(plain=True, tiny="chatglm", names=CHATGLM, alias={
+        "num_layers": "num_hidden_layers", "multi_query_group_num": "num_key_value_heads", "ffn_hidden_size": "intermediate_size",
+        "seq_length": "max_position_embeddings", "layernorm_epsilon": "rms_norm_eps"}, more=lambda config: {
+            "rope.dimension_count": config["kv_channels"] // 2, "rope.freq_base": 10000.0 * config["rope_ratio"]}),
+    "qwen": dict(plain=True, tiny="qwen", names=QWEN, set={"use_dynamic_ntk": False, "use_logn_attn": False},
+                 keys={"layer_norm_epsilon": "attention.layer_norm_epsilon"}),
+    "starcoder": dict(plain=True, tiny="gpt_bigcode", names=STARCODER, set={"activation_function": "gelu"},
+                      keys={"layer_norm_epsilon": "attention.layer_norm_epsilon"},
+                      alias={"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+                             "n_positions": "max_position_embeddings"},
+                      more=lambda config: {"attention.head_count_kv": 1, "feed_forward_length": 4 * config["n_embd"]}),
+}
 PERMUTED = ("llama", "internlm2", "granite", "smollm3", "mistral3", "olmo", "minicpm")
-PLUS_ONE = ("gemma", "gemma2", "gemma3", "qwen35")
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "qwen35", "minimax-m3", "step35")
 
 
 def pairs_adjacent(rows, heads):
@@ -440,13 +545,13 @@ class Writer:
 
     def stored(self, name):
         """GGUF's name, and the expert."""
-        layer = re.fullmatch(r"(?:model\.|gpt_neox\.|transformer\.|backbone\.|)(?:layers|h)\.(\d+)\.(.+)", name)
+        layer = re.fullmatch(r"(?:model\.|gpt_neox\.|transformer\.(?:encoder\.)?|backbone\.|)(?:layers|h)\.(\d+)\.(.+)", name)
         inside = layer[2] if layer else name
         if inside in self.whole:
             return f"blk.{layer[1]}.{self.whole[inside]}", None
         module, ending = inside.rsplit(".", 1)
-        expert = re.search(r"experts\.(\d+)\.", module)
-        module = re.sub(r"experts\.\d+\.", "experts.#.", module)
+        expert = re.search(r"(?:experts|_projections)\.(\d+)(?=\.|$)", module)
+        module = re.sub(r"(experts|_projections)\.\d+(?=\.|$)", r"\1.#", module)
         return (f"blk.{layer[1]}." if layer else "") + f"{self.names[module]}.{ending}", expert and int(expert[1])
 
     def put(self, name, kind, shape, data, expert=None):

@@ -60,6 +60,7 @@ struct ctw_gguf_arch {
     bool partial_rope;   /* a part of each head may be rotated: partial_rotary_factor */
     bool longrope;       /* may have rope_factors_short and rope_factors_long */
     bool yarn_mscale;    /* yarn_log_multiplier is a tenth of mscale and mscale_all_dim */
+    double mscale;       /* with it: longrope's short_mscale and long_mscale, which no key holds */
     bool wide;           /* activations exceed the range of float16 */
     int gating;          /* enum ctw_gguf_gating, which the family has; another is refused */
 };
@@ -72,7 +73,7 @@ extern const struct ctw_gguf_arch ctw_gguf_archs_llama[], ctw_gguf_archs_qwen[],
     ctw_gguf_archs_gemma[], ctw_gguf_archs_more[], ctw_gguf_archs_glm[], ctw_gguf_archs_window[],
     ctw_gguf_archs_mixture[], ctw_gguf_archs_layer_norm[], ctw_gguf_archs_hybrid[],
     ctw_gguf_archs_recurrent[], ctw_gguf_archs_latent[], ctw_gguf_archs_fused[],
-    ctw_gguf_archs_mamba[];
+    ctw_gguf_archs_mamba[], ctw_gguf_archs_heads[];
 
 /* Names that all architectures share, in layers and outside them. */
 extern const struct ctw_gguf_name ctw_gguf_layer_names[], ctw_gguf_top_names[];

@@ -87,6 +87,60 @@ static void write_gpt2(struct ctw_gguf_keys *k)
     write_inner(k, "n_inner");
 }
 
+/* ---- StarCoder 1: GPT-2's names, one key head; the activation is not stored, but StarCoder's ----
+ */
+
+static const struct ctw_gguf_key starcoder_keys[] = {
+    {"n_embd", "embedding_length", true},
+    {"n_layer", "block_count", true},
+    {"n_head", "attention.head_count", true},
+    {"n_positions", "context_length", true},
+    {"layer_norm_epsilon", "attention.layer_norm_epsilon", true},
+    {NULL, NULL, false},
+};
+
+static void write_starcoder(struct ctw_gguf_keys *k)
+{
+    write_inner(k, "n_inner");
+    ctw_json_write_key_bool(&k->writer, "multi_query", true);
+}
+
+/* ---- Qwen 1: keeps no seq_length, above which the model itself changes theta and scale ---- */
+
+static const struct ctw_gguf_name qwen_names[] = {
+    {"token_embd", "transformer.wte", 0},
+    {"output_norm", "transformer.ln_f", 0},
+    {"attn_norm", "ln_1", 0},
+    {"ffn_norm", "ln_2", 0},
+    {"attn_qkv", "attn.c_attn", 0},
+    {"attn_output", "attn.c_proj", 0},
+    {"ffn_gate", "mlp.w2", 0},
+    {"ffn_up", "mlp.w1", 0},
+    {"ffn_down", "mlp.c_proj", 0},
+    {NULL, NULL, 0},
+};
+
+/* Newer converters write the RMS norm's epsilon under layer norms' key. */
+static void write_qwen(struct ctw_gguf_keys *k)
+{
+    static const char rms[] = "attention.layer_norm_rms_epsilon";
+    bool older = ctw_gguf_meta(k, rms) != NULL;
+    ctw_gguf_write(k, "layer_norm_epsilon", older ? rms : "attention.layer_norm_epsilon", true);
+    ctw_json_write_key_int(&k->writer, "kv_channels", ctw_gguf_head(k));
+    ctw_json_write_key_bool(&k->writer, "no_bias", !ctw_gguf_has(k, "attn_output.bias"));
+}
+
+static void write_qwen_rope(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_double(&k->writer, "rotary_emb_base",
+                              ctw_gguf_number(k, "rope.freq_base", 10000));
+}
+
+static const struct ctw_gguf_key qwen_keys[] = {
+    {"rms_norm_eps", NULL, false},
+    {NULL, NULL, false},
+};
+
 /* ---- Falcon: no key tells the models apart ---- */
 
 #define FALCON_NAMES                                                                               \
@@ -182,6 +236,24 @@ const struct ctw_gguf_arch ctw_gguf_archs_fused[] = {
      .keys = epsilon_keys,
      .rope = no_rope,
      .more = write_gpt2},
+    {.name = "starcoder",
+     .model_type = "gpt_bigcode",
+     .class_name = "GPTBigCodeForCausalLM",
+     .prefix = "transformer.h.",
+     .layers = gpt2_names,
+     .keys = starcoder_keys,
+     .fixed = "\"activation_function\":\"gelu\"",
+     .rope = no_rope,
+     .more = write_starcoder},
+    {.name = "qwen",
+     .model_type = "qwen",
+     .class_name = "QWenLMHeadModel",
+     .prefix = "transformer.h.",
+     .layers = qwen_names,
+     .keys = qwen_keys,
+     .fixed = "\"use_dynamic_ntk\":false,\"use_logn_attn\":false",
+     .rope = write_qwen_rope,
+     .more = write_qwen},
     {.name = "falcon",
      .model_type = "falcon",
      .class_name = "FalconForCausalLM",

@@ -1,11 +1,13 @@
 /* Gemma 1 to 4. Up to Gemma 3, the converter adds 1 to the weights of all norms. It omits the
  * embedding's rows behind the tokenizer's last token. */
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "kernels/dtype.h"
+#include "kernels/math.h"
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
 
@@ -89,19 +91,6 @@ static const struct ctw_gguf_key gemma4_keys[] = {
     {NULL, NULL, false},
 };
 
-/* The element of the first layer that has a window, or that has none; 0: no layer. */
-static int64_t of_layers(struct ctw_gguf_keys *k, const char *key, bool windowed)
-{
-    const struct ctw_meta *m = ctw_gguf_meta(k, key);
-    const struct ctw_meta *windows = ctw_gguf_meta(k, "attention.sliding_window_pattern");
-    int64_t found = 0, value;
-    for (uint64_t i = 0; m != NULL && windows != NULL && i < windows->n; i++)
-        if (ctw_meta_int(windows, i, &value) && (value != 0) == windowed &&
-            ctw_meta_int(m, m->n == windows->n ? i : 0, &found))
-            return found;
-    return 0;
-}
-
 /* Do full layers take their keys as values? Then their files have no attn_v. */
 static bool values_are_keys(struct ctw_gguf_keys *k)
 {
@@ -121,12 +110,13 @@ static void write_gemma4(struct ctw_gguf_keys *k)
     static const char kv[] = "attention.head_count_kv", inner[] = "feed_forward_length";
     const struct ctw_tensor *inputs = ctw_container_find(k->files, "per_layer_token_embd.weight");
     const struct ctw_meta *widths = ctw_gguf_meta(k, inner);
-    int64_t narrow = ctw_gguf_largest(k, inner, 0), wide = narrow, full = of_layers(k, kv, false);
+    int64_t narrow = ctw_gguf_largest(k, inner, 0), wide = narrow,
+            full = ctw_gguf_of_windows(k, kv, false);
     if (widths != NULL && widths->is_array && !ctw_meta_int(widths, 0, &narrow))
         ctw_gguf_refuse(k, inner, "found other elements than integers");
     ctw_json_write_key_int(&k->writer, "intermediate_size", narrow);
     ctw_json_write_key_bool(&k->writer, "use_double_wide_mlp", narrow != wide);
-    ctw_json_write_key_int(&k->writer, "num_key_value_heads", of_layers(k, kv, true));
+    ctw_json_write_key_int(&k->writer, "num_key_value_heads", ctw_gguf_of_windows(k, kv, true));
     if (full > 0)
         ctw_json_write_key_int(&k->writer, "num_global_key_value_heads", full);
     ctw_json_write_key_bool(&k->writer, "attention_k_eq_v", values_are_keys(k));
@@ -177,7 +167,87 @@ static void write_gemma4_rope(struct ctw_gguf_keys *k)
         ctw_gguf_refuse(k, "rope.dimension_count_swa", "expected whole heads");
 }
 
+/* Gemma3NModel: matrices of AltUp as stacks, the table of inputs padded to the vocabulary. */
+static const struct ctw_gguf_name gemma3n_layers[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"ffn_norm", "pre_feedforward_layernorm", 0},
+    {"post_ffw_norm", "post_feedforward_layernorm", 0},
+    {"altup_proj", "model.altup_projections.#", CTW_GGUF_EXPERTS},
+    {"altup_unembd_proj", "model.altup_unembed_projections.#", CTW_GGUF_EXPERTS},
+    {"altup_correct_scale.weight", "altup.correct_output_scale", CTW_GGUF_WHOLE},
+    {"altup_correct_coef", "altup.correction_coefs", 0},
+    {"altup_predict_coef", "altup.prediction_coefs", 0},
+    {"altup_router", "altup.modality_router", 0},
+    {"altup_router_norm", "altup.router_norm", 0},
+    {"laurel_l", "laurel.linear_left", 0},
+    {"laurel_r", "laurel.linear_right", 0},
+    {"laurel_post_norm", "laurel.post_laurel_norm", 0},
+    {"inp_gate", "per_layer_input_gate", 0},
+    {"proj", "per_layer_projection", 0},
+    {"post_norm", "post_per_layer_input_norm", 0},
+    {"per_layer_token_embd", "model.embed_tokens_per_layer", 0},
+    {"per_layer_model_proj", "model.per_layer_model_projection", 0},
+    {"per_layer_proj_norm", "model.per_layer_projection_norm", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key gemma3n_keys[] = {
+    {"intermediate_size", NULL, false},
+    {"final_logit_softcapping", "final_logit_softcapping", false},
+    {"sliding_window", "attention.sliding_window", true},
+    {"num_kv_shared_layers", "attention.shared_kv_layers", true},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input", true},
+    {"altup_num_inputs", "altup.num_inputs", true},
+    {"altup_active_idx", "altup.active_idx", true},
+    {"rope_local_base_freq", "rope.freq_base_swa", false},
+    {NULL, NULL, false},
+};
+
+/* The share of gates below the cutoff, of which the file has the standard deviations in fp32: in
+ * millionths, so that it is the model's own number again. */
+static void write_sparsity(struct ctw_gguf_keys *k)
+{
+    static const char key[] = "activation_sparsity_scale";
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    int64_t n = ctw_gguf_layers(k);
+    double scale = 0;
+    ctw_json_write_key(&k->writer, "activation_sparsity_pattern");
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < n && k->st == CTW_OK; i++) {
+        if (m == NULL || m->n < (uint64_t)n || !ctw_meta_number(m, (uint64_t)i, &scale))
+            ctw_gguf_refuse(k, key, "expected a number for each of %" PRId64 " layers", n);
+        double share = scale < -8 ? 0 : ctw_erfc(-scale * M_SQRT1_2) / 2;
+        ctw_json_write_double(&k->writer, nearbyint(share * 1e6) / 1e6);
+    }
+    ctw_json_write_close(&k->writer, ']');
+}
+
+static void write_gemma3n(struct ctw_gguf_keys *k)
+{
+    const struct ctw_tensor *inputs = ctw_container_find(k->files, "per_layer_token_embd.weight");
+    const struct ctw_tensor *low = ctw_gguf_first_tensor(k, "laurel_l");
+    int64_t n = ctw_gguf_layers(k);
+    if (inputs != NULL && inputs->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, "vocab_size_per_layer_input", inputs->shape[0]);
+    if (low != NULL && low->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, "laurel_rank", low->shape[0]);
+    ctw_json_write_key(&k->writer, "intermediate_size");
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < n; i++)
+        ctw_json_write_int(&k->writer, ctw_gguf_of_layer(k, "feed_forward_length", i, 0));
+    ctw_json_write_close(&k->writer, ']');
+    write_sparsity(k);
+    ctw_gguf_write_windows(k);
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_gemma[] = {
+    {.name = "gemma3n",
+     .model_type = "gemma3n_text",
+     .class_name = "Gemma3nForCausalLM",
+     .layers = gemma3n_layers,
+     .keys = gemma3n_keys,
+     .wide = true,
+     .more = write_gemma3n},
     {.name = "gemma",
      .model_type = "gemma",
      .class_name = "GemmaForCausalLM",

@@ -42,6 +42,25 @@ static void write_glm4moe(struct ctw_gguf_keys *k)
         ctw_json_write_key_int(&k->writer, "first_k_dense_replace", 0);
 }
 
+/* ChatGLMModel: ChatGLM 2 and 3, GLM 4 in its first files and under transformers' names, all with
+ * GLM's numbers; the bias is that of q, k and v. */
+static const struct ctw_gguf_name chatglm_layers[] = {
+    {"ffn_up", "mlp.gate_up_proj", 0},
+    {NULL, NULL, 0},
+};
+
+static void write_chatglm(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_int(&k->writer, "head_dim", ctw_gguf_head(k));
+    ctw_json_write_key_bool(&k->writer, "attention_bias",
+                            ctw_gguf_has(k, "attn_qkv.bias") || ctw_gguf_has(k, "attn_q.bias"));
+}
+
+static const struct ctw_gguf_key chatglm_keys[] = {
+    {"head_dim", NULL, false},
+    {NULL, NULL, false},
+};
+
 const struct ctw_gguf_arch ctw_gguf_archs_glm[] = {
     {.name = "glm4",
      .model_type = "glm4",
@@ -49,6 +68,13 @@ const struct ctw_gguf_arch ctw_gguf_archs_glm[] = {
      .layers = glm4_layers,
      .partial_rope = true,
      .more = write_glm4},
+    {.name = "chatglm",
+     .model_type = "glm",
+     .class_name = "GlmForCausalLM",
+     .layers = chatglm_layers,
+     .keys = chatglm_keys,
+     .partial_rope = true,
+     .more = write_chatglm},
     /* Glm4MoeModel; also Solar Open, whose heads are rotated whole. */
     {.name = "glm4moe",
      .model_type = "glm4_moe",

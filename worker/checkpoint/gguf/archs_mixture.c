@@ -1,4 +1,5 @@
 /* Mixtures whose attention is Llama's or Qwen's. */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -82,6 +83,71 @@ static const struct ctw_gguf_key minimax_keys[] = {
     {"intermediate_size", "expert_feed_forward_length", true},
     {NULL, NULL, false},
 };
+
+/* MiniMaxM3Model: norms of the indexer likewise stored as 1 + w. minimax-m3.cpp has the family's
+ * default limit and alpha. */
+static const struct ctw_gguf_name minimax_m3_layers[] = {
+    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias", CTW_GGUF_WHOLE},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", CTW_GGUF_EXPERTS},
+    {"ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj", 0},
+    {"ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj", 0},
+    {"ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj", 0},
+    {"indexer.q_proj", "self_attn.index_q_proj", 0},
+    {"indexer.k_proj", "self_attn.index_k_proj", 0},
+    {"indexer.q_norm", "self_attn.index_q_norm", 0},
+    {"indexer.k_norm", "self_attn.index_k_norm", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key minimax_m3_keys[] = {
+    {"num_local_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {"intermediate_size", "expert_feed_forward_length", true},
+    {"dense_intermediate_size", "feed_forward_length", true},
+    {"routed_scaling_factor", "expert_weights_scale", true},
+    {"index_n_heads", "attention.indexer.head_count", true},
+    {"index_head_dim", "attention.indexer.key_length", true},
+    {"index_topk_blocks", "attention.indexer.top_k", true},
+    {"index_block_size", "attention.indexer.block_size", true},
+    {"index_local_blocks", "attention.indexer.local_blocks", true},
+    {NULL, NULL, false},
+};
+
+static void write_minimax_m3(struct ctw_gguf_keys *k)
+{
+    const struct ctw_tensor *shared = ctw_gguf_first_tensor(k, "ffn_up_shexp");
+    if (shared != NULL && shared->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, "shared_intermediate_size", shared->shape[0]);
+    ctw_gguf_write_layers_with(k, "layer_types", "indexer.q_proj", "full_attention",
+                               "minimax_m3_sparse");
+    ctw_gguf_write_layers_with(k, "mlp_layer_types", "ffn_gate_inp", "dense", "sparse");
+}
+
+/* BailingMoeV2Model (Ling 2, Ring 2): GLM 4.5's numbers under other names. Also SarvamMoEModel,
+ * whose heads are rotated whole. */
+static const struct ctw_gguf_key bailing_keys[] = {
+    CTW_GGUF_ROUTED_KEYS,
+    {"num_nextn_predict_layers", "nextn_predict_layers", false},
+    {NULL, NULL, false},
+};
+
+static void write_bailing(struct ctw_gguf_keys *k)
+{
+    static const char key[] = "expert_shared_feed_forward_length";
+    int64_t width = ctw_gguf_int(k, "expert_feed_forward_length", 0) *
+                    ctw_gguf_int(k, "expert_shared_count", 0);
+    if (ctw_gguf_int(k, key, width) != width)
+        ctw_gguf_refuse(k, key,
+                        "found %" PRId64 "; shared experts of another width than expert_shared_"
+                        "count experts (%" PRId64 ") are not supported",
+                        ctw_gguf_int(k, key, width), width);
+    ctw_json_write_key_bool(&k->writer, "attention_bias",
+                            ctw_gguf_has(k, "attn_qkv.bias") || ctw_gguf_has(k, "attn_q.bias"));
+    ctw_json_write_key_bool(&k->writer, "use_qk_norm", ctw_gguf_has(k, "attn_q_norm.weight"));
+}
 
 /* AfmoeModel. afmoe.cpp scales the embedding, and has windows and RoPE in three of four layers. */
 static const struct ctw_gguf_name afmoe_layers[] = {
@@ -169,6 +235,23 @@ const struct ctw_gguf_arch ctw_gguf_archs_mixture[] = {
      .keys = minimax_keys,
      .partial_rope = true,
      .gating = CTW_GGUF_SIGMOID},
+    {.name = "minimax-m3",
+     .model_type = "minimax_m3",
+     .class_name = "MiniMaxM3ForCausalLM",
+     .layers = minimax_m3_layers,
+     .keys = minimax_m3_keys,
+     .norms_plus_one = true,
+     .partial_rope = true,
+     .gating = CTW_GGUF_SIGMOID,
+     .more = write_minimax_m3},
+    {.name = "bailingmoe2",
+     .model_type = "glm4_moe",
+     .class_name = "Glm4MoeForCausalLM",
+     .layers = routed_layers,
+     .keys = bailing_keys,
+     .partial_rope = true,
+     .gating = CTW_GGUF_SIGMOID,
+     .more = write_bailing},
     {.name = "afmoe",
      .model_type = "afmoe",
      .class_name = "AfmoeForCausalLM",

@@ -103,6 +103,35 @@ static const struct ctw_gguf_key hunyuan_moe_keys[] = {
     {NULL, NULL, false},
 };
 
+/* PhiMoeModel: Phi3MiniModel's metadata, but q, k and v apart. */
+static const struct ctw_gguf_name phimoe_layers[] = {
+    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", CTW_GGUF_EXPERTS},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key phimoe_keys[] = {
+    {"head_dim", NULL, false}, /* is hidden / heads */
+    {"num_local_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {NULL, NULL, false},
+};
+
+static void write_phimoe(struct ctw_gguf_keys *k)
+{
+    write_phi3(k);
+    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    ctw_json_write_key_bool(&k->writer, "lm_head_bias", ctw_gguf_has(k, "output.bias"));
+}
+
+/* PanguEmbeddedModel. */
+static void write_pangu(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_bool(&k->writer, "bias", ctw_gguf_has(k, "attn_q.bias"));
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_more[] = {
     {.name = "seed_oss",
      .model_type = "seed_oss",
@@ -126,6 +155,18 @@ const struct ctw_gguf_arch ctw_gguf_archs_more[] = {
      .partial_rope = true,
      .longrope = true,
      .more = write_phi3},
+    {.name = "phimoe",
+     .model_type = "phimoe",
+     .class_name = "PhimoeForCausalLM",
+     .layers = phimoe_layers,
+     .keys = phimoe_keys,
+     .longrope = true,
+     .mscale = 1.243163121016122,
+     .more = write_phimoe},
+    {.name = "pangu-embedded",
+     .model_type = "PanguEmbedded",
+     .class_name = "PanguEmbeddedForCausalLM",
+     .more = write_pangu},
     {.name = "command-r",
      .model_type = "cohere",
      .class_name = "CohereForCausalLM",

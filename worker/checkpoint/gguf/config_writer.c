@@ -81,6 +81,29 @@ int64_t ctw_gguf_largest(struct ctw_gguf_keys *k, const char *key, int64_t absen
     return largest;
 }
 
+int64_t ctw_gguf_of_layer(struct ctw_gguf_keys *k, const char *key, int64_t layer, int64_t absent)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    int64_t value = absent;
+    if (m == NULL || !m->is_array || k->st != CTW_OK)
+        return ctw_gguf_int(k, key, absent);
+    if (layer < 0 || (uint64_t)layer >= m->n)
+        ctw_gguf_refuse(k, key, "found %" PRIu64 " elements, expected one for each layer", m->n);
+    else if (!ctw_meta_int(m, (uint64_t)layer, &value))
+        refuse_value(k, key, m, "integers");
+    return value;
+}
+
+int64_t ctw_gguf_of_windows(struct ctw_gguf_keys *k, const char *key, bool windowed)
+{
+    const struct ctw_meta *windows = ctw_gguf_meta(k, "attention.sliding_window_pattern");
+    int64_t value;
+    for (uint64_t i = 0; windows != NULL && i < windows->n; i++)
+        if (ctw_meta_int(windows, i, &value) && (value != 0) == windowed)
+            return ctw_gguf_of_layer(k, key, (int64_t)i, 0);
+    return 0;
+}
+
 double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent)
 {
     const struct ctw_meta *m = ctw_gguf_meta(k, key);
@@ -106,6 +129,14 @@ const struct ctw_tensor *ctw_gguf_layer_tensor(const struct ctw_gguf_keys *k, in
     char full[96];
     (void)snprintf(full, sizeof(full), "blk.%" PRId64 ".%s.weight", layer, name);
     return ctw_container_find(k->files, full);
+}
+
+const struct ctw_tensor *ctw_gguf_first_tensor(struct ctw_gguf_keys *k, const char *name)
+{
+    const struct ctw_tensor *t = NULL;
+    for (int64_t i = 0; i < ctw_gguf_layers(k) && t == NULL; i++)
+        t = ctw_gguf_layer_tensor(k, i, name);
+    return t;
 }
 
 /* ---- members ---- */
@@ -153,6 +184,17 @@ void ctw_gguf_write_layers(struct ctw_gguf_keys *k, const char *name, const char
     ctw_json_write_close(&k->writer, ']');
 }
 
+void ctw_gguf_write_layers_with(struct ctw_gguf_keys *k, const char *name, const char *tensor,
+                                const char *without, const char *with)
+{
+    ctw_json_write_key(&k->writer, name);
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < ctw_gguf_layers(k); i++)
+        ctw_json_write_string(&k->writer,
+                              ctw_gguf_layer_tensor(k, i, tensor) != NULL ? with : without);
+    ctw_json_write_close(&k->writer, ']');
+}
+
 void ctw_gguf_write_windows(struct ctw_gguf_keys *k)
 {
     static const char pattern[] = "attention.sliding_window_pattern";
@@ -165,9 +207,12 @@ void ctw_gguf_write_windows(struct ctw_gguf_keys *k)
 
 int64_t ctw_gguf_head(struct ctw_gguf_keys *k)
 {
+    static const char given[] = "attention.key_length";
+    if (ctw_gguf_meta(k, given) != NULL) /* heads may differ in number from layer to layer */
+        return ctw_gguf_int(k, given, 0);
     int64_t heads = ctw_gguf_int(k, "attention.head_count", 0);
     int64_t hidden = ctw_gguf_int(k, "embedding_length", 0);
-    int64_t head = ctw_gguf_int(k, "attention.key_length", heads > 0 ? hidden / heads : 0);
+    int64_t head = heads > 0 ? hidden / heads : 0;
     if (k->st == CTW_OK && head < 1)
         ctw_gguf_refuse(k, "attention.head_count", "found %" PRId64 " heads", heads);
     return head;

@@ -23,6 +23,11 @@ struct ctw_gguf_keys {
 const struct ctw_meta *ctw_gguf_meta(const struct ctw_gguf_keys *k, const char *key);
 /* An integer; absent: `absent`. An array must have equal elements. */
 int64_t ctw_gguf_int(struct ctw_gguf_keys *k, const char *key, int64_t absent);
+/* The element of a layer, or the number of all layers; absent: `absent`. */
+int64_t ctw_gguf_of_layer(struct ctw_gguf_keys *k, const char *key, int64_t layer, int64_t absent);
+/* The element of the first layer with a window (attention.sliding_window_pattern), or of the first
+ * without one; 0: there is no such layer. */
+int64_t ctw_gguf_of_windows(struct ctw_gguf_keys *k, const char *key, bool windowed);
 /* A number; absent: `absent`. */
 double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent);
 /* Layers of the model. Those of a draft model, which come last in the file, do not count. */
@@ -34,6 +39,8 @@ bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor);
 /* The tensor "blk.LAYER.NAME.weight"; NULL: the file lacks it. */
 const struct ctw_tensor *ctw_gguf_layer_tensor(const struct ctw_gguf_keys *k, int64_t layer,
                                                const char *name);
+/* The same of the first layer that has it; NULL: none. */
+const struct ctw_tensor *ctw_gguf_first_tensor(struct ctw_gguf_keys *k, const char *name);
 
 /* Writes a member from a metadata's key; an absent key writes none, or is an error if `needed`. */
 void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, bool needed);
@@ -41,6 +48,9 @@ void ctw_gguf_write(struct ctw_gguf_keys *k, const char *name, const char *key, 
  * false, else `other`. An absent key, or one with a single number, writes none. */
 void ctw_gguf_write_layers(struct ctw_gguf_keys *k, const char *name, const char *key,
                            const char *zero, const char *other);
+/* The same by whether the layer has the tensor "blk.LAYER.NAME.weight". */
+void ctw_gguf_write_layers_with(struct ctw_gguf_keys *k, const char *name, const char *tensor,
+                                const char *without, const char *with);
 /* layer_types of models in which some layers have a window. */
 void ctw_gguf_write_windows(struct ctw_gguf_keys *k);
 /* Refuses the file: "FILE: ARCHITECTURE.key: ...". */
@@ -51,6 +61,9 @@ void ctw_gguf_refuse(struct ctw_gguf_keys *k, const char *key, const char *fmt, 
 void ctw_gguf_write_sizes(struct ctw_gguf_keys *k);
 /* rope_scaling.c: rope_theta, rope_scaling and partial_rotary_factor. */
 void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head);
+/* The same where layers with a window have a theta of their own and no scaling: rope_parameters,
+ * with the numbers of elements that full layers and those with a window rotate. */
+void ctw_gguf_write_rope_of_windows(struct ctw_gguf_keys *k, int64_t full, int64_t windowed);
 /* The size of a state space's head. */
 void ctw_gguf_write_space_head(struct ctw_gguf_keys *k, const char *name);
 /* Size of a head of keys. */

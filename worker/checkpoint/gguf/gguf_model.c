@@ -11,7 +11,7 @@ static const struct ctw_gguf_arch *const tables[] = {
     ctw_gguf_archs_glm,       ctw_gguf_archs_window, ctw_gguf_archs_mixture,
     ctw_gguf_archs_recurrent, ctw_gguf_archs_hybrid, ctw_gguf_archs_layer_norm,
     ctw_gguf_archs_latent,    ctw_gguf_archs_fused,  ctw_gguf_archs_mamba,
-    ctw_gguf_archs_more,
+    ctw_gguf_archs_heads,     ctw_gguf_archs_more,
 };
 
 /* Does a layer have a tensor of this name? */
@@ -54,7 +54,7 @@ static enum ctw_status find_arch(const struct ctw_gguf_arch **out,
 {
     const struct ctw_metadata *m = ctw_container_metadata(files);
     const struct ctw_meta *name = ctw_meta_find(m, "general.architecture");
-    char list[1024], text[64];
+    char list[2048], text[64];
     const char *bytes;
     size_t n;
     if (name == NULL || !ctw_meta_text(name, &bytes, &n))
@@ -71,8 +71,9 @@ static enum ctw_status find_arch(const struct ctw_gguf_arch **out,
                 return CTW_OK;
     list_names(list, sizeof(list));
     return ctw_fail(err, CTW_EUNSUP,
-                    "%s: general.architecture \"%s\" is not supported; supported: %s", file, text,
-                    list);
+                    "%s: general.architecture \"%s\" is not supported; score the model that the "
+                    "file was made from (safetensors) in its place; supported: %s",
+                    file, text, list);
 }
 
 /*

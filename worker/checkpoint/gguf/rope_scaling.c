@@ -55,14 +55,11 @@ static double llama3_step(const uint8_t *data, int64_t n, double theta, double f
 
 static void write_llama3(struct ctw_gguf_keys *k, double factor, double length, double high)
 {
-    ctw_json_write_key(&k->writer, "rope_scaling");
-    ctw_json_write_open(&k->writer, '{');
     ctw_json_write_key_string(&k->writer, "rope_type", "llama3");
     ctw_json_write_key_double(&k->writer, "factor", factor);
     ctw_json_write_key_double(&k->writer, "low_freq_factor", 1);
     ctw_json_write_key_double(&k->writer, "high_freq_factor", high);
     ctw_json_write_key_int(&k->writer, "original_max_position_embeddings", (int64_t)length);
-    ctw_json_write_close(&k->writer, '}');
 }
 
 /* rope_freqs.weight holds divisors of the frequencies. They are those of type llama3 with the
@@ -72,11 +69,17 @@ static void write_divisors(struct ctw_gguf_keys *k, const struct ctw_tensor *t, 
 {
     double factor = 0, length = 0;
     int64_t n = head / 2;
-    if (t->dtype != CTW_F32 || t->unusable != NULL || t->n_dims != 1 || t->shape[0] != n) {
+    if (t->dtype != CTW_F32 || t->unusable != NULL || t->n_dims != 1 || t->shape[0] < n) {
         ctw_gguf_refuse(k, "rope.scaling", "rope_freqs.weight is not F32 [%" PRId64 "]", n);
         return;
     }
     const uint8_t *data = ctw_container_data(k->files, t);
+    for (int64_t i = n; i < t->shape[0]; i++) /* of elements that are not rotated */
+        if (ctw_load_float(data, CTW_F32, i) != 1)
+            ctw_gguf_refuse(k, "rope.scaling",
+                            "rope_freqs.weight[%" PRId64 "] is %g; expected 1 beyond the %" PRId64
+                            " pairs that are rotated",
+                            i, (double)ctw_load_float(data, CTW_F32, i), n);
     for (int64_t i = 0; i < n; i++)
         factor = fmax(factor, ctw_load_float(data, CTW_F32, i));
     for (int64_t i = 0; i < n && length == 0; i++)
@@ -130,8 +133,6 @@ static void write_scaled(struct ctw_gguf_keys *k, const char *type)
         {"beta_slow", "rope.scaling.yarn_beta_slow", false},
     };
     bool yarn = strcmp(type, "yarn") == 0;
-    ctw_json_write_key(&k->writer, "rope_scaling");
-    ctw_json_write_open(&k->writer, '{');
     ctw_json_write_key_string(&k->writer, "rope_type", type);
     for (size_t i = 0; i < (yarn ? CTW_COUNT(members) : 1); i++)
         ctw_gguf_write(k, members[i].name, members[i].stored, members[i].needed);
@@ -143,7 +144,6 @@ static void write_scaled(struct ctw_gguf_keys *k, const char *type)
         write_mscale(k);
     if (yarn && k->arch->yarn != NULL)
         ctw_json_write_source(&k->writer, k->arch->yarn, strlen(k->arch->yarn));
-    ctw_json_write_close(&k->writer, '}');
     if (ctw_gguf_number(k, "rope.scaling.attn_factor", 1) != 1)
         ctw_gguf_refuse(k, "rope.scaling.attn_factor",
                         "a factor of attention beside that of %s is not supported", type);
@@ -189,6 +189,10 @@ static void write_longrope(struct ctw_gguf_keys *k, int64_t rotated)
                   rotated);
     write_factors(k, "long_factor", ctw_container_find(k->files, "rope_factors_long.weight"),
                   rotated);
+    if (k->arch->mscale > 0) {
+        ctw_json_write_key_double(&k->writer, "short_mscale", k->arch->mscale);
+        ctw_json_write_key_double(&k->writer, "long_mscale", k->arch->mscale);
+    }
     ctw_json_write_close(&k->writer, '}');
     const char *original = "rope.scaling.original_context_length"; /* absent: the model's length */
     if (ctw_gguf_meta(k, original) == NULL)
@@ -197,25 +201,22 @@ static void write_longrope(struct ctw_gguf_keys *k, int64_t rotated)
     check_longrope_factor(k);
 }
 
-/* rope_scaling, if the file has any. */
-static void write_scaling(struct ctw_gguf_keys *k, double theta, int64_t rotated)
+/* rope_scaling.type; "none": no key. */
+static void scaling_type(const struct ctw_gguf_keys *k, char type[32])
 {
     const struct ctw_meta *m = ctw_gguf_meta(k, "rope.scaling.type");
-    const struct ctw_tensor *divisors = ctw_container_find(k->files, "rope_freqs.weight");
     const char *text = "none";
     size_t n = 4;
-    char type[32];
     if (m != NULL && !ctw_meta_text(m, &text, &n))
         n = 0;
-    (void)snprintf(type, sizeof(type), "%.*s", (int)(n < 31 ? n : 31), text);
+    (void)snprintf(type, 32, "%.*s", (int)(n < 31 ? n : 31), text);
+}
+
+/* The members of an object of type linear, yarn or llama3. */
+static void write_members(struct ctw_gguf_keys *k, const char *type, double theta, int64_t rotated)
+{
+    const struct ctw_tensor *divisors = ctw_container_find(k->files, "rope_freqs.weight");
     bool scaled = strcmp(type, "linear") == 0 || strcmp(type, "yarn") == 0;
-    /* The converter writes no type for Phi 3, whose factors tell it. */
-    bool is_long =
-        ctw_container_find(k->files, "rope_factors_long.weight") != NULL && k->arch->longrope;
-    if (is_long) {
-        write_longrope(k, rotated);
-        return;
-    }
     if (!scaled && strcmp(type, "none") != 0)
         ctw_gguf_refuse(k, "rope.scaling.type",
                         "\"%s\" is not supported for %s; supported: none, "
@@ -227,6 +228,64 @@ static void write_scaling(struct ctw_gguf_keys *k, double theta, int64_t rotated
         ctw_gguf_refuse(k, "rope.scaling.type", "found \"%s\" and rope_freqs.weight", type);
     else if (divisors != NULL)
         write_divisors(k, divisors, theta, rotated);
+}
+
+/* Does the file scale RoPE, other than with the factors of type longrope? */
+static bool is_scaled(const struct ctw_gguf_keys *k, const char *type)
+{
+    return strcmp(type, "none") != 0 || ctw_container_find(k->files, "rope_freqs.weight") != NULL;
+}
+
+/* rope_scaling, if the file has any. */
+static void write_scaling(struct ctw_gguf_keys *k, double theta, int64_t rotated)
+{
+    char type[32];
+    scaling_type(k, type);
+    /* The converter writes no type for Phi 3, whose factors tell it. */
+    bool is_long =
+        ctw_container_find(k->files, "rope_factors_long.weight") != NULL && k->arch->longrope;
+    if (is_long) {
+        write_longrope(k, rotated);
+        return;
+    }
+    if (!is_scaled(k, type))
+        return;
+    ctw_json_write_key(&k->writer, "rope_scaling");
+    ctw_json_write_open(&k->writer, '{');
+    write_members(k, type, theta, rotated);
+    ctw_json_write_close(&k->writer, '}');
+}
+
+/* One kind of layer's object. */
+static void write_kind(struct ctw_gguf_keys *k, const char *name, const char *theta,
+                       int64_t rotated, bool scales)
+{
+    double head = (double)ctw_gguf_head(k);
+    char type[32] = "none";
+    if (scales)
+        scaling_type(k, type);
+    ctw_json_write_key(&k->writer, name);
+    ctw_json_write_open(&k->writer, '{');
+    ctw_gguf_write(k, "rope_theta", theta, true);
+    ctw_json_write_key_double(&k->writer, "partial_rotary_factor", (double)rotated / head);
+    if (scales && is_scaled(k, type))
+        write_members(k, type, ctw_gguf_number(k, theta, 10000), rotated);
+    else
+        ctw_json_write_key_string(&k->writer, "rope_type", "default");
+    ctw_json_write_close(&k->writer, '}');
+}
+
+void ctw_gguf_write_rope_of_windows(struct ctw_gguf_keys *k, int64_t full, int64_t windowed)
+{
+    static const char theta[] = "rope.freq_base", own[] = "rope.freq_base_swa";
+    if (k->st != CTW_OK)
+        return;
+    ctw_json_write_key(&k->writer, "rope_parameters");
+    ctw_json_write_open(&k->writer, '{');
+    write_kind(k, "full_attention", theta, full, true);
+    write_kind(k, "sliding_attention", ctw_gguf_meta(k, own) != NULL ? own : theta, windowed,
+               false);
+    ctw_json_write_close(&k->writer, '}');
 }
 
 void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head)

@@ -127,7 +127,8 @@ static bool add_experts(struct ctw_gguf_keys *k, struct renamed *r, const struct
         spell(name, k->arch, p, names[0], 0);
         return add(r, t, name);
     }
-    if (count != ctw_gguf_int(k, "expert_count", 0) || t->shape[1] % n_parts != 0) {
+    bool experts = p->layer >= 0; /* other stacks are Gemma 3n's, of its streams */
+    if ((experts && count != ctw_gguf_int(k, "expert_count", 0)) || t->shape[1] % n_parts != 0) {
         ctw_gguf_refuse(k, "expert_count", "differs from %s, which has %" PRId64 " matrices",
                         t->name, count);
         return true;
@@ -220,8 +221,9 @@ static bool split_qkv(struct ctw_gguf_keys *k, struct renamed *r, const struct c
                       const struct pieces *p)
 {
     static const char *const stems[] = {"attn_q", "attn_k", "attn_v"};
-    int64_t head = ctw_gguf_head(k), heads = ctw_gguf_int(k, "attention.head_count", 0);
-    int64_t kv = ctw_gguf_largest(k, "attention.head_count_kv", heads);
+    int64_t head = ctw_gguf_head(k);
+    int64_t heads = ctw_gguf_of_layer(k, "attention.head_count", p->layer, 0);
+    int64_t kv = ctw_gguf_of_layer(k, "attention.head_count_kv", p->layer, heads);
     int64_t rows[] = {heads * head, kv * head,
                       kv * ctw_gguf_int(k, "attention.value_length", head)};
     int64_t all = rows[0] + rows[1] + rows[2];
