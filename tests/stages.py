@@ -199,7 +199,7 @@ def stages(all_architectures=False):
             "print_stacktrace=1:halt_on_error=1"}),
         Stage("wheel", "the wheels in an empty environment, outside the source tree, and in a bare root", [
             Step(["bash", "tests/python/check_wheel.sh"], "lines",
-                 {"PYTHON": PY, "FAKE_DEVICE": BUILD / "ci/tests/libctw_fake_device.so"})], quick=False),
+                 {"PYTHON": PY, "FAKE_DEVICE": BUILD / "ci/tests/libctw_fake_device.so"})], quick=False, limit_s=1800),
         Stage("adapter", "the Python package against real lm-eval", [
             Step([*PYTEST, "-n", "3", "--dist", "worksteal", "tests/python"], "pytest",
                  {"CTWORKER_BIN": WORKER})]),
