@@ -382,6 +382,8 @@ def main():
             print(f"{s.name:12} {s.about}{'' if s.quick else '  [not with --quick]'}")
         return 0
     chosen = [s for s in every if (s.name in args.only if args.only else s.quick or not args.quick)]
+    if not WORKER.exists() and all(s.name != "build" for s in chosen) and any("build" in s.needs for s in chosen):
+        parser.error(f"there is no {WORKER.relative_to(ROOT)}: add --only build")
     LOGS.mkdir(parents=True, exist_ok=True)
     # A shell starts a background job with SIGINT ignored, which the tests' processes would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)

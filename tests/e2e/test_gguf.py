@@ -98,6 +98,9 @@ class Gguf(unittest.TestCase):
                      "llama.rope.dimension_count: found 8 of the 16 elements of a head")
         self.refused(llama | {"llama.rope.scaling.type": "longrope"}, embed, 'rope.scaling.type: "longrope" is not supported')
         self.refused(llama | {"llama.block_count": "x"}, embed, "llama.block_count: found x, expected an integer")
+        self.refused(llama | {"llama.block_count": 2**31 - 1}, embed,
+                     "llama.block_count: found 2147483647, of which 0 are layers for drafts; expected 0 to 4096 layers")
+        self.refused(llama | {"llama.attention.key_length": 0}, embed, "llama.attention.key_length: found 0, expected 1 or more")
         divisors = {"rope_freqs.weight": (0, (8,), bytes(16) + b"\0\0\0\x41" * 4)}
         self.refused(llama, embed | divisors, "rope_freqs.weight[0] is 0; type llama3 with factor 8")
         self.refused(llama, embed, "the checkpoint has no tensor model.norm.weight")
@@ -118,6 +121,10 @@ class Gguf(unittest.TestCase):
                      "step35.expert_weights_norm: weights of chosen experts that do not add up to 1 are not supported")
         self.refused(renamed | {"step35.attention.head_count_kv": 2, "step35.swiglu_clamp_exp": [1.0]}, embed,
                      "step35.swiglu_clamp_exp: expected a number for each of 2 layers")
+        mimo = {key.replace("step35.", "mimo2."): value for key, value in renamed.items()} | {"general.architecture": "mimo2"}
+        keys = {"attention.value_length": 16, "attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window_pattern": True,
+                "attention.head_count_kv": 2, "block_count": 2**31 - 1}
+        self.refused(mimo | {f"mimo2.{key}": value for key, value in keys.items()}, embed, "mimo2.block_count: found 2147483647")
         keys = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 8, "expert_shared_count": 1,
                 "expert_shared_feed_forward_length": 24}
         renamed = {key.replace("llama.", "bailingmoe2."): value for key, value in llama.items()}

@@ -14,9 +14,7 @@ static void no_rope(struct ctw_gguf_keys *k)
 /* The width of MLPs, which the converter takes as 4 * hidden. */
 static void write_inner(struct ctw_gguf_keys *k, const char *name)
 {
-    const struct ctw_tensor *up = ctw_gguf_layer_tensor(k, 0, "ffn_up");
-    if (up != NULL && up->n_dims == 2)
-        ctw_json_write_key_int(&k->writer, name, up->shape[0]);
+    ctw_gguf_write_rows(k, name, ctw_gguf_layer_tensor(k, 0, "ffn_up"));
 }
 
 /* ---- GPT-NeoX: keeps no rotary_emb_base, which llama.cpp takes as 10000 ---- */
@@ -87,8 +85,7 @@ static void write_gpt2(struct ctw_gguf_keys *k)
     write_inner(k, "n_inner");
 }
 
-/* ---- StarCoder 1: GPT-2's names, one key head; the activation is not stored, but StarCoder's ----
- */
+/* ---- StarCoder 1: GPT-2's names, one key head. Its activation, gelu, is not stored ---- */
 
 static const struct ctw_gguf_key starcoder_keys[] = {
     {"n_embd", "embedding_length", true},

@@ -54,6 +54,16 @@ static void write_gemma3(struct ctw_gguf_keys *k)
 
 /* ---- Gemma 4 ---- */
 
+/* An input of each layer's own. */
+#define OWN_INPUT_NAMES                                                                            \
+    {"inp_gate", "per_layer_input_gate", 0}, {"proj", "per_layer_projection", 0},                  \
+        {"post_norm", "post_per_layer_input_norm", 0},                                             \
+        {"per_layer_token_embd", "model.embed_tokens_per_layer", 0},                               \
+        {"per_layer_model_proj", "model.per_layer_model_projection", 0},                           \
+    {                                                                                              \
+        "per_layer_proj_norm", "model.per_layer_projection_norm", 0                                \
+    }
+
 static const struct ctw_gguf_name gemma4_layers[] = {
     {"ffn_norm", "pre_feedforward_layernorm", 0},
     {"post_attention_norm", "post_attention_layernorm", 0},
@@ -67,12 +77,7 @@ static const struct ctw_gguf_name gemma4_layers[] = {
     {"ffn_down_exps.scale", "router.per_expert_scale", CTW_GGUF_WHOLE},
     {"ffn_gate_up_exps.weight", "experts.gate_up_proj", CTW_GGUF_WHOLE},
     {"ffn_down_exps.weight", "experts.down_proj", CTW_GGUF_WHOLE},
-    {"inp_gate", "per_layer_input_gate", 0},
-    {"proj", "per_layer_projection", 0},
-    {"post_norm", "post_per_layer_input_norm", 0},
-    {"per_layer_token_embd", "model.embed_tokens_per_layer", 0},
-    {"per_layer_model_proj", "model.per_layer_model_projection", 0},
-    {"per_layer_proj_norm", "model.per_layer_projection_norm", 0},
+    OWN_INPUT_NAMES,
     {NULL, NULL, 0},
 };
 
@@ -121,8 +126,7 @@ static void write_gemma4(struct ctw_gguf_keys *k)
         ctw_json_write_key_int(&k->writer, "num_global_key_value_heads", full);
     ctw_json_write_key_bool(&k->writer, "attention_k_eq_v", values_are_keys(k));
     ctw_json_write_key_bool(&k->writer, "enable_moe_block", ctw_gguf_int(k, "expert_count", 0) > 0);
-    if (inputs != NULL && inputs->n_dims == 2)
-        ctw_json_write_key_int(&k->writer, "vocab_size_per_layer_input", inputs->shape[0]);
+    ctw_gguf_write_rows(k, "vocab_size_per_layer_input", inputs);
     ctw_gguf_write_windows(k);
 }
 
@@ -182,12 +186,7 @@ static const struct ctw_gguf_name gemma3n_layers[] = {
     {"laurel_l", "laurel.linear_left", 0},
     {"laurel_r", "laurel.linear_right", 0},
     {"laurel_post_norm", "laurel.post_laurel_norm", 0},
-    {"inp_gate", "per_layer_input_gate", 0},
-    {"proj", "per_layer_projection", 0},
-    {"post_norm", "post_per_layer_input_norm", 0},
-    {"per_layer_token_embd", "model.embed_tokens_per_layer", 0},
-    {"per_layer_model_proj", "model.per_layer_model_projection", 0},
-    {"per_layer_proj_norm", "model.per_layer_projection_norm", 0},
+    OWN_INPUT_NAMES,
     {NULL, NULL, 0},
 };
 
@@ -225,12 +224,9 @@ static void write_sparsity(struct ctw_gguf_keys *k)
 static void write_gemma3n(struct ctw_gguf_keys *k)
 {
     const struct ctw_tensor *inputs = ctw_container_find(k->files, "per_layer_token_embd.weight");
-    const struct ctw_tensor *low = ctw_gguf_first_tensor(k, "laurel_l");
     int64_t n = ctw_gguf_layers(k);
-    if (inputs != NULL && inputs->n_dims == 2)
-        ctw_json_write_key_int(&k->writer, "vocab_size_per_layer_input", inputs->shape[0]);
-    if (low != NULL && low->n_dims == 2)
-        ctw_json_write_key_int(&k->writer, "laurel_rank", low->shape[0]);
+    ctw_gguf_write_rows(k, "vocab_size_per_layer_input", inputs);
+    ctw_gguf_write_rows(k, "laurel_rank", ctw_gguf_first_tensor(k, "laurel_l"));
     ctw_json_write_key(&k->writer, "intermediate_size");
     ctw_json_write_open(&k->writer, '[');
     for (int64_t i = 0; i < n; i++)

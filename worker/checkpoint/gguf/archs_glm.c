@@ -19,7 +19,7 @@ static void write_glm4(struct ctw_gguf_keys *k)
     if (ctw_gguf_meta(k, "rope.dimension_sections") != NULL)
         ctw_gguf_refuse(k, "rope.dimension_sections",
                         "the text model of a vision model is not supported for this architecture");
-    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
 }
 
 static const struct ctw_gguf_name glm4moe_layers[] = {
@@ -36,7 +36,7 @@ static const struct ctw_gguf_key glm4moe_keys[] = {
 
 static void write_glm4moe(struct ctw_gguf_keys *k)
 {
-    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
     ctw_json_write_key_bool(&k->writer, "use_qk_norm", ctw_gguf_has(k, "attn_q_norm.weight"));
     if (ctw_gguf_meta(k, "leading_dense_block_count") == NULL)
         ctw_json_write_key_int(&k->writer, "first_k_dense_replace", 0);
@@ -52,8 +52,7 @@ static const struct ctw_gguf_name chatglm_layers[] = {
 static void write_chatglm(struct ctw_gguf_keys *k)
 {
     ctw_json_write_key_int(&k->writer, "head_dim", ctw_gguf_head(k));
-    ctw_json_write_key_bool(&k->writer, "attention_bias",
-                            ctw_gguf_has(k, "attn_qkv.bias") || ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
 }
 
 static const struct ctw_gguf_key chatglm_keys[] = {

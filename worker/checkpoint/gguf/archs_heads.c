@@ -6,7 +6,8 @@
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
 
-static const char heads[] = "attention.head_count", kv[] = "attention.head_count_kv";
+static const char heads[] = "attention.head_count", kv[] = "attention.head_count_kv",
+                  pattern[] = "attention.sliding_window_pattern";
 
 /* ---- Laguna ---- */
 
@@ -47,16 +48,6 @@ static void write_laguna_layers(struct ctw_gguf_keys *k)
     ctw_json_write_close(&k->writer, ']');
 }
 
-/* Weights of chosen experts add up to 1 in both families. */
-static void refuse_unnormalised(struct ctw_gguf_keys *k)
-{
-    static const char key[] = "expert_weights_norm";
-    if (ctw_gguf_int(k, key, 1) == 0)
-        ctw_gguf_refuse(k, key,
-                        "weights of chosen experts that do not add up to 1 are not supported for "
-                        "this architecture");
-}
-
 static void write_laguna(struct ctw_gguf_keys *k)
 {
     const struct ctw_tensor *gate = ctw_gguf_first_tensor(k, "attn_gate");
@@ -64,8 +55,8 @@ static void write_laguna(struct ctw_gguf_keys *k)
     ctw_json_write_key_int(&k->writer, "num_attention_heads", first);
     ctw_json_write_key_string(&k->writer, "gating",
                               gate != NULL && gate->shape[0] != first ? "per-element" : "per-head");
-    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
-    refuse_unnormalised(k);
+    ctw_gguf_write_qkv_bias(k);
+    ctw_gguf_refuse_unnormalised(k);
     write_laguna_layers(k);
     ctw_gguf_write_layers_with(k, "mlp_layer_types", "ffn_gate_inp", "dense", "sparse");
 }
@@ -103,7 +94,7 @@ static const struct ctw_gguf_key step_keys[] = {
     {NULL, NULL, false},
 };
 
-/* Limits of each layer, of which 0 is none. */
+/* A limit for each layer; 0: the layer has no limit. */
 static void write_limits(struct ctw_gguf_keys *k, const char *name, const char *key)
 {
     const struct ctw_meta *m = ctw_gguf_meta(k, key);
@@ -127,7 +118,7 @@ static void write_step(struct ctw_gguf_keys *k)
     int64_t full = ctw_gguf_of_windows(k, heads, false);
     int64_t full_kv = ctw_gguf_of_windows(k, kv, false);
     int64_t windowed = ctw_gguf_of_windows(k, heads, true);
-    refuse_unnormalised(k);
+    ctw_gguf_refuse_unnormalised(k);
     if (ctw_gguf_of_windows(k, kv, true) != full_kv)
         ctw_gguf_refuse(k, kv,
                         "layers with a window have other numbers of key heads than full layers, "
@@ -173,7 +164,6 @@ static const struct ctw_gguf_key mimo_keys[] = {
 /* Has a full layer, or one with a window, sinks? */
 static bool has_sinks(struct ctw_gguf_keys *k, bool windowed)
 {
-    static const char pattern[] = "attention.sliding_window_pattern";
     for (int64_t i = 0; i < ctw_gguf_layers(k); i++)
         if ((ctw_gguf_of_layer(k, pattern, i, 0) != 0) == windowed &&
             ctw_gguf_layer_tensor(k, i, "attn_sinks") != NULL)
@@ -184,7 +174,6 @@ static bool has_sinks(struct ctw_gguf_keys *k, bool windowed)
 /* A list of 0 and 1: which layers have a window, or experts. */
 static void write_mimo_layers(struct ctw_gguf_keys *k, const char *name, bool of_windows)
 {
-    static const char pattern[] = "attention.sliding_window_pattern";
     ctw_json_write_key(&k->writer, name);
     ctw_json_write_open(&k->writer, '[');
     for (int64_t i = 0; i < ctw_gguf_layers(k); i++)
@@ -200,8 +189,7 @@ static void write_mimo(struct ctw_gguf_keys *k)
     ctw_json_write_key_int(&k->writer, "swa_num_key_value_heads", ctw_gguf_of_windows(k, kv, true));
     ctw_json_write_key_bool(&k->writer, "add_full_attention_sink_bias", has_sinks(k, false));
     ctw_json_write_key_bool(&k->writer, "add_swa_attention_sink_bias", has_sinks(k, true));
-    ctw_json_write_key_bool(&k->writer, "attention_bias",
-                            ctw_gguf_has(k, "attn_qkv.bias") || ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
     write_mimo_layers(k, "hybrid_layer_pattern", true);
     write_mimo_layers(k, "moe_layer_freq", false);
 }

@@ -156,9 +156,7 @@ static const struct ctw_gguf_key kimi_keys[] = {
 /* No key holds the number of a delta rule's heads, each of which has a beta. */
 static void write_kimi(struct ctw_gguf_keys *k)
 {
-    const struct ctw_tensor *beta = ctw_gguf_first_tensor(k, "ssm_beta");
-    if (beta != NULL && beta->n_dims == 2)
-        ctw_json_write_key_int(&k->writer, "linear_num_heads", beta->shape[0]);
+    ctw_gguf_write_rows(k, "linear_num_heads", ctw_gguf_first_tensor(k, "ssm_beta"));
     write_latent(k);
     ctw_gguf_write_layers(k, "layer_types", "attention.head_count_kv", "linear_attention",
                           "full_attention");

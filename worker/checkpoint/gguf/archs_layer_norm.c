@@ -55,9 +55,7 @@ static const struct ctw_gguf_key phi2_keys[] = {
 
 static void write_phi2(struct ctw_gguf_keys *k)
 {
-    const struct ctw_tensor *up = ctw_container_find(k->files, "blk.0.ffn_up.weight");
-    if (up != NULL && up->n_dims == 2)
-        ctw_json_write_key_int(&k->writer, "intermediate_size", up->shape[0]);
+    ctw_gguf_write_rows(k, "intermediate_size", ctw_gguf_layer_tensor(k, 0, "ffn_up"));
 }
 
 /* NemotronModel: adds 1 to the weights of norms. */
@@ -68,7 +66,7 @@ static const struct ctw_gguf_key nemotron_keys[] = {
 
 static void write_nemotron(struct ctw_gguf_keys *k)
 {
-    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
     ctw_json_write_key_bool(&k->writer, "mlp_bias", ctw_gguf_has(k, "ffn_up.bias"));
 }
 

@@ -118,9 +118,7 @@ static const struct ctw_gguf_key minimax_m3_keys[] = {
 
 static void write_minimax_m3(struct ctw_gguf_keys *k)
 {
-    const struct ctw_tensor *shared = ctw_gguf_first_tensor(k, "ffn_up_shexp");
-    if (shared != NULL && shared->n_dims == 2)
-        ctw_json_write_key_int(&k->writer, "shared_intermediate_size", shared->shape[0]);
+    ctw_gguf_write_rows(k, "shared_intermediate_size", ctw_gguf_first_tensor(k, "ffn_up_shexp"));
     ctw_gguf_write_layers_with(k, "layer_types", "indexer.q_proj", "full_attention",
                                "minimax_m3_sparse");
     ctw_gguf_write_layers_with(k, "mlp_layer_types", "ffn_gate_inp", "dense", "sparse");
@@ -144,8 +142,7 @@ static void write_bailing(struct ctw_gguf_keys *k)
                         "found %" PRId64 "; shared experts of another width than expert_shared_"
                         "count experts (%" PRId64 ") are not supported",
                         ctw_gguf_int(k, key, width), width);
-    ctw_json_write_key_bool(&k->writer, "attention_bias",
-                            ctw_gguf_has(k, "attn_qkv.bias") || ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
     ctw_json_write_key_bool(&k->writer, "use_qk_norm", ctw_gguf_has(k, "attn_q_norm.weight"));
 }
 
@@ -174,12 +171,8 @@ static const struct ctw_gguf_key afmoe_keys[] = {
 
 static void write_afmoe(struct ctw_gguf_keys *k)
 {
-    static const char normed[] = "expert_weights_norm";
-    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
-    if (ctw_gguf_int(k, normed, 1) == 0)
-        ctw_gguf_refuse(k, normed,
-                        "weights of chosen experts that do not add up to 1 are not "
-                        "supported for this architecture");
+    ctw_gguf_write_qkv_bias(k);
+    ctw_gguf_refuse_unnormalised(k);
 }
 
 /* HYV3Model; the correction's name has no ending. */

@@ -74,7 +74,7 @@ static const struct ctw_gguf_name seed_oss_layers[] = {
 
 static void write_seed_oss(struct ctw_gguf_keys *k)
 {
-    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
     ctw_json_write_key_bool(&k->writer, "attention_out_bias", ctw_gguf_has(k, "attn_output.bias"));
 }
 
@@ -122,7 +122,7 @@ static const struct ctw_gguf_key phimoe_keys[] = {
 static void write_phimoe(struct ctw_gguf_keys *k)
 {
     write_phi3(k);
-    ctw_json_write_key_bool(&k->writer, "attention_bias", ctw_gguf_has(k, "attn_q.bias"));
+    ctw_gguf_write_qkv_bias(k);
     ctw_json_write_key_bool(&k->writer, "lm_head_bias", ctw_gguf_has(k, "output.bias"));
 }
 

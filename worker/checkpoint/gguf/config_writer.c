@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_KEY = 256 };
+enum { MAX_KEY = 256, MOST_LAYERS = 4096 };
+
+static const char windows_key[] = "attention.sliding_window_pattern";
 
 /* ---- metadata ---- */
 
@@ -65,7 +67,15 @@ int64_t ctw_gguf_int(struct ctw_gguf_keys *k, const char *key, int64_t absent)
 
 int64_t ctw_gguf_layers(struct ctw_gguf_keys *k)
 {
-    return ctw_gguf_int(k, "block_count", 0) - ctw_gguf_int(k, "nextn_predict_layers", 0);
+    const int64_t n = ctw_gguf_int(k, "block_count", 0),
+                  drafts = ctw_gguf_int(k, "nextn_predict_layers", 0);
+    if (n >= 0 && n <= MOST_LAYERS && drafts >= 0 && drafts <= n)
+        return n - drafts;
+    ctw_gguf_refuse(k, "block_count",
+                    "found %" PRId64 ", of which %" PRId64
+                    " are layers for drafts; expected 0 to %d layers",
+                    n, drafts, MOST_LAYERS);
+    return 0;
 }
 
 int64_t ctw_gguf_largest(struct ctw_gguf_keys *k, const char *key, int64_t absent)
@@ -96,7 +106,7 @@ int64_t ctw_gguf_of_layer(struct ctw_gguf_keys *k, const char *key, int64_t laye
 
 int64_t ctw_gguf_of_windows(struct ctw_gguf_keys *k, const char *key, bool windowed)
 {
-    const struct ctw_meta *windows = ctw_gguf_meta(k, "attention.sliding_window_pattern");
+    const struct ctw_meta *windows = ctw_gguf_meta(k, windows_key);
     int64_t value;
     for (uint64_t i = 0; windows != NULL && i < windows->n; i++)
         if (ctw_meta_int(windows, i, &value) && (value != 0) == windowed)
@@ -197,24 +207,46 @@ void ctw_gguf_write_layers_with(struct ctw_gguf_keys *k, const char *name, const
 
 void ctw_gguf_write_windows(struct ctw_gguf_keys *k)
 {
-    static const char pattern[] = "attention.sliding_window_pattern";
-    const struct ctw_meta *m = ctw_gguf_meta(k, pattern);
+    const struct ctw_meta *m = ctw_gguf_meta(k, windows_key);
     if (m != NULL && m->is_array)
-        ctw_gguf_write_layers(k, "layer_types", pattern, "full_attention", "sliding_attention");
+        ctw_gguf_write_layers(k, "layer_types", windows_key, "full_attention", "sliding_attention");
     else
-        ctw_gguf_write(k, "sliding_window_pattern", pattern, false);
+        ctw_gguf_write(k, "sliding_window_pattern", windows_key, false);
+}
+
+void ctw_gguf_write_rows(struct ctw_gguf_keys *k, const char *name, const struct ctw_tensor *t)
+{
+    if (t != NULL && t->n_dims == 2)
+        ctw_json_write_key_int(&k->writer, name, t->shape[0]);
+}
+
+void ctw_gguf_write_qkv_bias(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key_bool(&k->writer, "attention_bias",
+                            ctw_gguf_has(k, "attn_qkv.bias") || ctw_gguf_has(k, "attn_q.bias"));
+}
+
+void ctw_gguf_refuse_unnormalised(struct ctw_gguf_keys *k)
+{
+    static const char key[] = "expert_weights_norm";
+    if (ctw_gguf_int(k, key, 1) == 0)
+        ctw_gguf_refuse(k, key,
+                        "weights of chosen experts that do not add up to 1 are not supported for "
+                        "this architecture");
 }
 
 int64_t ctw_gguf_head(struct ctw_gguf_keys *k)
 {
-    static const char given[] = "attention.key_length";
-    if (ctw_gguf_meta(k, given) != NULL) /* heads may differ in number from layer to layer */
-        return ctw_gguf_int(k, given, 0);
-    int64_t heads = ctw_gguf_int(k, "attention.head_count", 0);
-    int64_t hidden = ctw_gguf_int(k, "embedding_length", 0);
-    int64_t head = heads > 0 ? hidden / heads : 0;
-    if (k->st == CTW_OK && head < 1)
-        ctw_gguf_refuse(k, "attention.head_count", "found %" PRId64 " heads", heads);
+    static const char given[] = "attention.key_length", count[] = "attention.head_count";
+    const bool is_given =
+        ctw_gguf_meta(k, given) != NULL; /* heads may then differ in number from layer to layer */
+    const int64_t found = ctw_gguf_int(k, is_given ? given : count, 0);
+    const int64_t head = is_given    ? found
+                         : found > 0 ? ctw_gguf_int(k, "embedding_length", 0) / found
+                                     : 0;
+    if (head < 1)
+        ctw_gguf_refuse(k, is_given ? given : count, "found %" PRId64 ", expected 1 or more",
+                        found);
     return head;
 }
 

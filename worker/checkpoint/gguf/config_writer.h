@@ -30,7 +30,8 @@ int64_t ctw_gguf_of_layer(struct ctw_gguf_keys *k, const char *key, int64_t laye
 int64_t ctw_gguf_of_windows(struct ctw_gguf_keys *k, const char *key, bool windowed);
 /* A number; absent: `absent`. */
 double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent);
-/* Layers of the model. Those of a draft model, which come last in the file, do not count. */
+/* Layers of the model, 0 to 4096. Those of a draft model, which come last in the file, do not
+ * count. */
 int64_t ctw_gguf_layers(struct ctw_gguf_keys *k);
 /* The largest element, where layers differ; absent: `absent`. */
 int64_t ctw_gguf_largest(struct ctw_gguf_keys *k, const char *key, int64_t absent);
@@ -51,6 +52,12 @@ void ctw_gguf_write_layers(struct ctw_gguf_keys *k, const char *name, const char
 /* The same by whether the layer has the tensor "blk.LAYER.NAME.weight". */
 void ctw_gguf_write_layers_with(struct ctw_gguf_keys *k, const char *name, const char *tensor,
                                 const char *without, const char *with);
+/* The rows of a matrix; without it, none. */
+void ctw_gguf_write_rows(struct ctw_gguf_keys *k, const char *name, const struct ctw_tensor *t);
+/* attention_bias: have q, k and v biases, apart or in one tensor? */
+void ctw_gguf_write_qkv_bias(struct ctw_gguf_keys *k);
+/* Refuses expert_weights_norm false, for families whose weights of chosen experts add up to 1. */
+void ctw_gguf_refuse_unnormalised(struct ctw_gguf_keys *k);
 /* layer_types of models in which some layers have a window. */
 void ctw_gguf_write_windows(struct ctw_gguf_keys *k);
 /* Refuses the file: "FILE: ARCHITECTURE.key: ...". */

@@ -267,8 +267,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
         plan->choices = pass * (size_t)w.chosen * sizeof(float);
         plan->starts = ((size_t)w.n_experts + 1) * sizeof(int32_t);
     }
-    /* tokens, positions, bad marks; row, targets, results per scored position; RoPE, ALiBi, rates
-     */
+    /* tokens, positions, bad marks; row, target, result per scored position; RoPE, ALiBi, rates */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
                    (pass + 1) * sizeof(int32_t) +

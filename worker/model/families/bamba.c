@@ -1,27 +1,8 @@
 /*
- * Bamba: Mamba 2 in most layers, attention in those that the file lists, with RoPE on half of each
- * head, and a gated MLP in all. Defaults: BambaConfig.
+ * Bamba: Mamba 2 in most layers, attention in the layers of attn_layer_indices, with RoPE on half
+ * of each head, and a gated MLP in all. Defaults: BambaConfig.
  */
 #include "worker/model/families/state_space_keys.h"
-
-static void key_mamba(struct ctw_config *c, int64_t hidden, const struct ctw_norm_form *norm,
-                      struct ctw_state_space_rules *r)
-{
-    const int64_t inner = hidden * ssm_key(c, "mamba_expand", 2, 1 << 10);
-    r->module = "mamba";
-    r->norm = norm;
-    r->is.n_head = ssm_key(c, "mamba_n_heads", 128, 1 << 16);
-    r->is.head = ssm_key_auto(c, "mamba_d_head", inner / r->is.n_head);
-    r->is.n_groups = r->is.norm_groups = ssm_key(c, "mamba_n_groups", 1, 1 << 16);
-    r->is.n_state = ssm_key(c, "mamba_d_state", 256, CTW_MAX_STATE);
-    r->is.taps = (int)ssm_key(c, "mamba_d_conv", 4, CTW_MAX_TAPS);
-    r->conv_bias = ctw_key_bool(c, "mamba_conv_bias", true);
-    r->bias = r->out_bias = ctw_key_bool(c, "mamba_proj_bias", false);
-    ssm_key_limit(c, &r->is);
-    if (c->status == CTW_OK && ctw_ssm_inner(&r->is) != inner)
-        ctw_key_fail(c, "mamba_d_head", CTW_EFORMAT,
-                     "expected mamba_expand * hidden_size / mamba_n_heads");
-}
 
 /* The class sets a share at the top level to one half; that of rope_parameters counts. */
 static int describe_rope(struct ctw_config *c, int64_t head)
@@ -51,15 +32,16 @@ static void describe(struct ctw_config *c)
     const bool *attends = ctw_key_layer_set(c, "attn_layer_indices", s.n_layers);
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-5);
     const struct ctw_mlp mlp = {.inner = s.inner,
-                                .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
+                                .act = CTW_ACT_SILU,
                                 .bias = ctw_key_bool(c, "mlp_bias", false),
                                 .gate = "feed_forward.gate_proj",
                                 .up = "feed_forward.up_proj",
                                 .down = "feed_forward.down_proj"};
     struct ctw_state_space_rules mamba = {0};
-    key_mamba(c, s.hidden, &norm, &mamba);
-    if (mlp.act != CTW_ACT_SILU)
-        ctw_key_fail(c, "hidden_act", CTW_EUNSUP, "only silu is supported in Mamba layers");
+    ssm_key_activation(c, "hidden_act");
+    ssm_key_mamba2(c, s.hidden, &mamba);
+    mamba.norm = &norm;
+    mamba.is.norm_groups = mamba.is.n_groups;
     ctw_describe_model(
         c, &s, &(struct ctw_model_rules){.final_norm = "model.final_layernorm", .norm = norm});
     const struct ctw_attention_rules attention = {

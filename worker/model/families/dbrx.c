@@ -62,8 +62,8 @@ static int describe_rope(struct ctw_config *c, int64_t head)
     const int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = theta});
     if (c->status == CTW_OK && ctw_key_is_given(c, key) && c->rope[0].theta != theta)
         ctw_key_fail(c, key, CTW_EFORMAT,
-                     "found %g, but rope_theta is %g outside of attn_config: remove the one that "
-                     "the model was not trained with",
+                     "found %g, but rope_theta is %g outside of attn_config: remove the value "
+                     "that the model was not trained with",
                      theta, c->rope[0].theta);
     return rope;
 }

@@ -60,6 +60,26 @@ static inline int64_t ssm_key_auto(struct ctw_config *c, const char *name, int64
     return ctw_key_int(c, name, absent, CTW_NULL_REFUSED, 1, 1 << 20);
 }
 
+/* Mamba 2 as Bamba and Granite 4 have it. */
+static inline void ssm_key_mamba2(struct ctw_config *c, int64_t hidden,
+                                  struct ctw_state_space_rules *r)
+{
+    const double expand = ctw_key_number(c, "mamba_expand", 2, CTW_NULL_REFUSED, 1e-3, 1e3);
+    const int64_t inner = (int64_t)(expand * (double)hidden);
+    r->module = "mamba";
+    r->is.n_head = ssm_key(c, "mamba_n_heads", 128, 1 << 16);
+    r->is.head = ssm_key_auto(c, "mamba_d_head", inner / r->is.n_head);
+    r->is.n_groups = ssm_key(c, "mamba_n_groups", 1, 1 << 16);
+    r->is.n_state = ssm_key(c, "mamba_d_state", 256, CTW_MAX_STATE);
+    r->is.taps = (int)ssm_key(c, "mamba_d_conv", 4, CTW_MAX_TAPS);
+    r->conv_bias = ctw_key_bool(c, "mamba_conv_bias", true);
+    r->bias = r->out_bias = ctw_key_bool(c, "mamba_proj_bias", false);
+    ssm_key_limit(c, &r->is);
+    if (c->status == CTW_OK && ctw_ssm_inner(&r->is) != inner)
+        ctw_key_fail(c, "mamba_d_head", CTW_EFORMAT,
+                     "expected mamba_expand * hidden_size / mamba_n_heads");
+}
+
 /* The activation of convolution and gate. */
 static inline void ssm_key_activation(struct ctw_config *c, const char *name)
 {
