@@ -32,7 +32,7 @@ enum ctw_status {
     CTW_N_STATUS
 };
 
-#define CTW_ERR_MSG_MAX 2048
+#define CTW_ERR_MSG_MAX 4096
 
 struct ctw_err {
     enum ctw_status status;

@@ -33,7 +33,7 @@ enum {
     CTW_IPC_UNSENT_BYTES = 1 << 28, /* larger replies not sent yet; above this, fetches wait */
     CTW_IPC_DEPTH = 8,              /* nesting of maps and arrays */
     CTW_IPC_ELEMENTS = 8192,        /* msgpack objects in one message; bulk data is bin */
-    CTW_IPC_STR_BYTES = 4096,       /* one text */
+    CTW_IPC_STR_BYTES = 8192,       /* one text */
     CTW_IPC_JOBS = 64,              /* jobs that a worker holds, finished jobs included */
     CTW_IPC_JOB_ITEMS = 1 << 22,    /* items per job */
     CTW_IPC_QUEUE_BYTES = 1 << 30,  /* all jobs, with space for their results */

@@ -1,4 +1,5 @@
 /* Finds the family of a config.json, and the keys of its text model. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +52,7 @@ static void list_types(char *list, size_t cap)
     for (const struct ctw_host *h = ctw_hosts; h->model_type != NULL && at < cap; h++)
         at += (size_t)snprintf(list + at, cap - at, "%s%s", h->model_type,
                                h[1].model_type != NULL ? ", " : "");
+    assert(at < cap);
 }
 
 static enum ctw_status unsupported(const struct ctw_config *c, const struct kind *kind,
