@@ -358,6 +358,24 @@ class TestPage:
         assert page.run("document.getElementById('tip').hidden")
         self.clean(page, file)
 
+    def test_each_method_has_its_front(self, page: Browser, file: Path, made: dict[str, Any]) -> None:
+        """A front of one model, or of the only method, is not drawn. Pointing at a front shows its models."""
+        page.open(file)
+        fronts = "[...document.querySelectorAll('#charts figure:first-child .method')]"
+        assert page.run(f"{fronts}.map(g => g.getAttribute('aria-label'))") == ["Pareto front of GPTQ: W3, W4, W8 <b>"]
+        assert page.run(f"{fronts}[0].querySelector('polyline').getAttribute('points').split(' ').length") == 3
+        page.run(f"{fronts}[0].dispatchEvent(new PointerEvent('pointerenter'))")
+        tip = page.run("document.getElementById('tip').textContent")
+        assert tip.startswith("Pareto front of GPTQ") and "W8 <b>10.01" in tip
+        assert "the thin lines those of each method" in page.run("document.body.textContent")
+        self.clean(page, file)
+        for model in made["models"]:
+            model["method"] = model["method"] and "GPTQ"
+        file.write_text(report_html.render(made))
+        page.open(file)
+        assert page.run("document.querySelectorAll('.method').length") == 0
+        assert "thin lines" not in page.run("document.body.textContent")
+
     def test_axes(self, page: Browser, file: Path) -> None:
         page.open(file)
         where = "[...document.querySelectorAll('#charts figure:first-child .halo')].map(h => +h.getAttribute('cx'))"

@@ -60,6 +60,13 @@
     return points.filter((b) => !points.some((a) => beats(a, b))).sort((a, b) => a.x - b.x);
   };
 
+  /* The front of each method, if there are two methods or more: [[method, its points], ..]. */
+  const frontsOf = (points, higher) => {
+    const methods = [...new Set(points.map((p) => p.method).filter((method) => method))];
+    const fronts = methods.map((method) => [method, frontOf(points.filter((p) => p.method === method), higher)]);
+    return methods.length > 1 ? fronts.filter(([, front]) => front.length > 1) : [];
+  };
+
   /* An empty plot in a figure: its SVG, its box and its size. */
   const plotIn = (figure, title, left, height) => {
     const width = Math.max(240, figure.clientWidth - 26);
@@ -96,8 +103,9 @@
     const levels = points.filter((p) => p.original).map((p) => ["base", p.v]).concat(chart.floor == null ? [] : [["floor", chart.floor]]);
     for (const [name, v] of levels) line(at, name, at.left, y.at(v), at.right, y.at(v));
     if (chart.higher != null) {
-      const front = frontOf(points, chart.higher);
-      if (front.length > 1) at.svg.append(el("polyline", { class: "front", points: front.map((p) => `${x.at(p.x)},${y.at(p.v)}`).join(" ") }));
+      const path = (front) => front.map((p) => `${x.at(p.x)},${y.at(p.v)}`).join(" "), front = frontOf(points, chart.higher);
+      for (const [method, own] of frontsOf(points, chart.higher)) drawMethod(at.svg, chart, method, own, path(own));
+      if (front.length > 1) at.svg.append(el("polyline", { class: "front", points: path(front) }));
     }
     for (const p of points) drawPoint(at.svg, p, chart, x.at(p.x), y);
     const bars = points.filter((p) => p.se).map((p) => [x.at(p.x) - 4, y.at(p.v + p.se) - 1, x.at(p.x) + 4, y.at(p.v - p.se) + 1]);
@@ -105,6 +113,12 @@
     drawLabels(at, points.map((p) => [x.at(p.x), y.at(p.v)]), points, [...bars, ...lines]);
   };
 
+  const drawMethod = (svg, chart, method, front, points) => {
+    const g = el("g", { class: "method", tabindex: 0, role: "img", "aria-label": `Pareto front of ${method}: ${front.map((p) => p.label).join(", ")}` });
+    g.append(el("polyline", { points, stroke: colourOf(front[0].series) }), el("polyline", { class: "reach", points }));
+    tells(g, { label: `Pareto front of ${method}`, facts: front.map((p) => [p.label, p.text]) }, chart);
+    svg.append(g);
+  };
   const drawPoint = (svg, p, chart, px, y) => {
     const colour = colourOf(p.series), py = y.at(p.v);
     const g = el("g", { class: "point", tabindex: 0, role: "img", "aria-label": `${p.label}: ${chart.title} ${p.text}` });
