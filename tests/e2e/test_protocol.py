@@ -163,7 +163,7 @@ class Refusals(OneWorker):
         self.refused("invalid", "neither finish nor cancel", c.call, "drain", mode="now")
         self.refused("unsupported", "--allow-load", c.call, "load", path="/etc")
         self.refused("not_found", '"other"', c.call, "unload", model="other")
-        self.refused("format", "longer than 4096", c.call, "unload", model="x" * 5000)
+        self.refused("format", "longer than 8192", c.call, "unload", model="x" * 9000)
 
     def test_malformed(self):
         good = msgpack.packb({"v": 1, "op": "health", "id": 7})
