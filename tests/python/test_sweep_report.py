@@ -308,9 +308,10 @@ class TestPage:
     def test_downloads(self, page: Browser, tmp_path: Path) -> None:
         """Each chart can be had as a file of its own: with its title, its key, and no style of the page."""
         file = tmp_path / "report.html"
-        file.write_text(report_html.render(synthetic_sweep.sweep(4)))
+        file.write_text(report_html.render(synthetic_sweep.sweep(14)))
         page.open(file)
         page.run("window.saved = []; HTMLAnchorElement.prototype.click = function() { saved.push([this.download, this.href]); }")
+        assert page.run("document.querySelector('.method') !== null")
         figures = page.run("document.querySelectorAll('figure').length")
         page.run("document.querySelectorAll('.save button').forEach(b => b.click())")
         page.run(f"new Promise(done => {{ const wait = () => saved.length === {2 * figures} ? done() : setTimeout(wait, 50); wait(); }})")
@@ -323,6 +324,7 @@ class TestPage:
             else:
                 svg = urllib.parse.unquote(data)
                 assert svg.startswith("<svg") and not re.search(r"var\(|class=|style=", svg)
+                assert "rgba(0, 0, 0, 0)" not in svg, "what only catches the pointer"
                 assert " windows" in svg or " documents" in svg, "the subtitle"
         self.clean(page, file)
 
@@ -367,14 +369,14 @@ class TestPage:
         page.run(f"{fronts}[0].dispatchEvent(new PointerEvent('pointerenter'))")
         tip = page.run("document.getElementById('tip').textContent")
         assert tip.startswith("Pareto front of GPTQ") and "W8 <b>10.01" in tip
-        assert "the thin lines those of each method" in page.run("document.body.textContent")
+        assert "the thin lines those of each method" in page.run("document.body.innerText")
         self.clean(page, file)
         for model in made["models"]:
             model["method"] = model["method"] and "GPTQ"
         file.write_text(report_html.render(made))
         page.open(file)
         assert page.run("document.querySelectorAll('.method').length") == 0
-        assert "thin lines" not in page.run("document.body.textContent")
+        assert "thin lines" not in page.run("document.body.innerText")
 
     def test_axes(self, page: Browser, file: Path) -> None:
         page.open(file)

@@ -50,7 +50,6 @@ def render(document: dict[str, Any]) -> str:
         axes=axes,
         charts=data["charts"],
         spread=data["spread"],
-        has_methods=len({point["method"] for chart in data["charts"] for point in chart["points"] if point["method"]}) > 1,
         has_floor=any(chart["floor"] is not None for chart in data["charts"]),
         has_spread_floor=any(plot["floor"] for plot in data["spread"]),
         layers=data["layers"],

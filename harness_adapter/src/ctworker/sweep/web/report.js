@@ -267,7 +267,8 @@
       for (const name of STYLES) node.setAttribute(name, style.getPropertyValue(name));
       for (const name of ["class", "style", "tabindex", "role"]) node.removeAttribute(name);
     });
-    copy.querySelectorAll("circle, rect").forEach((node) => { if (node.getAttribute("fill") === "rgba(0, 0, 0, 0)") node.remove(); });
+    const unseen = (node) => ["fill", "stroke"].some((name) => node.getAttribute(name) === "rgba(0, 0, 0, 0)");
+    copy.querySelectorAll("circle, rect, polyline").forEach((node) => { if (unseen(node)) node.remove(); });
     const row = 16, all = height + 64 + row * series.length, file = el("svg", { xmlns: NS, viewBox: `0 0 ${width} ${all}`, width, height: all, "font-family": "system-ui, sans-serif" });
     const put = (y, text, size, colour, weight = 400, x = 8) => file.append(el("text", { x, y, "font-size": size, "font-weight": weight, fill: page.getPropertyValue(colour) }, text));
     file.append(el("rect", { width, height: all, fill: page.getPropertyValue("--card") }));
@@ -343,7 +344,12 @@
       figures.push(() => draw(figure, plot));
     }
   };
-  const drawAll = () => { hideTip(); figures.forEach((draw) => draw()); };
+  const thin = document.getElementById("thin");
+  const drawAll = () => {
+    hideTip();
+    figures.forEach((draw) => draw());
+    if (thin) thin.hidden = !document.querySelector(".method");
+  };
 
   for (const place of document.querySelectorAll("[data-key]")) place.replaceWith(keyOf(data.models.map((_, i) => i)));
   const every = (of) => (plot) => [...new Set(plot[of].map((each) => each.series))].sort((a, b) => a - b);
