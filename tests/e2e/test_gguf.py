@@ -8,6 +8,8 @@ import unittest
 from pathlib import Path
 
 import real_worker  # tests/tools on the path
+import gguf_architectures
+import gguf_file
 import gguf_writer
 
 RNG = random.Random(1)
@@ -26,9 +28,9 @@ class Gguf(unittest.TestCase):
 
     def test_architectures(self):
         """Half of them with blocks of codes, half with BF16 matrices."""
-        for i, name in enumerate(gguf_writer.ARCHITECTURES):
+        for i, name in enumerate(gguf_architectures.ARCHITECTURES):
             with self.subTest(name):
-                rules = gguf_writer.ARCHITECTURES[name]
+                rules = gguf_architectures.ARCHITECTURES[name]
                 near = rules.get("near")
                 file, folder = gguf_writer.write(name, str(self.dir / name), blocks=i % 2 == 0 and not rules.get("plain"))
                 dtype = ("--dtype", "float32") if near else ()
@@ -77,7 +79,7 @@ class Gguf(unittest.TestCase):
                       run("score", "--model", file, "--config", given).stderr)
 
     def refused(self, keys, tensors, why):
-        gguf_writer.write_gguf(self.dir / "m.gguf", keys, tensors)
+        gguf_file.write_gguf(self.dir / "m.gguf", keys, tensors)
         done = run("inspect", self.dir / "m.gguf", text="")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn(why, done.stderr)

@@ -1,5 +1,7 @@
 """Of make_checkpoint.py: a Llama shape as a GGUF file of random blocks, in a mix of types as llama.cpp's quantiser chooses them."""
 
+import gguf_architectures
+import gguf_file
 import numpy as np
 
 ALIGNMENT = 32
@@ -44,21 +46,19 @@ def tensors(config, scheme, products, norms):
     if not config["tie_word_embeddings"]:
         yield ("output.weight", "Q6_K", (vocab, h), ("blocks", "Q6_K"))
     if "rope_scaling" in config:
-        import gguf_writer
-        divisors = gguf_writer.llama3_divisors({"rope_theta": config["rope_theta"], **config["rope_scaling"]}, config["head_dim"])
+        divisors = gguf_architectures.llama3_divisors({"rope_theta": config["rope_theta"], **config["rope_scaling"]}, config["head_dim"])
         yield ("rope_freqs.weight", "F32", divisors.shape, ("all", divisors))
 
 
 def layout(path, config, all_tensors):
     """Writes the file's header and its size; returns (offset, tensor) pairs."""
-    import gguf_writer
     head = config["head_dim"]
     keys = {"general.architecture": "llama", "general.type": "model", "llama.rope.dimension_count": head,
             "llama.rope.freq_base": float(config["rope_theta"]), "llama.attention.key_length": head,
-            "llama.attention.value_length": head, **{f"llama.{key}": config[name] for name, key in gguf_writer.KEYS.items()}}
+            "llama.attention.value_length": head, **{f"llama.{key}": config[name] for name, key in gguf_architectures.KEYS.items()}}
     sizes = [bytes_of(kind, shape) for _, kind, shape, _ in all_tensors]
-    text, offsets = gguf_writer.header(keys, {name: (TYPES[kind][0], shape, size) for (name, kind, shape, _), size in
-                                              zip(all_tensors, sizes)}, ALIGNMENT)
+    text, offsets = gguf_file.header(keys, {name: (TYPES[kind][0], shape, size) for (name, kind, shape, _), size in
+                                            zip(all_tensors, sizes)}, ALIGNMENT)
     with open(path, "wb") as f:
         f.write(text)
         f.truncate(len(text) + offsets[-1] + -(-sizes[-1] // ALIGNMENT) * ALIGNMENT)

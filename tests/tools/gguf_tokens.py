@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
-import urllib.request
 from pathlib import Path
 
 import gguf
