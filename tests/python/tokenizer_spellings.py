@@ -146,13 +146,13 @@ def _merges_as_strings(tokenizer: Tokenizer) -> dict[str, Any]:
     return stored
 
 
-def _tokens(b: Bases) -> Iterator[Spelling]:
-    """Which file's special and added tokens win, with a class that is used as it is and with one that is rebuilt."""
+def _token_files() -> dict[str, dict[str, Any]]:
+    """What tokenizer_config.json ("config"), special_tokens_map.json ("map") and added_tokens.json ("added") say of tokens."""
     decoder = _special(*SMOL)
     bos = {"bos_token": "<x1>", "eos_token": SMOL[2]}
     typed = {name: {"__type": "AddedToken", **value} for name, value in _named(**bos).items()}
     one, two, three = "<x1>", "<x2>", "<x3>"
-    cases: dict[str, dict[str, Any]] = {
+    return {
         "strings": {"config": bos},
         "typed": {"config": typed},
         "typed-decoder": {"config": typed | {"added_tokens_decoder": decoder}},
@@ -207,13 +207,21 @@ def _tokens(b: Bases) -> Iterator[Spelling]:
         "clean-up": {"config": {"clean_up_tokenization_spaces": True}},
         "lengths": {"config": {"model_max_length": 77, "max_len": 5}},
     }
+
+
+def _tokens(b: Bases) -> Iterator[Spelling]:
+    """Which file's special and added tokens win, with a class that is used as it is and with one that is rebuilt."""
     for class_name in ("PreTrainedTokenizerFast", "GPT2Tokenizer"):
-        for name, files in cases.items():
+        for name, files in _token_files().items():
             config = {"tokenizer_class": class_name, **files.get("config", {})}
             out = {"tokenizer_config.json": config, "config.json": {"model_type": "llama"}}
             out |= {"special_tokens_map.json": files["map"]} if "map" in files else {}
             out |= {"added_tokens.json": files["added"]} if "added" in files else {}
             yield f"{class_name}-{name}", _stored(b.plain), out
+
+
+def _stored_rules(b: Bases) -> Iterator[Spelling]:
+    """What tokenizer.json itself says beside its tokens, and which of its versions counts."""
     config = {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}, "config.json": {"model_type": "llama"}}
     truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     padding = {
@@ -261,7 +269,7 @@ def _templates(b: Bases) -> Iterator[Spelling]:
 
 def spellings() -> Iterator[Spelling]:
     bases = Bases()
-    for part in (_classes, _tokens, _vocabularies, _templates):
+    for part in (_classes, _tokens, _stored_rules, _vocabularies, _templates):
         yield from part(bases)
 
 
