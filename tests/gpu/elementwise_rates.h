@@ -282,6 +282,7 @@ static const struct kind kinds_timed[] = {
 };
 /* clang-format on */
 
+#include "recurrent_rates.h"
 #include "streams_rates.h"
 
 /* All rates; or only the rates of weights whose name contains `word`; or of streams. */
@@ -301,6 +302,8 @@ static void print_rates(const char *word)
     buf_close(&copy.b);
     if (word == NULL || strcmp(word, "streams") == 0)
         rate_streams();
+    if (word == NULL || strcmp(word, "recurrent") == 0)
+        rate_recurrent();
     for (size_t i = 0; i < CTW_COUNT(kinds_timed); i++)
         if (word == NULL || strstr(kinds_timed[i].name, word) != NULL)
             rate_decode(&kinds_timed[i],

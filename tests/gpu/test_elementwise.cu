@@ -4,7 +4,8 @@
  * copy.
  *
  * Built with the backend (target gpu_tests). test_elementwise rates [WORD]: instead of the checks,
- * the rates; with WORD, only those of decoding weights whose name contains the word.
+ * the rates; with WORD, only those of decoding weights whose name contains the word, or of `streams`
+ * or `recurrent`.
  */
 #include "gpu_weights.h"
 

@@ -2,9 +2,8 @@
  * The gated delta rule, token by token, for what delta_chunks.cu does not have. A block has some
  * columns of one value head's S for a whole part: 4 lanes share a column and have a quarter of
  * its rows each, in registers. S = factor * T: T is what the registers hold, so that a token takes
- * three multiply-adds an element, of which decay is none. (With a decay of each row's own, a fourth
- * takes place, and factor is 1.) Tokens come in tiles; while a tile is computed, the next one's
- * loads are on their way.
+ * three multiply-adds an element, of which decay is none. Tokens come in tiles; while a tile is
+ * computed, the next one's loads are on their way. Decays of each row's own: delta_channels.cu.
  *
  * A column's arithmetic depends on `key` alone: neither the columns of a block nor a tile's border
  * changes a bit. So products and sums are fused only where the source says so.
@@ -14,27 +13,25 @@
 enum {
     WARPS = 4,
     THREADS = 32 * WARPS,
-    LANES = 4,           /* of a column */
+    LANES = 4,                 /* of a column */
     COLUMNS = THREADS / LANES, /* of a block, times those of a lane */
-    TILE = 16,           /* tokens */
-    OWN = TILE / WARPS   /* of a warp, to prepare */
+    TILE = 16,                 /* tokens */
+    OWN = TILE / WARPS         /* of a warp, to prepare */
 };
 
 /* T is multiplied by a factor below this, which becomes 1. */
 #define LEAST_FACTOR 0x1p-40f
 
-/* Tokens as they are computed: q and k normalised, q with its factor. DECAYS: 1, or each row's. */
-template <int KEY, int C, int DECAYS> struct tile {
+/* Tokens as they are computed: q and k normalised, q with its factor. */
+template <int KEY, int C> struct tile {
     float q[TILE][KEY], k[TILE][KEY], v[TILE][COLUMNS * C];
-    __align__(16) float decay[TILE][DECAYS];
-    float beta[TILE], qk[TILE];
+    float decay[TILE], beta[TILE], qk[TILE];
 };
 
 /* A lane's part of its warp's tokens of a tile, as loaded; 0 beyond the end and beyond a head. */
-template <typename T, int KEY, int C, int DECAYS> struct loaded {
+template <typename T, int KEY, int C> struct loaded {
     T q[OWN][KEY / 32], k[OWN][KEY / 32], v[OWN][C];
-    T decay[OWN][DECAYS > 1 ? KEY / 32 : 1]; /* with own decays: a, as q and k */
-    float b, a;                              /* of the warp's token `lane` */
+    float b, a; /* of the warp's token `lane` */
 };
 
 template <typename T> static __device__ __forceinline__ T zero()
@@ -44,10 +41,10 @@ template <typename T> static __device__ __forceinline__ T zero()
     return z;
 }
 
-template <typename T, int KEY, int C, int DECAYS>
+template <typename T, int KEY, int C>
 static __device__ __forceinline__ void load_tile(const struct ctw_op_delta &op, int head, int col0,
                                                  int64_t row0, int64_t end,
-                                                 struct loaded<T, KEY, C, DECAYS> &l)
+                                                 struct loaded<T, KEY, C> &l)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t keys = (int64_t)op.n_key * op.key;
@@ -63,22 +60,19 @@ static __device__ __forceinline__ void load_tile(const struct ctw_op_delta &op, 
             const bool in = live && at < op.key;
             l.q[i][e] = in ? x[from + at] : zero<T>();
             l.k[i][e] = in ? x[keys + from + at] : zero<T>();
-            if (DECAYS > 1)
-                l.decay[i][e] = in ? ((const T *)op.a)[row * op.ldba + (int64_t)head * op.key + at]
-                                   : zero<T>();
         }
 #pragma unroll
         for (int c = 0; c < C; c++) {
             const int at = col0 + 32 * c + lane;
-            l.v[i][c] = live && at < op.value ? x[2 * keys + (int64_t)head * op.value + at]
-                                              : zero<T>();
+            l.v[i][c] =
+                live && at < op.value ? x[2 * keys + (int64_t)head * op.value + at] : zero<T>();
         }
     }
     const int64_t row = row0 + warp + WARPS * lane;
     const bool live = lane < OWN && row < end;
     const int64_t at = row * op.ldba + ctw_delta_column(&op, head);
     l.b = live ? ctw_cuda_widen(((const T *)op.b)[at]) : 0.0f;
-    l.a = live && DECAYS == 1 ? ctw_cuda_widen(((const T *)op.a)[at]) : 0.0f;
+    l.a = live ? ctw_cuda_widen(((const T *)op.a)[at]) : 0.0f;
 }
 
 static __device__ __forceinline__ float warp_sum(float v)
@@ -89,10 +83,10 @@ static __device__ __forceinline__ float warp_sum(float v)
     return v;
 }
 
-template <typename T, int KEY, int C, int DECAYS>
-static __device__ __forceinline__ void
-store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[(DECAYS + 31) / 32],
-           const struct loaded<T, KEY, C, DECAYS> &l, struct tile<KEY, C, DECAYS> &s)
+template <typename T, int KEY, int C>
+static __device__ __forceinline__ void store_tile(const struct ctw_op_delta &op, float rate,
+                                                  float dt_bias, const struct loaded<T, KEY, C> &l,
+                                                  struct tile<KEY, C> &s)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const float scale = 1.0f / sqrtf((float)op.key);
@@ -114,9 +108,6 @@ store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[(DE
         for (int e = 0; e < KEY / 32; e++) {
             s.q[t][32 * e + lane] = rq * ctw_cuda_widen(l.q[i][e]);
             s.k[t][32 * e + lane] = rk * ctw_cuda_widen(l.k[i][e]);
-            if (DECAYS > 1)
-                s.decay[t][32 * e + lane] = expf(delta_log_decay(
-                    rate, ctw_cuda_widen(l.decay[i][e]) + dt_bias[e], op.least_log));
         }
 #pragma unroll
         for (int c = 0; c < C; c++)
@@ -126,9 +117,7 @@ store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[(DE
     }
     if (lane < OWN) {
         s.beta[warp + WARPS * lane] = (op.twice ? 2.0f : 1.0f) / (1.0f + expf(-l.b));
-        if (DECAYS == 1)
-            s.decay[warp + WARPS * lane][0] =
-                expf(delta_log_decay(rate, l.a + dt_bias[0], op.least_log));
+        s.decay[warp + WARPS * lane] = expf(delta_log_decay(rate, l.a + dt_bias, op.least_log));
     }
 }
 
@@ -141,36 +130,15 @@ template <int KEY, int C> struct share {
     float factor;
 };
 
-/* The rows of the lane's share, each times its decay. */
-template <int KEY, int C>
-static __device__ __forceinline__ void decay_rows(const float *decay, struct share<KEY, C> &h)
-{
-#pragma unroll
-    for (int m = 0; m < KEY / 16; m++) {
-        const float4 d = *(const float4 *)&decay[16 * m + 4 * (threadIdx.x % LANES)];
-#pragma unroll
-        for (int c = 0; c < C; c++) {
-            float *e = &h.t[c][4 * m];
-            e[0] *= d.x;
-            e[1] *= d.y;
-            e[2] *= d.z;
-            e[3] *= d.w;
-        }
-    }
-}
-
 /* One token. y: the lane's columns, equal in the 4 lanes. */
-template <int KEY, int C, int DECAYS>
-static __device__ __forceinline__ void token_step(const struct tile<KEY, C, DECAYS> &s, int t,
+template <int KEY, int C>
+static __device__ __forceinline__ void token_step(const struct tile<KEY, C> &s, int t,
                                                   struct share<KEY, C> &h, float (&y)[C])
 {
     const int lane = threadIdx.x % 32, group = threadIdx.x / LANES;
     float read[C] = {}, out[C] = {};
-    if (DECAYS > 1)
-        decay_rows<KEY, C>(s.decay[t], h);
-    else
-        h.factor *= s.decay[t][0];
-    if (DECAYS == 1 && !(h.factor >= LEAST_FACTOR)) { /* alike in all threads of the block */
+    h.factor *= s.decay[t];
+    if (!(h.factor >= LEAST_FACTOR)) { /* alike in all threads of the block */
 #pragma unroll
         for (int c = 0; c < C; c++)
 #pragma unroll
@@ -270,37 +238,30 @@ static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op
 }
 
 /* Columns blockIdx.x * COLUMNS * C .. of value head blockIdx.y, of the part blockIdx.z. */
-template <typename T, int KEY, int C, int DECAYS>
-__global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 ? 3 : 4)
+template <typename T, int KEY, int C>
+__global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : 4)
     delta_heads(const __grid_constant__ struct ctw_cuda_delta a)
 {
-    __shared__ __align__(16) struct tile<KEY, C, DECAYS> s;
+    __shared__ __align__(16) struct tile<KEY, C> s;
     const struct ctw_op_delta &op = a.op;
     const int head = blockIdx.y, col0 = blockIdx.x * COLUMNS * C, lane = threadIdx.x % LANES;
     const struct ctw_cuda_part &part = a.parts.part[blockIdx.z];
     const int64_t first = part.row, end = first + part.n_tok;
     const float rate = delta_rate(op, head);
-    float dt_bias[(DECAYS + 31) / 32];
-#pragma unroll
-    for (int e = 0; e < (DECAYS + 31) / 32; e++) {
-        const int64_t at = DECAYS == 1 ? head : (int64_t)head * op.key + 32 * e + threadIdx.x % 32;
-        dt_bias[e] = DECAYS == 1 || 32 * e + threadIdx.x % 32 < op.key
-                         ? ctw_cuda_number(op.dt_bias, op.dt_bias_dtype, at)
-                         : 0.0f;
-    }
+    const float dt_bias = ctw_cuda_number(op.dt_bias, op.dt_bias_dtype, head);
     struct share<KEY, C> h;
-    struct loaded<T, KEY, C, DECAYS> next;
+    struct loaded<T, KEY, C> next;
     take_state(op, ctw_state_at(&op.states, part.before), head, col0, h);
-    load_tile<T, KEY, C, DECAYS>(op, head, col0, first, end, next);
+    load_tile<T, KEY, C>(op, head, col0, first, end, next);
     for (int64_t row0 = first; row0 < end; row0 += TILE) {
         __syncthreads(); /* the tile before is done with */
-        store_tile<T, KEY, C, DECAYS>(op, rate, dt_bias, next, s);
+        store_tile<T, KEY, C>(op, rate, dt_bias, next, s);
         __syncthreads();
-        load_tile<T, KEY, C, DECAYS>(op, head, col0, row0 + TILE, end, next);
+        load_tile<T, KEY, C>(op, head, col0, row0 + TILE, end, next);
         const int n = end - row0 < TILE ? (int)(end - row0) : TILE;
         for (int t = 0; t < n; t++) {
             float y[C];
-            token_step<KEY, C, DECAYS>(s, t, h, y);
+            token_step<KEY, C>(s, t, h, y);
             T *to = (T *)op.y + (row0 + t) * op.ldy + (int64_t)head * op.value;
 #pragma unroll
             for (int c = 0; c < C; c++)
@@ -312,12 +273,12 @@ __global__ void __launch_bounds__(THREADS, KEY > 128 || C == 4 ? 2 : DECAYS > 1 
         leave_state(op, ctw_state_at(&op.states, part.after), head, col0, h);
 }
 
-template <typename T, int KEY, int C, int DECAYS = 1>
+template <typename T, int KEY, int C>
 static void launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 {
     dim3 grid((unsigned)((a->op.value + COLUMNS * C - 1) / (COLUMNS * C)), (unsigned)a->op.n_value,
               (unsigned)a->parts.n);
-    delta_heads<T, KEY, C, DECAYS><<<grid, THREADS, 0, cu->stream>>>(*a);
+    delta_heads<T, KEY, C><<<grid, THREADS, 0, cu->stream>>>(*a);
 }
 
 /* Wide shares take fewer instructions, narrow ones more of the GPU. */
@@ -325,13 +286,7 @@ template <typename T> static void launch_any(struct ctw_cuda *cu, const struct c
 {
     enum { ENOUGH = 2 * 132 }; /* blocks */
     const int64_t heads = (int64_t)a->op.n_value * a->parts.n;
-    if (a->op.by_channel && a->op.key <= 32)
-        launch<T, 32, 1, 32>(cu, a);
-    else if (a->op.by_channel && a->op.value > 32 && heads * ((a->op.value + 63) / 64) >= ENOUGH)
-        launch<T, 128, 2, 128>(cu, a);
-    else if (a->op.by_channel)
-        launch<T, 128, 1, 128>(cu, a);
-    else if (a->op.key > 128)
+    if (a->op.key > 128)
         launch<T, 256, 1>(cu, a);
     else if (a->op.key <= 32)
         launch<T, 32, 1>(cu, a);
@@ -354,6 +309,8 @@ enum ctw_status ctw_cuda_delta(struct ctw_cuda *cu, const struct ctw_op_delta *o
 #define LAUNCH(T) launch_any<T>(cu, &a)
         if (ctw_cuda_delta_has_chunks(cu, op))
             st = ctw_cuda_delta_chunks(cu, &a, err);
+        else if (op->by_channel)
+            ctw_cuda_delta_channels(cu, &a);
         else
             CTW_CUDA_FLOAT_SWITCH(op->dtype, LAUNCH);
 #undef LAUNCH

@@ -1,5 +1,5 @@
-/* Shared by the kernels of the gated delta rule: token by token (delta.cu), and by chunks
- * (delta_chunks.cu). */
+/* Shared by the kernels of the gated delta rule: token by token (delta.cu, delta_channels.cu), and
+ * by chunks (delta_chunks.cu). */
 #ifndef CTW_KERNELS_CUDA_DELTA_LAUNCH_H
 #define CTW_KERNELS_CUDA_DELTA_LAUNCH_H
 
@@ -21,6 +21,9 @@ struct ctw_cuda_delta {
 bool ctw_cuda_delta_has_chunks(const struct ctw_cuda *cu, const struct ctw_op_delta *op);
 enum ctw_status ctw_cuda_delta_chunks(struct ctw_cuda *cu, struct ctw_cuda_delta *a,
                                       struct ctw_err *err);
+
+/* by_channel */
+void ctw_cuda_delta_channels(struct ctw_cuda *cu, const struct ctw_cuda_delta *a);
 
 #ifdef __CUDACC__
 
