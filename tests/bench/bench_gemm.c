@@ -205,38 +205,19 @@ static void dn(dnnl_status_t st, const char *what)
     }
 }
 
-/* y [m, n] = x [m, k] w^T, weights in the layout that oneDNN prefers; false if oneDNN has no such
- * product for this dtype on this machine. */
-static bool product_open(struct product *p, int64_t m, int64_t n, int64_t k, enum ctw_dtype dtype,
-                         void *x, void *w, void *y)
+/* The primitive of pd and its memory; w is put into the layout that oneDNN prefers. */
+static void product_fill(struct product *p, dnnl_primitive_desc_t pd, dnnl_memory_desc_t xm,
+                         dnnl_memory_desc_t wm, dnnl_memory_desc_t ym, void *x, void *w, void *y)
 {
-    dnnl_data_type_t type = dtype == CTW_F32 ? dnnl_f32 : dnnl_bf16;
-    dnnl_dims_t xd = {m, k}, wd = {k, n}, yd = {m, n};
-    dnnl_memory_desc_t xm, wm, any, ym;
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_desc_t pd;
-    memset(p, 0, sizeof(*p));
-    dn(dnnl_engine_create(&p->engine, dnnl_cpu, 0), "engine");
-    dn(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), "stream");
-    dn(dnnl_memory_desc_init_by_tag(&xm, 2, xd, type, dnnl_ab), "x");
-    dn(dnnl_memory_desc_init_by_tag(&wm, 2, wd, type, dnnl_ba), "w");
-    dn(dnnl_memory_desc_init_by_tag(&any, 2, wd, type, dnnl_format_tag_any), "w");
-    dn(dnnl_memory_desc_init_by_tag(&ym, 2, yd, type, dnnl_ab), "y");
-    dn(dnnl_matmul_desc_init(&desc, &xm, &any, NULL, &ym), "matmul");
-    if (dnnl_primitive_desc_create(&pd, &desc, NULL, p->engine, NULL) != dnnl_success) {
-        dnnl_stream_destroy(p->stream);
-        dnnl_engine_destroy(p->engine);
-        return false;
-    }
-    const dnnl_memory_desc_t *best = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+    const_dnnl_memory_desc_t best = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
     dnnl_memory_t plain;
-    dn(dnnl_memory_create(&p->src, &xm, p->engine, x), "x");
-    dn(dnnl_memory_create(&p->dst, &ym, p->engine, y), "y");
-    dn(dnnl_memory_create(&plain, &wm, p->engine, w), "w");
+    dn(dnnl_memory_create(&p->src, xm, p->engine, x), "x");
+    dn(dnnl_memory_create(&p->dst, ym, p->engine, y), "y");
+    dn(dnnl_memory_create(&plain, wm, p->engine, w), "w");
     dn(dnnl_memory_create(&p->weights, best, p->engine, DNNL_MEMORY_ALLOCATE), "w");
     dnnl_primitive_desc_t rpd;
     dnnl_primitive_t reorder;
-    dn(dnnl_reorder_primitive_desc_create(&rpd, &wm, p->engine, best, p->engine, NULL), "reorder");
+    dn(dnnl_reorder_primitive_desc_create(&rpd, wm, p->engine, best, p->engine, NULL), "reorder");
     dn(dnnl_primitive_create(&reorder, rpd), "reorder");
     dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, p->weights}};
     dn(dnnl_primitive_execute(reorder, p->stream, 2, args), "reorder");
@@ -246,7 +227,36 @@ static bool product_open(struct product *p, int64_t m, int64_t n, int64_t k, enu
     dnnl_primitive_desc_destroy(rpd);
     dnnl_primitive_desc_destroy(pd);
     dnnl_memory_destroy(plain);
-    return true;
+}
+
+/* y [m, n] = x [m, k] w^T, weights in the layout that oneDNN prefers; false if oneDNN has no such
+ * product for this dtype on this machine. */
+static bool product_open(struct product *p, int64_t m, int64_t n, int64_t k, enum ctw_dtype dtype,
+                         void *x, void *w, void *y)
+{
+    dnnl_data_type_t type = dtype == CTW_F32 ? dnnl_f32 : dnnl_bf16;
+    dnnl_dims_t xd = {m, k}, wd = {k, n}, yd = {m, n};
+    dnnl_memory_desc_t xm, wm, any, ym;
+    dnnl_primitive_desc_t pd;
+    memset(p, 0, sizeof(*p));
+    dn(dnnl_engine_create(&p->engine, dnnl_cpu, 0), "engine");
+    dn(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), "stream");
+    dn(dnnl_memory_desc_create_with_tag(&xm, 2, xd, type, dnnl_ab), "x");
+    dn(dnnl_memory_desc_create_with_tag(&wm, 2, wd, type, dnnl_ba), "w");
+    dn(dnnl_memory_desc_create_with_tag(&any, 2, wd, type, dnnl_format_tag_any), "w");
+    dn(dnnl_memory_desc_create_with_tag(&ym, 2, yd, type, dnnl_ab), "y");
+    const bool have =
+        dnnl_matmul_primitive_desc_create(&pd, p->engine, xm, any, NULL, ym, NULL) == dnnl_success;
+    if (have)
+        product_fill(p, pd, xm, wm, ym, x, w, y);
+    else {
+        dnnl_stream_destroy(p->stream);
+        dnnl_engine_destroy(p->engine);
+    }
+    dnnl_memory_desc_t all[] = {xm, wm, any, ym};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        dnnl_memory_desc_destroy(all[i]);
+    return have;
 }
 
 static void product_run(struct product *p)
@@ -368,6 +378,7 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
     bench_shape(be, s, "gate up", 3072, 576);
     bench_shape(be, s, "down", 576, 1536);
     bench_shape(be, s, "square", 2048, 2048);
+    bench_shape(be, s, "square", 4096, 4096);
 }
 
 /* Cost of decoding: the same products with weights in other formats, interleaved. */
@@ -406,9 +417,10 @@ static void bench_formats(struct ctw_backend *be, const struct settings *s)
 }
 
 /* Causal attention of whole sequences; counts the products that causality needs. */
-static void bench_attention(struct ctw_backend *be, const struct settings *s)
+static void bench_attention(struct ctw_backend *be, const struct settings *s, int n_head, int n_kv,
+                            int head)
 {
-    enum { HEADS = 9, KV = 3, HEAD = 64, LENGTH = 2048 };
+    enum { LENGTH = 2048 };
     int64_t n_seqs = s->n_rows < LENGTH ? 1 : s->n_rows / LENGTH;
     int64_t length = s->n_rows < LENGTH ? s->n_rows : LENGTH, rows = n_seqs * length;
     struct ctw_kv_run *runs = must(ctw_calloc((size_t)n_seqs, sizeof(*runs)));
@@ -419,16 +431,16 @@ static void bench_attention(struct ctw_backend *be, const struct settings *s)
             .q_row = i * length, .n_q = length, .runs = &runs[i], .n_runs = 1};
     }
     struct ctw_op_attention op = {.dtype = s->dtype,
-                                  .n_head = HEADS,
-                                  .n_kv = KV,
-                                  .head = HEAD,
-                                  .scale = 0.125f,
+                                  .n_head = n_head,
+                                  .n_kv = n_kv,
+                                  .head = head,
+                                  .scale = 1 / sqrtf((float)head),
                                   .seqs = seqs,
                                   .n_seqs = n_seqs};
-    op.q = random_values(s->dtype, rows * HEADS * HEAD);
-    op.k = random_values(s->dtype, rows * KV * HEAD);
-    op.v = random_values(s->dtype, rows * KV * HEAD);
-    op.out = must(ctw_alloc_aligned((size_t)(rows * HEADS * HEAD) * ctw_dtype_bytes(s->dtype)));
+    op.q = random_values(s->dtype, rows * n_head * head);
+    op.k = random_values(s->dtype, rows * n_kv * head);
+    op.v = random_values(s->dtype, rows * n_kv * head);
+    op.out = must(ctw_alloc_aligned((size_t)(rows * n_head * head) * ctw_dtype_bytes(s->dtype)));
     struct times t;
     for (int r = -1; r < s->n_repeat; r++) {
         double t0 = now_s(s);
@@ -438,11 +450,11 @@ static void bench_attention(struct ctw_backend *be, const struct settings *s)
     }
     times_close(&t, s->n_repeat);
     double pairs = (double)n_seqs * (double)length * ((double)length + 1) / 2;
-    double gflop = 4e-9 * pairs * HEADS * HEAD;
+    double gflop = 4e-9 * pairs * n_head * head;
     printf("\nattention, %lld sequences of %lld, %d heads / %d of %d: %.1f GFLOP/s (best %.1f, "
            "spread %.0f%%), %.2f ms\n",
-           (long long)n_seqs, (long long)length, HEADS, KV, HEAD, gflop / t.median, gflop / t.best,
-           100 * t.spread, 1e3 * t.median);
+           (long long)n_seqs, (long long)length, n_head, n_kv, head, gflop / t.median,
+           gflop / t.best, 100 * t.spread, 1e3 * t.median);
     ctw_free_aligned((void *)(uintptr_t)op.q);
     ctw_free_aligned((void *)(uintptr_t)op.k);
     ctw_free_aligned((void *)(uintptr_t)op.v);
@@ -564,8 +576,10 @@ int main(int argc, char **argv)
         bench_linear(be, &s);
     if (wanted(&s, "formats"))
         bench_formats(be, &s);
-    if (wanted(&s, "attention"))
-        bench_attention(be, &s);
+    if (wanted(&s, "attention")) {
+        bench_attention(be, &s, 9, 3, 64);
+        bench_attention(be, &s, 16, 4, 128);
+    }
     if (wanted(&s, "head"))
         bench_head(be, &s);
     ctw_backend_close(be);

@@ -282,8 +282,9 @@ static const struct kind kinds_timed[] = {
 };
 /* clang-format on */
 
-#include "recurrent_rates.h"
 #include "streams_rates.h"
+
+#include "recurrent_rates.h"
 
 /* All rates; or only the rates of weights whose name contains `word`; or of streams. */
 static void print_rates(const char *word)

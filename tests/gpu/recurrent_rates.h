@@ -1,5 +1,5 @@
 /* Part of test_elementwise.cu: times of recurrences at published sizes, windows of 2048 and 8192
- * tokens, and of one. */
+ * tokens, and of one. random_on_gpu() is of streams_rates.h. */
 #include "kernels/delta.h"
 
 static void do_delta(void *arg)
