@@ -22,11 +22,11 @@ enum {
     OWN = TILE / WARPS         /* of a warp, to prepare */
 };
 
-/* Tokens as they are computed: q and k normalised, q with its factor. */
-template <int KEY, int C> struct __align__(16) tile
-{
+/* Tokens as they are computed: q and k as given; unit: what makes them q and k of the definition;
+ * qk: of those. */
+template <int KEY, int C> struct tile {
     float q[TILE][KEY], k[TILE][KEY], decay[TILE][KEY], v[TILE][COLUMNS * C];
-    float beta[TILE], qk[TILE];
+    float beta[TILE], unit_q[TILE], unit_k[TILE], qk[TILE];
 };
 
 /* A lane's part of its warp's tokens of a tile, as loaded; 0 beyond the end and beyond a head. */
@@ -81,6 +81,45 @@ static __device__ __forceinline__ float warp_sum(float v)
     return v;
 }
 
+/* Without the branches of a division: 1 / x for x in 1 .. inf, within an ulp or two. */
+static __device__ __forceinline__ float reciprocal(float x)
+{
+    float r;
+    x = fminf(x, 0x1p100f);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return fmaf(r, fmaf(-x, r, 1.0f), r);
+}
+
+/* log(1 + u), u in 0 .. 1: 2 atanh(z) with z = u / (2 + u) up to 1/3, by its series, of which less
+ * than 2^-25 is left out. */
+static __device__ __forceinline__ float log_1_plus(float u)
+{
+    const float z = u * reciprocal(2.0f + u), zz = z * z;
+    float series = 1.0f / 15;
+    series = fmaf(series, zz, 1.0f / 13);
+    series = fmaf(series, zz, 1.0f / 11);
+    series = fmaf(series, zz, 1.0f / 9);
+    series = fmaf(series, zz, 1.0f / 7);
+    series = fmaf(series, zz, 1.0f / 5);
+    series = fmaf(series, zz, 1.0f / 3);
+    return 2.0f * fmaf(z * zz, series, z);
+}
+
+/* exp(delta_log_decay()) of N rows of a token. */
+template <int N>
+static __device__ __forceinline__ void decays_of(float rate, float least, float (&x)[N])
+{
+    if (least < 0) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = expf(least * reciprocal(1.0f + expf(-rate * x[i])));
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = expf(-rate * (fmaxf(x[i], 0.0f) + log_1_plus(expf(-fabsf(x[i])))));
+}
+
 template <typename T, int KEY, int C>
 static __device__ __forceinline__ void
 store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[KEY / 32],
@@ -88,6 +127,11 @@ store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[KEY
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const float scale = 1.0f / sqrtf((float)op.key);
+    float decay[OWN * (KEY / 32)];
+#pragma unroll
+    for (int i = 0; i < OWN * (KEY / 32); i++)
+        decay[i] = ctw_cuda_widen(l.a[i / (KEY / 32)][i % (KEY / 32)]) + dt_bias[i % (KEY / 32)];
+    decays_of(rate, op.least_log, decay);
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         const int t = warp + WARPS * i;
@@ -98,25 +142,24 @@ store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[KEY
             qq = fmaf(q, q, qq);
             kk = fmaf(k, k, kk);
             qk = fmaf(q, k, qk);
-        }
-        const float rq = scale / sqrtf(warp_sum(qq) + 1e-6f);
-        const float rk = 1.0f / sqrtf(warp_sum(kk) + 1e-6f);
-        qk = warp_sum(qk);
-#pragma unroll
-        for (int e = 0; e < KEY / 32; e++) {
-            s.q[t][32 * e + lane] = rq * ctw_cuda_widen(l.q[i][e]);
-            s.k[t][32 * e + lane] = rk * ctw_cuda_widen(l.k[i][e]);
-            s.decay[t][32 * e + lane] =
-                expf(delta_log_decay(rate, ctw_cuda_widen(l.a[i][e]) + dt_bias[e], op.least_log));
+            s.q[t][32 * e + lane] = q;
+            s.k[t][32 * e + lane] = k;
+            s.decay[t][32 * e + lane] = decay[i * (KEY / 32) + e];
         }
 #pragma unroll
         for (int e = 0; e < COLUMNS * C / 32; e++)
             s.v[t][32 * e + lane] = ctw_cuda_widen(l.v[i][e]);
-        if (lane == 0)
+        const float rq = scale * rsqrtf(warp_sum(qq) + 1e-6f);
+        const float rk = rsqrtf(warp_sum(kk) + 1e-6f);
+        qk = warp_sum(qk);
+        if (lane == 0) {
+            s.unit_q[t] = rq;
+            s.unit_k[t] = rk;
             s.qk[t] = rq * rk * qk;
+        }
     }
     if (lane < OWN)
-        s.beta[warp + WARPS * lane] = (op.twice ? 2.0f : 1.0f) / (1.0f + expf(-l.b));
+        s.beta[warp + WARPS * lane] = (op.twice ? 2.0f : 1.0f) * reciprocal(1.0f + expf(-l.b));
 }
 
 /* The column, in the block, of register r of a lane; the lane owns that of register 0. */
@@ -179,11 +222,12 @@ static __device__ __forceinline__ float token_step(const struct tile<KEY, C> &s,
     }
     sum_lanes<C>(read);
     sum_lanes<C>(out);
-    const float d = s.beta[t] * (s.v[t][column_of<C>(0)] - read[0]);
+    const float d = s.beta[t] * fmaf(-s.unit_k[t], read[0], s.v[t][column_of<C>(0)]);
     float add[C];
+    add[0] = s.unit_k[t] * d;
 #pragma unroll
-    for (int r = 0; r < C; r++)
-        add[r] = r == 0 ? d : __shfl_xor_sync(0xffffffff, d, r * (LANES / C));
+    for (int r = 1; r < C; r++)
+        add[r] = __shfl_xor_sync(0xffffffff, add[0], r * (LANES / C));
 #pragma unroll
     for (int m = 0; m < KEY / LANES / 4; m++) {
         float4 k = *(const float4 *)&s.k[t][4 * LANES * m + at];
@@ -196,7 +240,7 @@ static __device__ __forceinline__ float token_step(const struct tile<KEY, C> &s,
             e[3] = fmaf(k.w, add[r], e[3]);
         }
     }
-    return fmaf(s.qk[t], d, out[0]);
+    return fmaf(s.qk[t], d, s.unit_q[t] * out[0]);
 }
 
 /* The lane's share of the columns col0 .. of S, which lies at `state` or is 0. */
@@ -233,10 +277,12 @@ static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op
 
 /* Columns blockIdx.x * COLUMNS * C .. of value head blockIdx.y, of the part blockIdx.z. */
 template <typename T, int KEY, int C>
-__global__ void __launch_bounds__(THREADS, C == 8 ? 2 : C == 4 ? 3 : 4)
+__global__ void __launch_bounds__(THREADS, C == 8   ? 2
+                                           : C == 4 ? 3
+                                                    : 4)
     delta_channels(const __grid_constant__ struct ctw_cuda_delta a)
 {
-    __shared__ struct tile<KEY, C> tiles[2];
+    __shared__ __align__(16) struct tile<KEY, C> tiles[2];
     const struct ctw_op_delta &op = a.op;
     const int head = blockIdx.y, col0 = blockIdx.x * COLUMNS * C;
     const struct ctw_cuda_part &part = a.parts.part[blockIdx.z];
