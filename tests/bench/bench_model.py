@@ -4,8 +4,8 @@
     bench_model.py --model MODEL [--text FILE] [--models w4a16=MODEL nvfp4=MODEL]
                    [--torch-python PY] [--llama-library LIB --gguf FILE ..] [--reps 5] [--windows 2]
 
-MODEL is a folder, or SHAPE:FORMAT (gemma3-270m:w4a16), which tools/make_checkpoint.py writes to --scratch.
-Without a text, the windows are random ids. A peer is a long-lived process with its model loaded;
+MODEL is a folder, or SHAPE:FORMAT[:GROUP] (gemma3-270m:w4a16:64), which tools/make_checkpoint.py writes to
+--scratch. Without a text, the windows are random ids. A peer is a long-lived process with its model loaded;
 ctworker runs as `ctworker score`, and the time to start and to open the model (measured in the same
 repetition, on a sequence of two tokens) is subtracted. The time of transformers includes its float32
 log-softmax; llama.cpp's is that of all logits, without a log-softmax. Every repetition runs each program once, in
@@ -172,13 +172,14 @@ def random_windows(folder, n, length):
 
 
 def checkpoint(name, scratch):
-    """The folder of a model: of that name, or written from SHAPE:FORMAT unless it exists."""
-    shape, colon, fmt = name.partition(":")
-    if Path(name).is_dir() or not colon:
+    """The folder of a model: of that name, or written from SHAPE:FORMAT[:GROUP] unless it exists."""
+    shape, *fmt = name.split(":")
+    if Path(name).is_dir() or not fmt:
         return name
-    folder = Path(scratch) / f"{shape}-{fmt}"
+    folder = Path(scratch) / name.replace(":", "-")
     if not (folder / "config.json").exists():
-        done = subprocess.run([sys.executable, MAKE, shape, folder, "--format", fmt], check=False)
+        group = ["--group", fmt[1]] if len(fmt) > 1 else []
+        done = subprocess.run([sys.executable, MAKE, shape, folder, "--format", fmt[0], *group], check=False)
         if done.returncode:
             raise SystemExit(f"bench_model: {name} was not written")
     return str(folder)
@@ -203,6 +204,8 @@ def table(runners, rates, base):
 def measure(runners, windows, reps, share):
     rates = {r.name: [] for r in runners}
     n_tok = sum(map(len, windows)) * share
+    for r in runners:  # reads files, starts threads, compiles
+        r.seconds(windows)
     for rep in range(reps):
         shift = rep % len(runners)
         for r in runners[shift:] + runners[:shift]:
@@ -213,7 +216,7 @@ def measure(runners, windows, reps, share):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", required=True, help="the unquantised checkpoint, or SHAPE:FORMAT")
+    parser.add_argument("--model", required=True, help="the unquantised checkpoint, or SHAPE:FORMAT[:GROUP]")
     parser.add_argument("--text", help="text, or JSON lines with `page` (default: random ids)")
     parser.add_argument("--models", nargs="*", default=[], metavar="LABEL=MODEL",
                         help="more checkpoints for ctworker, e.g. quantised ones")
