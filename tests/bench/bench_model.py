@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tokens per second of whole models on windows of a text: ctworker and its peers, interleaved.
+"""Tokens per second of whole models on windows of a text, on the CPU: ctworker and its peers, interleaved.
 
     bench_model.py --model MODEL [--text FILE] [--models w4a16=MODEL nvfp4=MODEL]
                    [--torch-python PY] [--llama-library LIB --gguf FILE ..] [--reps 5] [--windows 2]
@@ -239,7 +239,7 @@ def run(args, scratch):
     model = checkpoint(args.model, scratch)
     windows = (windows_of(model, args.text, args.windows, args.length) if args.text else
                random_windows(model, args.windows, args.length))
-    options = ["--threads", str(args.threads)]
+    options = ["--threads", str(args.threads), "--backend", "cpu"]
     clock, clock_name = ((children_time, "process_time") if args.cpu_time else
                          (time.perf_counter, "perf_counter"))
     runners = [Ours(args.worker, model, "as stored", options, clock)]

@@ -14,7 +14,7 @@
 #include "kernels/cuda/recurrent/delta_launch.h"
 
 enum {
-    WARPS = 4,
+    WARPS = 8,
     THREADS = 32 * WARPS,
     LANES = 8,                 /* of a column */
     COLUMNS = THREADS / LANES, /* of a block, times those of a lane */
@@ -122,11 +122,10 @@ static __device__ __forceinline__ void decays_of(float rate, float least, float 
 
 template <typename T, int KEY, int C>
 static __device__ __forceinline__ void
-store_tile(const struct ctw_op_delta &op, float rate, const float (&dt_bias)[KEY / 32],
+store_tile(const struct ctw_op_delta &op, float scale, float rate, const float (&dt_bias)[KEY / 32],
            const struct loaded<T, KEY, C> &l, struct tile<KEY, C> &s)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const float scale = 1.0f / sqrtf((float)op.key);
     float decay[OWN * (KEY / 32)];
 #pragma unroll
     for (int i = 0; i < OWN * (KEY / 32); i++)
@@ -277,9 +276,7 @@ static __device__ __forceinline__ void leave_state(const struct ctw_op_delta &op
 
 /* Columns blockIdx.x * COLUMNS * C .. of value head blockIdx.y, of the part blockIdx.z. */
 template <typename T, int KEY, int C>
-__global__ void __launch_bounds__(THREADS, C == 8   ? 2
-                                           : C == 4 ? 3
-                                                    : 4)
+__global__ void __launch_bounds__(THREADS, 2)
     delta_channels(const __grid_constant__ struct ctw_cuda_delta a)
 {
     __shared__ __align__(16) struct tile<KEY, C> tiles[2];
@@ -287,7 +284,7 @@ __global__ void __launch_bounds__(THREADS, C == 8   ? 2
     const int head = blockIdx.y, col0 = blockIdx.x * COLUMNS * C;
     const struct ctw_cuda_part &part = a.parts.part[blockIdx.z];
     const int64_t first = part.row, end = first + part.n_tok;
-    const float rate = delta_rate(op, head);
+    const float rate = delta_rate(op, head), scale = 1.0f / sqrtf((float)op.key);
     const int own = col0 + column_of<C>(0);
     const bool writes = threadIdx.x % (LANES / C) == 0 && own < op.value;
     float dt_bias[KEY / 32], S[C][KEY / LANES];
@@ -304,7 +301,7 @@ __global__ void __launch_bounds__(THREADS, C == 8   ? 2
     T *y = (T *)op.y + first * op.ldy + (int64_t)head * op.value + own;
     for (int64_t row0 = first; row0 < end; row0 += TILE) {
         struct tile<KEY, C> &s = tiles[(row0 - first) / TILE % 2];
-        store_tile<T, KEY, C>(op, rate, dt_bias, next, s);
+        store_tile<T, KEY, C>(op, scale, rate, dt_bias, next, s);
         __syncthreads(); /* the tile is whole, and the one before is done with */
         load_tile<T, KEY, C>(op, head, col0, row0 + TILE, end, next);
         const int n = end - row0 < TILE ? (int)(end - row0) : TILE;
@@ -331,14 +328,15 @@ static void launch(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 template <typename T> static void launch_any(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
 {
     const int64_t heads = (int64_t)a->op.n_value * a->parts.n, value = a->op.value;
+    const int64_t enough = cu->n_sm * 3 / 4; /* blocks */
     if (a->op.key <= 32)
-        launch<T, 32, 2>(cu, a);
-    else if (value > 64 && heads * ((value + 127) / 128) >= 2 * cu->n_sm)
-        launch<T, 128, 8>(cu, a);
-    else if (value > 32 && heads * ((value + 63) / 64) >= 2 * cu->n_sm)
+        launch<T, 32, 1>(cu, a);
+    else if (value > 64 && heads * ((value + 127) / 128) >= enough)
         launch<T, 128, 4>(cu, a);
-    else
+    else if (value > 32 && heads * ((value + 63) / 64) >= enough)
         launch<T, 128, 2>(cu, a);
+    else
+        launch<T, 128, 1>(cu, a);
 }
 
 void ctw_cuda_delta_channels(struct ctw_cuda *cu, const struct ctw_cuda_delta *a)
