@@ -25,8 +25,9 @@ struct norm {
     enum ctw_norm_kind kind;
     enum ctw_dtype bias_dtype;
     const void *bias;
-    int64_t n_items, n_groups, ldx, ldy;
-    int threads; /* of a group */
+    unsigned n_items, n_groups;
+    int64_t ldx, ldy;
+    unsigned threads; /* of a group */
     bool own_weights, add;
     float factor;
 };
@@ -133,13 +134,13 @@ static unsigned norm_threads(int64_t dim)
 /* ---- every kind --------------------------------------------------------------------------- */
 
 /* Both sums over a group's threads, in each of them: lanes by halves, then warps by halves. */
-static __device__ __forceinline__ float2 group_sums(float2 v, int threads, float2 (&part)[32])
+static __device__ __forceinline__ float2 group_sums(float2 v, unsigned threads, float2 (&part)[32])
 {
     v.x = ctw_cuda_lanes_sum(v.x, 32);
     v.y = ctw_cuda_lanes_sum(v.y, 32);
     if (threads == 32)
         return v;
-    int lane = (int)threadIdx.x % 32;
+    const unsigned lane = threadIdx.x % 32;
     if (lane == 0)
         part[threadIdx.x / 32] = v;
     __syncthreads();
@@ -222,13 +223,15 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_any(const __grid_constant__
 {
     constexpr int V = sizeof(X) == 4 ? 4 : 8, N = KEPT / V;
     __shared__ float2 part[2][32];
-    int64_t item = (int64_t)blockIdx.x * (blockDim.x / a.threads) + threadIdx.x / a.threads;
+    const unsigned item = blockIdx.x * (blockDim.x / a.threads) + threadIdx.x / a.threads;
     if (item >= a.n_items)
         return; /* a whole warp, of a block whose groups have a warp each */
-    int64_t t = item / a.n_groups, g = item - t * a.n_groups, row = a.rows == NULL ? t : a.rows[t];
+    const int64_t t = item / a.n_groups, g = item % a.n_groups;
+    const int64_t row = a.rows == NULL ? t : a.rows[t];
     const X *x = (const X *)a.x + row * a.ldx + g * a.dim;
     Y *y = (Y *)a.y + t * a.ldy + g * a.dim;
-    const int thread = (int)threadIdx.x % a.threads, step = a.threads * V, first = thread * V;
+    const int thread = (int)(threadIdx.x % a.threads), step = (int)a.threads * V,
+              first = thread * V;
     float v[N][V], mean = 0, r = 1;
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -285,7 +288,7 @@ static void norm_to(cudaStream_t stream, const struct ctw_op_norm *op, const str
         return;
     }
     unsigned per_block = threads == 32 ? GROUP_THREADS / 32 : 1;
-    unsigned blocks = (unsigned)((a->n_items + per_block - 1) / per_block);
+    unsigned blocks = (a->n_items + per_block - 1) / per_block;
 #define TO(Y) norm_any<X, Y><<<blocks, threads * per_block, 0, stream>>>(*a)
     CTW_CUDA_FLOAT_SWITCH(op->dtype, TO);
 #undef TO
@@ -315,11 +318,11 @@ enum ctw_status ctw_cuda_norm(struct ctw_cuda *cu, const struct ctw_op_norm *op,
     a.kind = op->kind;
     a.bias_dtype = op->bias_dtype;
     a.bias = op->bias;
-    a.n_items = op->n_tok * op->n_groups;
-    a.n_groups = op->n_groups;
+    a.n_items = (unsigned)(op->n_tok * op->n_groups);
+    a.n_groups = (unsigned)op->n_groups;
     a.ldx = op->ldx;
     a.ldy = op->ldy;
-    a.threads = (int)norm_threads(op->dim);
+    a.threads = norm_threads(op->dim);
     a.own_weights = op->own_weights;
     a.add = op->add;
     a.factor = op->factor;
