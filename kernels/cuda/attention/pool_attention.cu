@@ -113,7 +113,8 @@ enum ctw_status ctw_cuda_pool_attention(struct ctw_cuda *cu, const struct ctw_op
         "attention over pooled keys", err);
     if (st != CTW_OK)
         return st;
-    ctw_attn_launch_fn *by_tiles = ctw_pool_attention_tiles(op, shared_bytes);
+    ctw_attn_launch_fn *by_tiles =
+        cu->hopper ? ctw_pool_attention_hopper(op) : ctw_pool_attention_tiles(op, shared_bytes);
     return ctw_attn_each_of(cu, &tiles, op, CTW_POOL_QUERIES, CTW_POOL_QUERIES,
                             by_tiles != NULL ? by_tiles : launch, err);
 }

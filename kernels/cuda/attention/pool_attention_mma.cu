@@ -15,99 +15,20 @@
 #include "kernels/cuda/attention/attention_mma.cuh"
 #include "kernels/cuda/attention/pool_attention.cuh"
 
-enum { THREADS = 256, HEAD = 512, ROWS = 64, KEYS = 64, SPAN = 2048, HALF = KEYS / 2 };
+enum {
+    THREADS = 256,
+    HEAD = CTW_POOL_HEAD,
+    ROWS = CTW_POOL_ROWS,
+    KEYS = CTW_POOL_KEYS,
+    HALF = KEYS / 2
+};
 enum { COLUMNS = HEAD / 2 /* of a warp */, Q_BYTES = ROWS * HEAD * 2, K_BYTES = KEYS * HEAD * 2 };
 
 struct shared {
     unsigned char q[Q_BYTES], k[2][K_BYTES], p[ROWS * KEYS * 2];
-    const void *row[2][KEYS]; /* of a tile's keys; NULL: none */
     float most[2][ROWS], sum[2][ROWS];
-    int chosen[SPAN], n_chosen; /* blocks of a span, if not all of it are seen */
+    struct pool_places at;
 };
-
-/* The tiles of a query's keys, one after another. */
-struct keys {
-    int pos, n_blocks, first, n, at; /* blocks of the span, from `first` on, of which n are seen */
-    bool choice, window;
-};
-
-/* The span's blocks whose bits are set, in order, by the first warp. */
-ATTN_DEV void list_chosen(struct shared &s, const uint32_t *seen, const struct keys &x)
-{
-    const int lane = threadIdx.x, end = min(x.n_blocks, x.first + SPAN);
-    int n = 0;
-    for (int b0 = x.first; b0 < end && lane < 32; b0 += 32 * 32) {
-        const int b = b0 + 32 * lane;
-        uint32_t word = b < end ? seen[b / 32] : 0;
-        word &= end - b < 32 && b < end ? (1u << (end - b)) - 1 : 0xFFFFFFFFu;
-        int before = __popc(word);
-        for (int by = 1; by < 32; by *= 2) {
-            const int other = __shfl_up_sync(0xFFFFFFFFu, before, (unsigned)by);
-            before += lane >= by ? other : 0;
-        }
-        const int all = __shfl_sync(0xFFFFFFFFu, before, 31);
-        for (int to = n + before - __popc(word); word != 0; word &= word - 1)
-            s.chosen[to++] = b + __ffs((int)word) - 1;
-        n += all;
-    }
-    if (lane == 0)
-        s.n_chosen = n;
-}
-
-/* Begins the span at x.first, or the window. All threads. */
-ATTN_DEV void begin_span(struct shared &s, const struct ctw_op_pool_attention &op, int64_t row,
-                         struct keys &x)
-{
-    x.at = 0;
-    x.window = x.first >= x.n_blocks;
-    if (x.window) {
-        x.n = min(x.pos + 1, (int)op.window);
-        return;
-    }
-    x.n = min(SPAN, x.n_blocks - x.first);
-    if (!x.choice)
-        return;
-    __syncthreads(); /* no thread reads the last list any more */
-    list_chosen(s, op.seen + row * op.ld_seen, x);
-    __syncthreads();
-    x.n = s.n_chosen;
-}
-
-/* Begins the next tile, which has *n keys. Returns false after the last tile. */
-ATTN_DEV bool next_tile(struct shared &s, const struct ctw_op_pool_attention &op, int64_t row,
-                        struct keys &x, int *n)
-{
-    while (x.at >= x.n) {
-        if (x.window)
-            return false;
-        x.first += SPAN;
-        begin_span(s, op, row, x);
-    }
-    *n = min(KEYS, x.n - x.at);
-    return true;
-}
-
-/* Where the tile's keys lie, by as many threads. */
-template <typename T>
-ATTN_DEV void find_rows(struct shared &s, int to, const struct ctw_op_pool_attention &op,
-                        const struct ctw_attn &a, const struct ctw_attn_tile &t,
-                        const struct keys &x, int n)
-{
-    const int i = threadIdx.x;
-    if (i >= KEYS)
-        return;
-    const T *at = NULL;
-    if (i < n && x.window) {
-        const int pos = x.pos + 1 - x.n + x.at + i;
-        at = (const T *)op.k + (int64_t)attn_walk_row(attn_walk_begin(t), a.runs, pos) * HEAD;
-    } else if (i < n) {
-        const int b = x.choice ? s.chosen[x.at + i] : x.first + x.at + i;
-        const int pos = (b + 1) * (int)op.block - 1;
-        at = (const T *)op.pooled +
-             (int64_t)attn_walk_row(attn_walk_begin(t), a.runs, pos) * op.ld_pooled;
-    }
-    s.row[to][i] = at;
-}
 
 template <typename T> ATTN_DEV void load_keys(struct shared &s, int to, const void *some)
 {
@@ -115,7 +36,7 @@ template <typename T> ATTN_DEV void load_keys(struct shared &s, int to, const vo
 #pragma unroll 4
     for (int i = threadIdx.x; i < KEYS * (HEAD / 8); i += THREADS) {
         const int r = i / (HEAD / 8), c = i % (HEAD / 8);
-        const T *from = (const T *)s.row[to][r];
+        const T *from = (const T *)s.at.row[to][r];
         copy_16(k + chunk_at<HEAD>(r, c), from != NULL ? from + 8 * c : some,
                 from != NULL ? 16 : 0);
     }
@@ -209,12 +130,7 @@ ATTN_DEV void add_values(float (&o)[COLUMNS / 2], uint32_t p, uint32_t v, int ro
 ATTN_DEV float inverse_sum(const struct shared &s, const struct ctw_op_pool_attention &op, int row,
                            int head, float most, float factor)
 {
-    float sum = s.sum[0][row] + s.sum[1][row];
-    if (op.sinks != NULL) {
-        const float sink = ctw_cuda_number(op.sinks, op.sinks_dtype, head);
-        sum += sink < INFINITY ? exp2f(fmaf(most, -factor, sink * 1.44269504f)) : NAN;
-    }
-    return 1.0f / sum;
+    return 1.0f / (s.sum[0][row] + s.sum[1][row] + pool_sink(op, head, most, factor));
 }
 
 template <typename T>
@@ -254,23 +170,22 @@ static __global__ void __launch_bounds__(THREADS)
     const int pos = t.pos + (int)blockIdx.y, h0 = (int)blockIdx.z * ROWS;
     const int64_t row = t.q_row + (int)blockIdx.y;
     const float factor = op.scale * 1.44269504f;
-    struct keys x = {pos, (pos + 1) / (int)op.block, 0, 0, 0, false, false};
-    x.choice = op.seen != NULL && x.n_blocks > op.seen_from;
+    struct pool_walk x = pool_walk_begin(op, pos);
     struct attn_rows r = {{-INFINITY, -INFINITY}, {0, 0}};
     float o[COLUMNS / 2] = {}, alpha[2];
     int n = 0, n_next = 0;
 
     load_heads<T>(s, op, row, h0);
-    begin_span(s, op, row, x);
-    bool more = next_tile(s, op, row, x, &n);
-    find_rows<T>(s, 0, op, a, t, x, n);
+    begin_span(s.at, op, row, x);
+    bool more = next_tile(s.at, op, row, x, &n);
+    find_rows<T>(s.at, 0, op, a, t, x, n);
     x.at += n;
     __syncthreads();
     load_keys<T>(s, 0, op.k);
     for (int i = 0; more; i ^= 1, n = n_next) {
-        more = next_tile(s, op, row, x, &n_next);
+        more = next_tile(s.at, op, row, x, &n_next);
         if (more)
-            find_rows<T>(s, i ^ 1, op, a, t, x, n_next);
+            find_rows<T>(s.at, i ^ 1, op, a, t, x, n_next);
         x.at += more ? n_next : 0;
         copies_wait();
         __syncthreads(); /* the tile has arrived, and no thread still reads the one before */
@@ -314,8 +229,6 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 ctw_attn_launch_fn *ctw_pool_attention_tiles(const struct ctw_op_pool_attention *op,
                                              int shared_bytes)
 {
-    const bool fits = op->dtype != CTW_F32 && op->head == HEAD && op->ld_pooled % 8 == 0 &&
-                      ctw_cuda_aligned16(op->q) && ctw_cuda_aligned16(op->k) &&
-                      ctw_cuda_aligned16(op->pooled) && ctw_cuda_aligned16(op->out);
-    return fits && shared_bytes >= (int)sizeof(struct shared) ? launch : NULL;
+    const bool fits = ctw_pool_fits_tiles(op) && shared_bytes >= (int)sizeof(struct shared);
+    return fits ? launch : NULL;
 }

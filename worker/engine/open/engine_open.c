@@ -13,7 +13,7 @@
 #include "worker/weights/shards.h"
 
 /* Raised by every change that can change a score's last bit (docs/NUMERICS.md). */
-#define NUMERICS_VERSION 5
+#define NUMERICS_VERSION 6
 
 /* Opening refuses a longer maximum; RoPE tables and int32 positions rely on this limit. */
 enum { MAX_LENGTH = 1 << 24 };
