@@ -32,7 +32,7 @@ template <int KEY, int C> struct tile {
 /* A lane's part of its warp's tokens of a tile, as loaded; 0 beyond the end and beyond a head. */
 template <typename T, int KEY, int C> struct loaded {
     T q[OWN][KEY / 32], k[OWN][KEY / 32], a[OWN][KEY / 32], v[OWN][COLUMNS * C / 32];
-    float b; /* of the warp's token `lane` */
+    T b; /* of the warp's token `lane` */
 };
 
 template <typename T> static __device__ __forceinline__ T number_or_zero(bool in, const T *from)
@@ -69,8 +69,8 @@ static __device__ __forceinline__ void load_tile(const struct ctw_op_delta &op, 
         }
     }
     const int64_t row = row0 + warp + WARPS * lane;
-    l.b = ctw_cuda_widen(number_or_zero(lane < OWN && row < end, (const T *)op.b + row * op.ldba +
-                                                                     ctw_delta_column(&op, head)));
+    l.b = number_or_zero(lane < OWN && row < end,
+                         (const T *)op.b + row * op.ldba + ctw_delta_column(&op, head));
 }
 
 static __device__ __forceinline__ float warp_sum(float v)
@@ -158,7 +158,8 @@ store_tile(const struct ctw_op_delta &op, float scale, float rate, const float (
         }
     }
     if (lane < OWN)
-        s.beta[warp + WARPS * lane] = (op.twice ? 2.0f : 1.0f) * reciprocal(1.0f + expf(-l.b));
+        s.beta[warp + WARPS * lane] =
+            (op.twice ? 2.0f : 1.0f) * reciprocal(1.0f + expf(-ctw_cuda_widen(l.b)));
 }
 
 /* The column, in the block, of register r of a lane; the lane owns that of register 0. */
@@ -188,6 +189,16 @@ template <int C> static __device__ __forceinline__ void sum_lanes(float (&x)[C])
             if (r < n)
                 x[r] += __shfl_xor_sync(0xffffffff, x[r + n], with);
     }
+}
+
+/* From shared memory, even if the compiler has the numbers: registers are scarce. */
+static __device__ __forceinline__ float4 load_again(const float *from)
+{
+    float4 v;
+    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"((uint32_t)__cvta_generic_to_shared(from)));
+    return v;
 }
 
 /* One token. Returns y of the column that the lane owns. S: of register [column][row]. */
@@ -229,7 +240,7 @@ static __device__ __forceinline__ float token_step(const struct tile<KEY, C> &s,
         add[r] = __shfl_xor_sync(0xffffffff, add[0], r * (LANES / C));
 #pragma unroll
     for (int m = 0; m < KEY / LANES / 4; m++) {
-        float4 k = *(const float4 *)&s.k[t][4 * LANES * m + at];
+        const float4 k = load_again(&s.k[t][4 * LANES * m + at]);
 #pragma unroll
         for (int r = 0; r < C; r++) {
             float *e = &S[r][4 * m];
