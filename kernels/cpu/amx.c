@@ -7,4 +7,4 @@
 #include "kernels/cpu/fast_variant.h"
 
 const struct ctw_cpu_variant ctw_cpu_amx =
-    FAST_VARIANT("amx", ctw_cpu_lacks_amx, .by_request = true);
+    FAST_VARIANT("amx", ctw_cpu_lacks_amx);
