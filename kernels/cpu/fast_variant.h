@@ -5,6 +5,20 @@
 #ifndef CTW_KERNELS_CPU_FAST_VARIANT_H
 #define CTW_KERNELS_CPU_FAST_VARIANT_H
 
+#ifdef CTW_LEFT_OUT /* kernels/CMakeLists.txt: the row alone, which refuses the variant */
+
+static const char *left_out(void)
+{
+    return "this build, with a sanitizer, has only variants of the machine that compiled it";
+}
+
+#define FAST_VARIANT(variant_name, lack, ...)                                                      \
+    {                                                                                              \
+        .name = (variant_name), .lacks = left_out, __VA_ARGS__                                     \
+    }
+
+#else
+
 #if CTW_HAS_AMX
 #include "kernels/cpu/amx_tiles.h"
 #endif
@@ -70,5 +84,7 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
         .ssm = fast_ssm, .attention = fast_attention, .head = fast_head,                           \
         .divergence = fast_divergence, __VA_ARGS__                                                 \
     }
+
+#endif /* CTW_LEFT_OUT */
 
 #endif

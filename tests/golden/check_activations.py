@@ -177,8 +177,10 @@ def scored(worker, folder, tokens, *options):
 
 def compare(worker, folder, tokens, other, kind, variants, chance):
     """Texts of what is wrong, and what was found. other: another 16-bit run's scores; None: the float64 model's own."""
+    plain = reference_model.Model(str(folder))
+
     def reference(dtype, quantise=True):
-        model = reference_model.Model(str(folder), activations=dtype, quantise=quantise)
+        model = reference_model.Model(str(folder), activations=dtype, quantise=quantise, like=plain)
         return joined(model.score(t)[0] for t in tokens)
 
     exact, wrong, found = reference(None), [], []

@@ -34,6 +34,7 @@ WIDE = [("576", "llama", "bf16"), ("576", "qwen3", "w4a16_g32_asym"), ("576", "l
         ("576", "mistral_swa", "fp16"), ("2048", "llama_bias", "w4a16_g32"),
         ("2048", "llama", "w8a16_channel"), ("576", "phi3", "fp8_block"), ("576", "llama", "mixed"), ("576", "qwen2", "w3a16_g32")]
 LENGTHS = (2, 3, 6, 7, 15, 64, 65, 129, 193)  # lengths around the sizes of tiles of rows and keys
+MAX_CHUNKS = 16  # of a random batch with several sequences: every chunk decodes the weights again
 # The checkpoints on which the C program also runs the plain C variant, which is slow.
 # Golden checkpoints of families with recurrent layers that the tests do not write themselves.
 RECURRENT = ("bailing_hybrid-dense", "zamba2-dense", "olmo_hybrid-dense", "kimi_linear-dense")
@@ -51,6 +52,16 @@ def bits(results):
     """id -> text of its result; floats are printed so that equal text is equal bits."""
     return {json.dumps(r["id"]): json.dumps([r["logprobs"], r["greedy"], r["sum"]])
             for r in results}
+
+
+def batch(items, max_tok):
+    """The first item and all that fit, with new ids: [place, id]."""
+    some, n_tok = [], 0
+    for item in items:
+        if not some or n_tok + len(item["tokens"]) <= max_tok:
+            some.append({**item, "id": [len(some), item["id"]]})
+            n_tok += len(item["tokens"])
+    return some
 
 
 def compare_wide(worker, folder, variant, seed):
@@ -71,9 +82,8 @@ def compare_wide(worker, folder, variant, seed):
     runs = [(f"alone {i}", [items[i]], ["--threads", 1 + i % 3]) for i in (1, 4, 6, 8)]
     runs.append(("one token a chunk", items[:5], ["--chunk-tokens", 1, "--threads", 2]))
     for _ in range(6):
-        some = rng.choices(items, k=rng.randint(2, 9))
-        some = [{**item, "id": [k, item["id"]]} for k, item in enumerate(some)]
         options_now = settings(rng)
+        some = batch(rng.choices(items, k=rng.randint(2, 9)), MAX_CHUNKS * options_now[1])
         runs.append((" ".join(map(str, options_now)), some, options_now))
     for name, some, more in runs:
         for key, value in run(some, *more).items():

@@ -140,13 +140,16 @@ def rotary(rope, n_tok, tables):
 
 class Model:
     """tables: the dtype of rotary angles; float32 as transformers has them, or float64. quantise: activations, as the
-    checkpoint declares. rounded: decoded weights to the model's dtype, as most tools decode; to that of the activations in any case."""
+    checkpoint declares. rounded: decoded weights to the model's dtype, as most tools decode; to that of the activations in any case.
+    like: a model of the same folder and configuration, whose tensors and decoded weights this one uses, too."""
 
-    def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32, quantise=False, rounded=False):
+    def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32, quantise=False, rounded=False, like=None):
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
             self.config = json.load(f)
-        self.tensors = read_folder(folder)
+        self.tensors = like.tensors if like else read_folder(folder)
+        self.decodings = like.decodings if like else {}
         self.family = families.describe(self.config, self.tensors)
+        self.shapes = {name: shape for name, shape, _ in recipe.tensors(self.family)}
         self.cache, self.tokens = {}, None
         self.activations, self.tables, self.quantise = activations, tables, quantise
         self.weights = activations or (self.dtype if rounded and self.dtype != "F32" else None)
@@ -172,9 +175,10 @@ class Model:
 
     def decoded(self, name):
         """(dtype, fp32 values) without the padding of EXL3's blocks."""
-        dtype, w = decode(self.tensors, name, self.config)
-        shape = next((shape for n, shape, _ in recipe.tensors(self.family) if n == name), w.shape)
-        return dtype, w[tuple(slice(size) for size in shape)]
+        if name not in self.decodings:
+            dtype, w = decode(self.tensors, name, self.config)
+            self.decodings[name] = dtype, w[tuple(slice(size) for size in self.shapes.get(name, w.shape))]
+        return self.decodings[name]
 
     def integers(self, name):
         return self.tensors[name][1].astype(np.int64)

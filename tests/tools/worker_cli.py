@@ -1,5 +1,6 @@
 """The `ctworker` program for the tests: its path, its CPU variants, `score` as a function."""
 
+import functools
 import json
 import os
 import random
@@ -35,6 +36,7 @@ def default_worker():
     return os.environ.get("CTWORKER", str(ROOT / "build/release/worker/ctworker"))
 
 
+@functools.cache
 def machine_variants(worker):
     """The variants that this machine supports, according to /proc/cpuinfo. Some builds have one that emulates AMX."""
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:

@@ -25,7 +25,7 @@ from .models import Files, check_store, look, stamp_of, trial
 from .plan import Cell, blocks_of, cells_of, selected
 from .progress import Display, duration, show_plan
 from .results import Results
-from .runner import CellProcess, Runner
+from .runner import CellProcess, Runner, log_file_of
 from .timing import Timing
 from .work import Sweep
 
@@ -73,8 +73,9 @@ class Conductor:
 
     # -- before the run ------------------------------------------------------------------------------------
 
-    def prepare(self, log_file: Path) -> None:
-        """Checks all work that is left, and learns its size. Raises CtworkerError for what the user must mend."""
+    def prepare(self, log_file: Path) -> CellProcess | None:
+        """Checks all work that is left, and learns its size. Raises CtworkerError for what the user must mend. The process that
+        did it, with what it has loaded; None if nothing is left."""
         if self.todo and self.sweep.store is not None:
             check_store(self.sweep.store)
         self._try_options()
@@ -86,9 +87,11 @@ class Conductor:
                 cells = [cell for cell in self.todo if cell.work is work and cell not in refused]
                 if cells:
                     self._prepare(process, cells)
-        finally:
+        except BaseException:
             if process is not None:
                 process.close()
+            raise
+        return process
 
     def _try_options(self) -> None:
         """Refuses the cells whose model no worker can load with their options. Raises ArgumentError if that is all."""
@@ -167,7 +170,9 @@ class Conductor:
         self._refused = []
 
     def dry_run(self) -> int:
-        self.prepare(Path(os.devnull))  # a dry run writes nothing
+        process = self.prepare(Path(os.devnull))  # a dry run writes nothing
+        if process is not None:
+            process.close()
         if self.todo and self.timing.of(self.todo[0]) is None:
             self._measure()
         rows, refused = [], dict(self._refused)
@@ -214,17 +219,12 @@ class Conductor:
             raise ArgumentError(f"--watch {watch}: there is no such folder")
         self.results.lock()
         self._write()
-        log_file = self.sweep.output / "logs" / "prepare.log"
         with interrupt.unwinding():
             try:
-                self.prepare(log_file)
-                self._record_refused()
                 self._run_todo()
                 while watch is not None:
                     self._wait_for(watch)
                     self._write()
-                    self.prepare(log_file)
-                    self._record_refused()
                     self._run_todo()
                 return self._finish()
             except KeyboardInterrupt:
@@ -237,11 +237,14 @@ class Conductor:
                 return interrupt.STATUS
 
     def _run_todo(self) -> None:
+        process = self.prepare(log_file_of(self.sweep, self.sweep.devices[0]))
+        self._record_refused()
         events: queue.Queue[tuple[Any, ...]] = queue.Queue()
         take = _take(blocks_of(self.todo))
         runners = [
             Runner(self.sweep, device, self.files, take, events) for device in self.sweep.devices
         ]
+        runners[0].process = process
         n_done = len(self.cells) - len(self.todo)
         with Display(self._console, self.todo, n_done, self.timing, len(runners)) as display:
             try:

@@ -106,8 +106,14 @@ class CellProcess:
             self._answers = -1
 
 
+def log_file_of(sweep: Sweep, device: str) -> Path:
+    """The log of the process that runs this device's cells."""
+    return sweep.output / "logs" / f"cells-{device.replace(':', '')}.log"
+
+
 class Runner(threading.Thread):
-    """One device. take(): the next block, and the block after it for reading ahead; None at the end."""
+    """One device. take(): the next block, and the block after it for reading ahead; None at the end. process: runs its cells; the
+    runner starts it when it needs one, and ends it."""
 
     def __init__(
         self,
@@ -120,16 +126,12 @@ class Runner(threading.Thread):
         super().__init__(daemon=True, name=f"device {device}")
         self.device = device
         self._sweep, self._files, self._take, self._events = sweep, files, take, events
-        self._process: CellProcess | None = None
+        self.process: CellProcess | None = None
         self._worker: WorkerProcess | None = None
         self._beside: tuple[str, str] | None = None  # the worker's second model (Cell.beside)
         self._shared: tuple[str, str] | None = None  # the second model that the block's worker loads from the start
         self._n_workers = 0  # started so far
         self._stopped = False
-
-    @property
-    def log_file(self) -> Path:
-        return self._sweep.output / "logs" / f"cells-{self.device.replace(':', '')}.log"
 
     def run(self) -> None:
         try:
@@ -148,7 +150,7 @@ class Runner(threading.Thread):
         self._close()
 
     def _close(self) -> None:
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         worker, self._worker = self._worker, None
         if process is not None:
             process.close()
@@ -222,8 +224,8 @@ class Runner(threading.Thread):
 
     def _attempt(self, cell: Cell) -> dict[str, Any]:
         worker = self._worker_of(cell)
-        if self._process is None:
-            self._process = CellProcess(self._sweep.base, self.log_file)
+        if self.process is None:
+            self.process = CellProcess(self._sweep.base, log_file_of(self._sweep, self.device))
         request = {
             "do": "run",
             "kind": cell.work.kind.name,
@@ -239,7 +241,7 @@ class Runner(threading.Thread):
             request["reference"] = {
                 "label": cell.reference.label, "name": self._name_beside(cell.model), "floor": cell.is_floor,
             }  # fmt: skip
-        answer = self._process.ask(
+        answer = self.process.ask(
             request,
             on_progress=lambda fraction: self._events.put(("progress", cell, fraction)),
             check=worker.check_alive,
