@@ -19,7 +19,7 @@ struct ctw_op_blend {
     const float *x; /* device [.., ldx] */
     int64_t ldx;
     const int64_t *rows; /* device [n_tok]: the rows of x and y; NULL: 0 .. n_tok - 1 */
-    const void *a, *b;   /* device [dim] */
+    const void *a, *b;   /* device [dim]; b NULL: w = a */
     enum ctw_dtype a_dtype, b_dtype;
     float eps;
     float *y; /* device [.., ldy], does not overlap x */

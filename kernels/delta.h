@@ -42,7 +42,7 @@ struct ctw_op_delta {
     bool twice;      /* beta is in 0..2 */
     float least_log; /* 0, or below */
     const void *a_log, *dt_bias; /* device [n_value] */
-    bool as_rates;               /* a_log has -exp(a_log), as GGUF files store it */
+    bool as_rates;               /* a_log has -exp(a_log) or exp(a_log), as GGUF files store it */
     enum ctw_dtype a_log_dtype, dt_bias_dtype;
     const struct ctw_seq_part *parts;
     int64_t n_parts;

@@ -17,7 +17,9 @@ static double score(const struct ctw_op_blend *op, const float *x)
 {
     double dot[LANES] = {0}, squares[LANES] = {0};
     for (int64_t i = 0; i < op->dim; i++) {
-        float w = ctw_load_float(op->a, op->a_dtype, i) * ctw_load_float(op->b, op->b_dtype, i);
+        float w = ctw_load_float(op->a, op->a_dtype, i);
+        if (op->b != NULL)
+            w *= ctw_load_float(op->b, op->b_dtype, i);
         dot[i % LANES] += (double)w * x[i];
         squares[i % LANES] += (double)x[i] * x[i];
     }

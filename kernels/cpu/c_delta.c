@@ -42,7 +42,7 @@ static void unit(const struct ctw_op_delta *op, int64_t at, double factor, doubl
 static double decay_of(const struct ctw_op_delta *op, int head, int64_t a, int64_t dt_bias)
 {
     double a_log = ctw_load_float(op->a_log, op->a_log_dtype, head);
-    return ctw_exp(log_decay(op->as_rates ? -a_log : ctw_exp(a_log),
+    return ctw_exp(log_decay(op->as_rates ? fabs(a_log) : ctw_exp(a_log),
                              (double)ctw_load_float(op->a, op->dtype, a) +
                                  ctw_load_float(op->dt_bias, op->dt_bias_dtype, dt_bias),
                              op->least_log));

@@ -58,7 +58,7 @@ static void delta_scale(float *x, float by, int64_t n)
 static double delta_rate(const struct ctw_op_delta *op, int head)
 {
     double a_log = ctw_load_float(op->a_log, op->a_log_dtype, head);
-    return op->as_rates ? -a_log : ctw_exp(a_log);
+    return op->as_rates ? fabs(a_log) : ctw_exp(a_log);
 }
 
 /* -rate softplus(x), or least sigmoid(rate x) */

@@ -78,6 +78,54 @@ class Gguf(unittest.TestCase):
         self.assertIn("num_nextn_predict_layers: found the number 2, but the metadata of the file say the number 1",
                       run("score", "--model", file, "--config", given).stderr)
 
+    def test_refused_in_newer_architectures(self):
+        """Their keys, and numbers that do not fit."""
+        embed = {"token_embd.weight": (0, (8, 32), bytes(1024))}
+        sizes = {"embedding_length": 32, "block_count": 2, "context_length": 64, "attention.head_count": 2, "feed_forward_length": 256}
+        mixture = dict.fromkeys(("expert_count", "expert_used_count", "expert_shared_count"), 1) | {
+            "expert_feed_forward_length": 8, "expert_weights_scale": 1.0, "leading_dense_block_count": 0}
+        mla = {"attention.kv_lora_rank": 8, "attention.key_length_mla": 16, "attention.value_length_mla": 16, "rope.dimension_count": 8}
+        kda = mixture | mla | {"kda.head_dim": 16, "ssm.conv_kernel": 4, "attention.head_count_kv": [0, 1]}
+        hc = {"hyper_connection.count": 4, "hyper_connection.sinkhorn_iterations": 1, "hyper_connection.epsilon": 1e-6}
+        indexer = {f"attention.indexer.{key}": 4 for key in ("head_count", "key_length", "top_k", "kpool")}
+        four = mixture | hc | indexer | {
+            "attention.key_length": 16, "rope.dimension_count": 8, "attention.q_lora_rank": 8, "attention.sliding_window": 8,
+            "attention.output_group_count": 1, "attention.output_lora_rank": 8, "attention.compress_rope_freq_base": 1e4,
+            "hash_layer_count": 0, "swiglu_clamp_exp": [1.0, 1.0], "attention.compress_ratios": [0, 4]}
+        dbrx = {"attention.head_count_kv": 2, "rope.freq_base": 1e4, "attention.clamp_kqv": 8.0, "expert_count": 1, "expert_used_count": 1}
+        heads = {"attention.key_length": 16, "attention.head_count": [2, 2], "attention.head_count_kv": [2, 2]}
+        muse = {"logit_scale": 0.5, "final_logit_softcapping": 20.0, "attention.sliding_window": 8, "attention.key_length": 16}
+        ling = kda | {"expert_group_count": 1, "expert_group_used_count": 1, "kda.gate_lower_bound": -5.0}
+        glm = kda | hc | indexer | {"expert_weights_norm": True, "swiglu_clamp_exp": 1.0}
+        less = {key: value for key, value in four.items() if key != "attention.compress_ratios"}
+        for arch, keys, why in (
+                ("deci", heads | {"attention.head_count_kv": [2, 0]}, "attention.head_count_kv: layer 1 has a linear layer in place of"),
+                ("deci", heads | {"attention.head_count": [2, 3]}, "attention.head_count_kv: layer 1 has 2 key heads of 3 heads"),
+                ("deci", heads | {"attention.head_count": [2]}, "attention.head_count: found 1 elements, expected one for each layer"),
+                ("deci", heads | {"feed_forward_length": [256, 100]}, "feed_forward_length: layer 1 has an MLP of 100 rows"),
+                ("deci", heads | {"block_count": 2**32 - 1}, "deci.block_count: found 4294967295"),
+                ("dbrx", dbrx | {"attention.layer_norm_epsilon": 1e-6}, "attention.layer_norm_epsilon: found 1e-06"),
+                ("muse-glimmer", muse, "attn_q_norm.weight and attn_k_norm.weight are not the one factor"),
+                ("kimi-k3", kda, "kimi-k3.activation.situ_beta: the key is missing"),
+                ("bailingmoe3", ling | {"swiglu_clamp_exp": [0.0, 7.0]}, "swiglu_clamp_exp: an array of 2 different values"),
+                ("bailingmoe3", ling | {"swiglu_clamp_shexp": 7.0}, "swiglu_clamp_shexp: clamped experts are not supported"),
+                ("bailingmoe3", ling | {"expert_shared_count": 2**31, "expert_feed_forward_length": 2**31},
+                 "expert_shared_feed_forward_length: found -1; shared experts of another width"),
+                ("bailingmoe3", ling | {"rope.dimension_count": 16}, "rope.dimension_count: found 16 of the 16 elements of a head"),
+                ("glm5-next", glm | {"swiglu_clamp_exp": 0.0}, "swiglu_clamp_exp: expected one number above 0 for all layers"),
+                ("glm5-next", glm | {"swiglu_clamp_shexp": 2.0}, "swiglu_clamp_exp: expected one number above 0 for all layers"),
+                ("glm5-next", glm | {"attention.head_count_kv": [0]}, "head_count_kv: found 1 elements, expected one for each of 2 layers"),
+                ("deepseek4", less, "attention.compress_ratios: the key is missing"),
+                ("deepseek4", four | {"attention.compress_ratios": [4]}, "compress_ratios: found 1 elements, expected one for each"),
+                ("deepseek4", four | {"attention.compress_ratios": [0, 5]}, "compress_ratios: layer 1 is neither"),
+                ("deepseek4", four | {"expert_shared_count": 2}, "expert_shared_count: only one shared expert is supported"),
+                ("deepseek4", four | {"expert_gating_func": 2}, "expert_gating_func: found 2; this architecture is read with 4 ("),
+                ("deepseek4", four | {"expert_weights_norm": False}, "expert_weights_norm: weights of chosen experts that do not add up"),
+                ("minimax-01", mixture | {"rope.dimension_count": 8}, "minimax-01.residual_scale: the key is missing")):
+            with self.subTest(arch, why=why):
+                own = {"general.architecture": arch} | {f"{arch}.{key}": value for key, value in (sizes | keys).items()}
+                self.refused(own, embed, why)
+
     def refused(self, keys, tensors, why):
         gguf_file.write_gguf(self.dir / "m.gguf", keys, tensors)
         done = run("inspect", self.dir / "m.gguf", text="")

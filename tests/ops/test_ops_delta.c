@@ -22,7 +22,7 @@ struct delta_problem {
     struct ctw_op_delta op; /* of all rows */
     struct ctw_seq_part seqs[DELTA_MAX_SEQS];
     struct buf x, ba, a_log, dt_bias;
-    bool by_chunks; /* on tensor cores, see kernels/cuda/recurrent/delta_chunks.cu */
+    bool by_chunks;             /* on tensor cores, see kernels/cuda/recurrent/delta_chunks.cu */
     void *device[DELTA_ARRAYS]; /* x, ba, a_log, dt_bias, y, states */
     int64_t b_at, a_at;
 };
@@ -56,7 +56,7 @@ static struct delta_problem delta_open(struct ctw_backend *be, enum ctw_dtype dt
     for (int i = 0; i < s->n_value; i++)
         ((float *)p.a_log.p)[i] += (float)log(s->decays);
     for (int i = 0; i < s->n_value && s->as_rates; i++)
-        ((float *)p.a_log.p)[i] = -expf(((float *)p.a_log.p)[i]);
+        ((float *)p.a_log.p)[i] = expf(((float *)p.a_log.p)[i]) * (i % 2 == 0 ? -1.0f : 1.0f);
     const struct buf *from[] = {&p.x, &p.ba, &p.a_log, &p.dt_bias};
     const size_t bytes[] = {(size_t)(n_tok * ldx) * es, (size_t)(n_tok * ldba) * es,
                             (size_t)s->n_value * sizeof(float), (size_t)n_a * es};
@@ -151,7 +151,7 @@ static void delta_decay(const struct delta_problem *p, struct delta_head *h, int
         const int64_t col = op->by_channel ? own : ctw_delta_column(op, head);
         double a = ctw_load_float(p->ba.p, op->dtype, row * op->ldba + p->a_at + col) +
                    ctw_load_float(p->dt_bias.p, op->dtype, op->by_channel ? own : head);
-        double a_log = ((float *)p->a_log.p)[head], rate = op->as_rates ? -a_log : exp(a_log);
+        double a_log = ((float *)p->a_log.p)[head], rate = op->as_rates ? fabs(a_log) : exp(a_log);
         h->decay[i] =
             exp(op->least_log < 0 ? op->least_log / (1 + exp(-rate * a)) : -rate * log1p(exp(a)));
     }
@@ -254,8 +254,8 @@ static void delta_agrees(struct ctw_backend *be, size_t place, bool chunks)
             continue;
         struct delta_problem p =
             delta_open(be, kinds[i % CTW_COUNT(kinds)], &delta_shapes[i / CTW_COUNT(kinds)]);
-        p.by_chunks = chunks && p.op.dtype != CTW_F32 && p.op.key <= DELTA_CHUNK_KEY &&
-                      !p.op.by_channel;
+        p.by_chunks =
+            chunks && p.op.dtype != CTW_F32 && p.op.key <= DELTA_CHUNK_KEY && !p.op.by_channel;
         struct buf whole = delta_run(&p, p.op.n_tok);
         delta_check(&p, &whole);
         for (size_t c = 0; c < CTW_COUNT(cuts); c++) {

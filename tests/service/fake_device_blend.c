@@ -11,5 +11,6 @@ void fake_check_blend(struct gpu *gpu, const struct ctw_op_blend *op)
     gpu_check(gpu, op->x, area(n, op->ldx, op->n_parts * op->dim, CTW_F32), "blend: x");
     gpu_check(gpu, op->y, area(n, op->ldy, op->dim, CTW_F32), "blend: y");
     gpu_read(gpu, op->a, area(1, 0, op->dim, op->a_dtype), "blend: a");
-    gpu_read(gpu, op->b, area(1, 0, op->dim, op->b_dtype), "blend: b");
+    if (op->b != NULL)
+        gpu_read(gpu, op->b, area(1, 0, op->dim, op->b_dtype), "blend: b");
 }

@@ -4,6 +4,8 @@ tables. gguf_writer.py writes the files."""
 import math
 from statistics import NormalDist
 
+import gated
+import gguf_made
 import numpy as np
 
 NAMES = {
@@ -367,6 +369,172 @@ GEMMA3N = FOUR_NORMS | {key: GEMMA4[key] for key in GEMMA4 if "per_layer" in key
     "altup.correction_coefs": "altup_correct_coef", "altup.prediction_coefs": "altup_predict_coef",
     "altup.modality_router": "altup_router", "altup.router_norm": "altup_router_norm", "laurel.linear_left": "laurel_l",
     "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm"}
+
+
+def block_heads(config, layer):
+    """Of a layer of Nemotron from an architecture search: heads and key heads."""
+    attention = config["block_configs"][layer]["attention"]
+    heads = 0 if attention["no_op"] else config["num_attention_heads"]
+    return heads, heads and heads // attention["n_heads_in_group"]
+
+
+def deci(config):
+    """DeciModel: 0 where a layer has no attention, or no MLP."""
+    heads = [block_heads(config, i) for i in range(config["num_hidden_layers"])]
+    rows = [int(2 * (block["ffn"]["ffn_mult"] or 0) * config["hidden_size"] / 3) for block in config["block_configs"]]
+    return {"attention.head_count": [n for n, _ in heads], "attention.head_count_kv": [n for _, n in heads],
+            "feed_forward_length": [-(-n // 256) * 256 for n in rows],
+            "attention.key_length": config["hidden_size"] // config["num_attention_heads"]}
+
+
+def dbrx(config):
+    attention, ffn = config["attn_config"], config["ffn_config"]
+    return {"attention.head_count_kv": attention["kv_n_heads"], "rope.freq_base": float(attention["rope_theta"]),
+            "attention.clamp_kqv": attention["clip_qkv"], "feed_forward_length": ffn["ffn_hidden_size"],
+            "expert_count": ffn["moe_num_experts"], "expert_used_count": ffn["moe_top_k"], "attention.layer_norm_epsilon": 1e-5}
+
+
+def streams(config):
+    return {"hyper_connection.count": config["hc_mult"], "hyper_connection.sinkhorn_iterations": config["hc_sinkhorn_iters"],
+            "hyper_connection.epsilon": config["hc_eps"], "swiglu_clamp_exp": [config["swiglu_limit"]] * config["num_hidden_layers"],
+            "swiglu_clamp_shexp": [config["swiglu_limit"]] * config["num_hidden_layers"]}
+
+
+def deepseek4(config):
+    """DeepseekV4Model: pools of 4 and of 128 tokens."""
+    rope, pools = config["rope_parameters"]["compress"], {"sliding_attention": 0, "compressed_sparse_attention": 4}
+    return streams(config) | {
+        "attention.compress_ratios": [pools.get(kind, 128) for kind in config["layer_types"]],
+        "hash_layer_count": config["num_hash_layers"],
+        "attention.compress_rope_freq_base": rope["rope_theta"], "rope.freq_base": config["rope_parameters"]["main"]["rope_theta"],
+        "rope.dimension_count": config["qk_rope_head_dim"], "rope.scaling.type": "yarn", "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"], "expert_gating_func": 4,
+        "rope.scaling.yarn_beta_fast": float(rope["beta_fast"]), "rope.scaling.yarn_beta_slow": float(rope["beta_slow"]),
+        "attention.key_length": config["head_dim"], "expert_weights_norm": True}
+
+
+def glm5next(config):
+    """Glm5NextModel: no key heads in layers with a delta rule; heads have no part that turns."""
+    full = [int(kind != "linear_attention") for kind in config["layer_types"]]
+    return latent(config) | streams(config) | {
+        "attention.head_count_kv": full, "kda.head_dim": config["linear_head_dim"], "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+        "kda.gate_lower_bound": config["linear_lower_bound"], "attention.indexer.kpool": config["index_kpool"],
+        "attention.indexer.types": [kind == "full" for kind in config["indexer_types"]]}
+
+
+def kimi_k3(config):
+    return kimi(config) | {
+        "kda.gate_lower_bound": config["linear_attn_config"]["gate_lower_bound"], "expert_weights_norm": config["moe_renormalize"],
+        "activation.situ_beta": config["activation_situ_beta"], "activation.situ_linear_beta": config["activation_situ_linear_beta"],
+        "attn_res.block_size": config["attn_res_block_size"], "expert_latent_length": config["routed_expert_hidden_size"]}
+
+
+def minimax(config):
+    return {"residual_scale": config["layernorm_mlp_alpha"], "rope.dimension_count": config["rotary_dim"]}
+
+
+def qwen4(config):
+    """Qwen4ExpTextModel: numbers of the one table of n-grams."""
+    (layer, n), = gated.ngrams_of(config).items()
+    rows = np.cumsum([0, *n.sizes[:-1]])
+    return delta(config) | {
+        "attention.compress_ratios": [config["indexer_compress_ratio"] * (kind != "linear_attention") for kind in config["layer_types"]],
+        "embedding_length_per_layer_input": config["ple_embed_dim"] // len(n.sizes), "ple.layers": [layer],
+        "ple.layer_multipliers": np.array(n.multipliers, "<i8"), "ple.head_offsets": np.array(rows, "<u8"),
+        "ple.head_vocab_sizes": np.array(n.sizes, "<u8")}
+
+
+STREAMS = {f"hc_{branch}_{part}": f"hc_{branch}_{part}.weight" for branch in ("attn", "ffn") for part in ("fn", "base", "scale")}
+WEIGHTS = (("w1", "gate"), ("w3", "up"), ("w2", "down"))
+DEEPSEEK4 = {"embed": "token_embd", "norm": "output_norm", "head": "output", "attn_norm": "attn_norm", "ffn_norm": "ffn_norm",
+             "ffn.gate": "ffn_gate_inp", **{f"ffn.experts.#.{w}": f"ffn_{p}_exps" for w, p in WEIGHTS},
+             **{f"ffn.shared_experts.{w}": f"ffn_{p}_shexp" for w, p in WEIGHTS},
+             **{f"attn.{name}": f"attn_{stored}" for name, stored in (
+                 ("wq_a", "q_a"), ("q_norm", "q_a_norm"), ("wq_b", "q_b"), ("wkv", "kv"), ("kv_norm", "kv_a_norm"), ("wo_a", "output_a"),
+                 ("wo_b", "output_b"))},
+             "attn.indexer.wq_b": "indexer.attn_q_b", "attn.indexer.weights_proj": "indexer.proj",
+             **{f"attn.{place}compressor.{name}": f"{stored}_compressor_{part}" for place, stored in (("", "attn"), ("indexer.", "indexer"))
+                for name, part in (("wkv", "kv"), ("wgate", "gate"), ("norm", "norm"))}}
+LIKE_KIMI = dict(near=1e-4, plain=True)
+
+
+def ling(config):
+    """BailingMoeV3Model: no key heads in layers with a delta rule."""
+    heads = [int((i + 1) % config["layer_group_size"] == 0) for i in range(config["num_hidden_layers"])]
+    return latent(config) | {
+        "attention.head_count_kv": heads, "kda.head_dim": config["head_dim"], "kda.gate_lower_bound": config["kda_lower_bound"],
+        "kda.safe_gate": True, "ssm.conv_kernel": config["short_conv_kernel_size"], "rope.freq_base": config["rope_theta"],
+        "expert_shared_feed_forward_length": config["moe_intermediate_size"]}
+
+
+LING = {f"attention.{name}": stored for name, stored in (
+    ("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"), ("dense", "attn_output"), ("b_proj", "ssm_beta"),
+    ("f_proj", "ssm_f_a"), ("o_norm", "ssm_norm"), ("q_conv1d", "ssm_conv1d_q"), ("k_conv1d", "ssm_conv1d_k"),
+    ("v_conv1d", "ssm_conv1d_v"), ("kv_a_proj_with_mqa", "attn_kv_a_mqa"), ("kv_a_layernorm", "attn_kv_a_norm"))}
+ARCHITECTURES |= {
+    "deci": dict(tiny="nemotron-nas", more=deci),
+    "jais2": dict(tiny="jais2", keys={"layer_norm_eps": "attention.layer_norm_epsilon"}),
+    "dbrx": dict(plain=True, tiny="dbrx", more=dbrx, names={
+        "transformer.wte": "token_embd", "transformer.norm_f": "output_norm", "norm_attn_norm.norm_1": "attn_norm",
+        "norm_attn_norm.norm_2": "attn_output_norm", "norm_attn_norm.attn.Wqkv": "attn_qkv", "norm_attn_norm.attn.out_proj": "attn_output",
+        "ffn.router.layer": "ffn_gate_inp"}, whole={f"ffn.experts.mlp.{w}": f"ffn_{p}_exps.weight" for w, p in (
+            ("w1", "gate"), ("v1", "up"), ("w2", "down"))}, alias={
+                "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+                "max_seq_len": "max_position_embeddings"}),
+    "qwen4exp": dict(
+        plain=True, near=1e-4, tiny="qwen4_exp_one", more=qwen4, names=DELTA | {
+            "ple.key_proj": "ple_key", "ple.value_proj": "ple_value", "ple.conv1d": "ple_conv1d",
+            "self_attn.indexer.q_layernorm": "indexer.q_norm", "self_attn.indexer.k_layernorm": "indexer.k_norm",
+            **{f"ple.norm_{x}": f"ple_norm_{x}" for x in ("key", "query", "conv")},
+            **{f"{module}.{name}": f"{stored}_{part}" for module, stored in (
+                ("attn_hyper_connection", "hc_attn"), ("mlp_hyper_connection", "hc_ffn"), ("model.hyper_connection_mixer", "output_hc"))
+               for name, part in (("hc_norm", "norm"), ("input_mix_weight_down", "down"), ("input_mix_weight_up", "up"),
+                                  ("block_inject_weight", "inject"))}},
+        keys=DELTA_KEYS | MOE | {
+            "hc_count": "hyper_connection.count", "hc_lowrank": "hyper_connection.low_rank",
+            "indexer_n_heads": "attention.indexer.head_count",
+            "indexer_head_dim": "attention.indexer.key_length", "indexer_budget": "attention.indexer.top_k", "ngram_size": "ple.ngram_size",
+            "heads_per_ngram": "ple.heads_per_ngram", "ple_conv_kernel_size": "ple.conv_kernel", "eos_token_id": "ple.eos_token_id"},
+        whole={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}),
+    "deepseek2-dense": dict(arch="deepseek2", tiny="youtu", names=MLA, more=latent, keys=RANK),
+    "minimax-01": dict(
+        tiny="minimax_text_01", set={f"layernorm_{branch}_{name}": value for branch in ("full_attention", "linear_attention", "mlp")
+                                     for name, value in (("alpha", 3.5), ("beta", 1.0))}, more=minimax, keys=LOCAL_MOE,
+        names=MODULES | {"self_attn.qkv_proj": "attn_qkv", "self_attn.output_gate": "attn_gate", "self_attn.norm": "attn_norm_2",
+                         "self_attn.out_proj": "attn_output"}),
+    "deepseek4": dict(
+        plain=True, tiny="deepseek_v4_128", names=DEEPSEEK4, more=deepseek4, keys=WINDOW | ROUTED | {
+            "q_lora_rank": "attention.q_lora_rank", "o_groups": "attention.output_group_count", "o_lora_rank": "attention.output_lora_rank",
+            "index_n_heads": "attention.indexer.head_count", "index_head_dim": "attention.indexer.key_length",
+            "index_topk": "attention.indexer.top_k"},
+        whole=STREAMS | {"attn.attn_sink": "attn_sinks.weight", "ffn.gate.bias": "exp_probs_b.bias", "ffn.gate.tid2eid":
+                         "ffn_gate_tid2eid.weight", "attn.compressor.ape": "attn_compressor_ape.weight",
+                         "attn.indexer.compressor.ape": "indexer_compressor_ape.weight",
+                         **{f"hc_head_{part}": f"output_hc_{part}.weight" for part in ("fn", "base", "scale")}}),
+    "muse-glimmer": dict(
+        plain=True, made=(gguf_made.MUSE, gguf_made.muse(gguf_made.MUSE)), more=windows,
+        names=FOUR_NORMS | {"self_attn.gate_proj": "attn_gate"},
+        keys=WINDOW | {"output_multiplier": "logit_scale", "final_logit_softcapping": "final_logit_softcapping"}),
+    "bailingmoe3": LIKE_KIMI | dict(
+        made=(gguf_made.LING, gguf_made.ling(gguf_made.LING)), more=ling, names=SHARED | LING | {"model.word_embeddings": "token_embd"},
+        whole={"attention.A_log": "ssm_a", "attention.dt_bias": "ssm_dt.bias", "mlp.gate.expert_bias": "exp_probs_b.bias"},
+        keys=RANK | {
+            "num_experts": "expert_count", "num_experts_per_token": "expert_used_count", "num_shared_experts": "expert_shared_count",
+            "moe_intermediate_size": "expert_feed_forward_length", "first_k_dense_replace": "leading_dense_block_count",
+            "routed_scaling_factor": "expert_weights_scale", "moe_renormalize": "expert_weights_norm",
+            "num_expert_group": "expert_group_count", "topk_group": "expert_group_used_count"}),
+    "glm5-next": LIKE_KIMI | dict(
+        arch="glm5-next", tiny="glm5_next", names=SHARED | MLA | KIMI | INDEXER | {"mlp.gate": "ffn_gate_inp"}, more=glm5next,
+        keys=RANK | ROUTED | INDEXER_KEYS, whole=STREAMS | {
+            "self_attn.A_log": "ssm_a", "self_attn.dt_bias": "ssm_dt.bias", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+            "self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
+            "self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight"}),
+    "kimi-k3": LIKE_KIMI | dict(
+        arch="kimi-k3", tiny="kimi_k3", names=MLA | KIMI | {
+            "block_sparse_moe.routed_expert_down_proj": "ffn_routed_down", "block_sparse_moe.routed_expert_up_proj": "ffn_routed_up",
+            "block_sparse_moe.routed_expert_norm": "ffn_routed_norm"}, more=kimi_k3, keys=ARCHITECTURES[
+                "kimi-linear"]["keys"], whole=ARCHITECTURES["kimi-linear"]["whole"]),
+}
 ARCHITECTURES |= {
     "gemma3n": dict(plain=True, tiny="gemma3n_text", names=GEMMA3N, more=gemma3n, keys=GEMMA4_KEYS | {
         "altup_num_inputs": "altup.num_inputs", "altup_active_idx": "altup.active_idx"},
@@ -415,5 +583,6 @@ ARCHITECTURES |= {
                              "n_positions": "max_position_embeddings"},
                       more=lambda config: {"attention.head_count_kv": 1, "feed_forward_length": 4 * config["n_embd"]}),
 }
-PERMUTED = ("llama", "internlm2", "granite", "smollm3", "mistral3", "olmo", "minicpm")
-PLUS_ONE = ("gemma", "gemma2", "gemma3", "qwen35", "minimax-m3", "step35")
+PERMUTED = ("deci", "muse-glimmer", "llama", "internlm2", "granite", "smollm3", "mistral3", "olmo", "minicpm")
+KDA = ("kimi-linear", "kimi-k3", "glm5-next", "bailingmoe3")
+PLUS_ONE = ("qwen4exp", "muse-glimmer", "gemma", "gemma2", "gemma3", "qwen35", "minimax-m3", "step35")

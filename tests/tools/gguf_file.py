@@ -2,7 +2,9 @@
 
 import struct
 
-U32, F32, BOOL, TEXT, ARRAY = 4, 6, 7, 8, 9
+import numpy as np
+
+U32, F32, BOOL, TEXT, ARRAY, U64, I64 = 4, 6, 7, 8, 9, 10, 11
 
 
 def text(s):
@@ -17,6 +19,8 @@ def value(v):
         return struct.pack("<II", U32, v)
     if isinstance(v, float):
         return struct.pack("<If", F32, v)
+    if isinstance(v, np.ndarray):
+        return struct.pack("<IIQ", ARRAY, {"i": I64, "u": U64}[v.dtype.kind], len(v)) + v.tobytes()
     if isinstance(v, list):
         of, letter = {bool: (BOOL, "?"), float: (F32, "f")}.get(type(v[0]), (U32, "I"))
         return struct.pack(f"<IIQ{len(v)}{letter}", ARRAY, of, len(v), *v)

@@ -51,6 +51,20 @@ MIMO = {"swa_head_dim": 24, "swa_num_attention_heads": 8, "swa_v_head_dim": 16, 
 PUBLISHED |= {"phimoe-dense": {"architectures": ["PhiMoEForCausalLM"]}, "minimax_m3_vl-dense": MINIMAX_M3, "step3p7-dense": STEP,
               "mimo_v2_flash-dense": MIMO}
 
+ONE_ALPHA = {f"layernorm_{branch}_{name}": value for branch in ("full_attention", "linear_attention", "mlp")
+             for name, value in (("alpha", 3.5), ("beta", 1.0))}
+PUBLISHED |= {
+    "kimi_k3-dense": {"moe_router_activation_func": "sigmoid"}, "minimax_text_01-dense": ONE_ALPHA,
+    "deepseek_v4_128-fp8native_fp4": {"compress_ratios": [0, 4, 128]},
+    "glm5_next-dense": {"mla_use_nope": True, "scoring_func": "sigmoid", "first_k_dense_replace": 1, "linear_attn_config": {
+        "num_heads": 4, "head_dim": 16, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0}},
+    # Types that transformers does not know, because its classes change head_dim and layer_types.
+    "qwen4_exp_one-dense": {"model_type": "qwen4_exp_published"},
+    "ling-dense": {"architectures": ["BailingMoeV3ForCausalLM"], "model_type": "bailing_moe_v3", "no_kda_lora": True,
+                   "gated_attention_proj_granularity_type": "head_wise",
+                   "moe_shared_expert_intermediate_size": 32, "norm_topk_prob": True, "n_group": 2, "num_experts_per_tok": 3,
+                   "score_function": "sigmoid"}}
+
 LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True, "use_qk_norm": True,
           "no_rope_layers": None, "no_rope_layer_interval": 4, "layer_types": None, "moe_layers": None}
 
@@ -66,6 +80,7 @@ ASSUMED = {
     "minimax_m3_vl-dense": {"text_config": {"swiglu_limit": 7.0}},
     "gpt_bigcode-dense": {"activation_function": "gelu"}, "laguna-dense": {"layer_types": ["full_attention"] + ["sliding_attention"] * 3},
     "llama4-dense": LLAMA4, "llama4_vl-dense": {"text_config": LLAMA4},
+    "minimax_text_01-dense": ONE_ALPHA,
     "starcoder2-dense": {"sliding_window": None}, "granitehybrid-dense": {"position_embedding_type": None},
 }
 
@@ -84,13 +99,20 @@ def convert(folder, out, outtype, options):
     made = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
     for inner in (made, getattr(made, "Ministral3Model", made), getattr(made, "Mistral4Model", made)):
         inner.set_vocab = no_vocabulary
-    made.no_mtp = getattr(made, "supports_mtp_export", False)
+        inner._get_suppress_tokens = lambda self: []  # MiniMax 01's, of a tokenizer
+    made.no_mtp = made.no_mtp or getattr(made, "supports_mtp_export", False)
     with torch.inference_mode():
         model = made(folder, types[outtype], out, eager=True, **options)
         known = PUBLISHED.get(folder.name, {})
         model.hparams = known | model.hparams  # transformers drops keys that it does not know
         model.rope_parameters = {key: known[key] for key in ("partial_rotary_factor",) if key in known} | model.rope_parameters
+        model._dsv4_fp8_dequantized = Never()  # DeepSeek V4's: it rounds them to Q8_0
         model.write()
+
+
+class Never(set):
+    def add(self, item):
+        pass
 
 
 def why(error):

@@ -15,13 +15,14 @@ import sys
 
 import checkpoint_io as cio
 import ggml_blocks
+import gguf_made
 import numpy as np
 import reference_model
 import tiny_checkpoint
-from gguf_architectures import ARCHITECTURES, KEYS, LACKS, NAMES, PERMUTED, PLUS_ONE, llama3_divisors
+from gguf_architectures import ARCHITECTURES, KDA, KEYS, LACKS, NAMES, PERMUTED, PLUS_ONE, block_heads, llama3_divisors
 from gguf_file import write_gguf
 
-F32_TENSOR, BF16_TENSOR = 0, 30
+F32_TENSOR, I32_TENSOR, BF16_TENSOR = 0, 26, 30
 BLOCKS = ("Q4_0", "Q8_0", "Q5_1", "IQ4_NL", "Q4_1", "Q5_0")
 
 
@@ -57,7 +58,7 @@ def metadata(arch, config, keys, more):
     for name, key in (KEYS | keys).items():
         if config.get(name) is not None:
             out[f"{arch}.{key}"] = config[name]
-    if "rope_parameters" not in config:
+    if "rope_parameters" not in config or "main" in config["rope_parameters"]:
         return out | {f"{arch}.{key}": found for key, found in more.items()}
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     rope = config["rope_parameters"].get("full_attention", config["rope_parameters"])
@@ -78,23 +79,33 @@ class Writer:
     def __init__(self, arch, blocks, config, names, whole):
         self.arch, self.blocks, self.config, self.names, self.whole = arch, blocks, config, NAMES | names, whole
         self.tensors, self.safetensors, self.stacks = {}, [], {}
+        self.plain_norms = ("output_norm.weight",) if arch == "muse-glimmer" else ()
+        self.shards = {}  # of Qwen 4's table, by number
+        self.blends = {}  # of Kimi K3, by name: the first of two vectors
         self.numbers = {}  # keys with an array of one number for each layer
         self.rng = np.random.default_rng(7)
 
     def heads(self, module):
         """Of a matrix whose rows the converter reorders; else 0."""
+        if self.arch == "deci" and module.endswith(("q_proj", "k_proj")):
+            return block_heads(self.config, int(module.split(".")[2]))[module.endswith("k_proj")]
         key = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(module.rsplit(".", 1)[-1])
         return self.config[key] if key and self.arch in PERMUTED else 0
 
     def stored(self, name):
         """GGUF's name, and the expert."""
-        layer = re.fullmatch(r"(?:model\.|gpt_neox\.|transformer\.(?:encoder\.)?|backbone\.|)(?:layers|h)\.(\d+)\.(.+)", name)
+        name = re.sub(r"^(model\.language_model\.|language_model\.model\.)", "model.", name).replace("language_model.lm_head", "lm_head")
+        layer = re.fullmatch(r"(?:model\.|gpt_neox\.|transformer\.(?:encoder\.)?|backbone\.|)(?:layers|h|blocks)\.(\d+)\.(.+)", name)
         inside = layer[2] if layer else name
         if inside in self.whole:
-            return f"blk.{layer[1]}.{self.whole[inside]}", None
+            return (f"blk.{layer[1]}." if layer else "") + self.whole[inside], None
         module, ending = inside.rsplit(".", 1)
         expert = re.search(r"(?:experts|_projections)\.(\d+)(?=\.|$)", module)
         module = re.sub(r"(experts|_projections)\.\d+(?=\.|$)", r"\1.#", module)
+        if self.arch in ("kimi-k3", "bailingmoe3") and module.endswith(".g_proj"):  # one name for two kinds of gates
+            kimi, i = self.arch == "kimi-k3", int(layer[1]) + 1
+            full = i in self.config["linear_attn_config"]["full_attn_layers"] if kimi else i % self.config["layer_group_size"] == 0
+            return f"blk.{layer[1]}.{'attn_gate' if full else 'ssm_g' if kimi else 'ssm_g_a'}.weight", None
         return (f"blk.{layer[1]}." if layer else "") + f"{self.names[module]}.{ending}", expert and int(expert[1])
 
     def put(self, name, kind, shape, data, expert=None):
@@ -108,7 +119,7 @@ class Writer:
 
     def add_latent(self, name, dtype, values):
         """The keys and values of all heads: two tensors, of which keys are transposed; here values are in blocks, too."""
-        layer, c = name.split(".")[2], self.config
+        layer, c = re.search(r"layers\.(\d+)\.", name)[1], self.config
         heads = values.reshape(c["num_attention_heads"], c["qk_nope_head_dim"] + c["v_head_dim"], -1).copy()
         keys, rows = heads[:, :c["qk_nope_head_dim"]], np.ascontiguousarray(heads[:, c["qk_nope_head_dim"]:])
         kind, data = BF16_TENSOR, cio.encode(rows, "BF16").tobytes()
@@ -142,6 +153,9 @@ class Writer:
             self.put(stored, BF16_TENSOR, rows.shape, cio.encode(rows, "BF16").tobytes())
 
     def add(self, name, dtype, raw):
+        if name.endswith(".tid2eid"):
+            self.add_table(name, dtype, raw)
+            return
         values = cio.decode(raw, dtype)
         module = name.rsplit(".", 1)[0]
         if module.endswith("kv_b_proj") and "self_attn.kv_b_proj.weight" not in self.whole:
@@ -154,21 +168,32 @@ class Writer:
             self.keep(name, dtype, values)
             self.numbers.setdefault("xielu." + name.rsplit(".", 1)[1], []).append(float(values.ravel()[0]))
             return
+        if name.endswith(("_res_norm.weight", "_res_proj.weight")):
+            self.add_blend(name, dtype, values)
+            return
+        if self.arch == "qwen4exp" and ("shard_" in name or "index_qk_proj" in name):
+            self.add_qwen4(name, dtype, values)
+            return
         stored, expert = self.stored(name)
+        if ".experts.mlp." in name:
+            self.add_flat(name, dtype, values, stored)
+            return
         if self.arch == "falcon-h1":
             self.add_multiplied(name, dtype, values, stored)
             return
         if "linear_attn" in name and "linear_attn.norm" not in name:
             self.add_tiled(name, dtype, values, stored)
             return
-        f32 = stored.endswith(("ffn_gate_inp.weight", ".ssm_a"))
+        f32 = stored.endswith(("ffn_gate_inp.weight", ".ssm_a")) or dtype == "F32"
         if values.ndim == 1 or f32 or "shared_expert_gate" in name or ".conv.conv." in name or "conv1d." in name:
             self.keep(name, dtype, values)
-            values = -np.exp(values) if stored.endswith(".ssm_a") else values
-            plus = self.arch in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name
+            if stored.endswith(".ssm_a"):
+                values = np.exp(values)[:, None] if self.arch == "bailingmoe3" else -np.exp(values)
+            plus = self.arch in PLUS_ONE and (name.endswith("norm.weight") or ".ple.norm_" in name)
+            plus = plus and "linear_attn" not in name and stored not in self.plain_norms
             plus = values + np.float32(1) if plus else values
             plus = plus.reshape(-1) if "shared_expert_gate" in name else plus
-            plus = plus.reshape(1, len(plus), 1, -1) if self.arch == "kimi-linear" and "conv1d" in name else plus
+            plus = plus.reshape(1, len(plus), 1, -1) if self.arch in KDA and "conv1d" in name else plus
             plus = plus[:, 0] if plus.ndim == 3 else plus
             self.put(stored, F32_TENSOR, plus.shape, plus.astype("<f4").tobytes())
             return
@@ -185,6 +210,45 @@ class Writer:
         rows = ggml_blocks.decode(kind, data, n, k).reshape(values.shape)
         self.keep(name, "F32", halves_apart(rows, heads) if heads else rows)
         self.put(stored, ggml_blocks.TYPES[kind][0], values.shape, data, expert)
+
+    def add_table(self, name, dtype, raw):
+        """The experts of each token."""
+        self.safetensors.append(cio.Batch([(name, dtype, raw.shape)], lambda: [raw]))
+        self.put(self.stored(name)[0], I32_TENSOR, raw.shape, np.ascontiguousarray(raw, "<i4").tobytes())
+
+    def add_blend(self, name, dtype, values):
+        """KimiK3Model._try_fuse_res: a product of two vectors."""
+        self.keep(name, dtype, values)
+        inside = re.sub(r"_(norm|proj)\.weight$", "", name).removeprefix("language_model.model.")
+        other = self.blends.pop(inside, None)
+        if other is None:
+            self.blends[inside] = values
+            return
+        product = np.ravel(values) * np.ravel(other)
+        stored = {"self_attention_res": "attn_res_score", "mlp_res": "ffn_res_score"}.get(inside.split(".")[-1])
+        stored = f"blk.{inside.split('.')[1]}.{stored}.weight" if stored else "output_res_score.weight"
+        self.put(stored, F32_TENSOR, product.shape, product.astype("<f4").tobytes())
+
+    def add_qwen4(self, name, dtype, values):
+        """Tables of n-grams in one tensor, the indexer's queries and key apart."""
+        self.keep(name, dtype, values)
+        layer, rows = re.search(r"layers\.(\d+)\.", name)[1], self.config["indexer_n_heads"] * self.config["indexer_head_dim"]
+        if "shard_" in name:
+            self.shards[int(re.search(r"shard_(\d+)", name)[1])] = values
+            table = np.concatenate([self.shards[i] for i in sorted(self.shards)])
+            parts = {"per_layer_token_embd": table}
+        else:
+            parts = {f"blk.{layer}.indexer.q_proj": values[:rows], f"blk.{layer}.indexer.k_proj": values[rows:]}
+        for stored, part in parts.items():
+            part = np.ascontiguousarray(part)
+            self.put(stored + ".weight", BF16_TENSOR, part.shape, cio.encode(part, "BF16").tobytes())
+
+    def add_flat(self, name, dtype, values, stored):
+        """DbrxModel: rows of all experts in one matrix, down transposed."""
+        self.keep(name, dtype, values)
+        stack = values.reshape(self.config["ffn_config"]["moe_num_experts"], -1, values.shape[1])
+        stack = np.ascontiguousarray(stack.swapaxes(1, 2) if name.endswith("w2") else stack)
+        self.put(stored, BF16_TENSOR, stack.shape, cio.encode(stack, "BF16").tobytes())
 
     def add_tiled(self, name, dtype, values, stored):
         """Of a delta rule: _LinearAttentionVReorderBase."""
@@ -269,14 +333,23 @@ def write(name, out, blocks=False):
     rules = ARCHITECTURES[name]
     arch = rules.get("arch") or re.sub("-(llama3|linear|mixtral|partial|longrope|windows|experts|fused|softmax|lite|older)$", "", name)
     folder = os.path.join(out, "hf")
-    tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
+    if "made" in rules:
+        gguf_made.write(folder, *rules["made"])
+    else:
+        tiny_checkpoint.write(folder, rules["tiny"], "bf16", seed=3)
     config = config_of(folder, rules.get("set", {}))
+    original, config = config, config | config.get("text_config", {})
     w = Writer(arch, blocks, config, rules.get("names", {}), rules.get("whole", {}))
     for tensor, (dtype, raw) in reference_model.read_folder(folder).items():
         add = w.add_gpt_oss if "sinks" in tensor or (arch == "gpt-oss" and "experts" in tensor) else w.add
         add = w.add_llama4 if "feed_forward.experts." in tensor and arch == "llama4" else add
         add(tensor, dtype, raw)
     w.finish()
+    if arch == "muse-glimmer":  # norms of heads hold the one factor of queries
+        for i in range(config["num_hidden_layers"]):
+            for stem, factor in (("attn_q_norm", config["qk_scale_factor"]), ("attn_k_norm", 1)):
+                norm = np.full(config["head_dim"], factor, "<f4")
+                w.put(f"blk.{i}.{stem}.weight", F32_TENSOR, norm.shape, norm.tobytes())
     if name.endswith("-fused"):
         w.fuse()
     rope = config.get("rope_parameters", {})
@@ -297,7 +370,7 @@ def write(name, out, blocks=False):
     view = config | {key: config[own] for own, key in rules.get("alias", {}).items()}
     write_gguf(os.path.join(out, f"{name}.gguf"), metadata(arch, view, rules.get("keys", {}), more) | w.numbers, w.tensors)
     cio.write_safetensors(os.path.join(folder, "model.safetensors"), w.safetensors)
-    cio.write_json(os.path.join(folder, "config.json"), config)
+    cio.write_json(os.path.join(folder, "config.json"), original)
     return os.path.join(out, f"{name}.gguf"), folder
 
 

@@ -167,6 +167,7 @@ FAMILIES = {
     "mixtral_apart": ("mixtral", {}), "gpt_oss_apart": ("gpt_oss", {}), "granitemoe_apart": ("granitemoe", {}),
     # Attention's output is wider than the product of q, k and v.
     "mimo_v2_flash_wide": ("mimo_v2_flash", {"v_head_dim": 128, "num_key_value_heads": 1}),
+    "deepseek_v4_128": ("deepseek_v4", {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}),
     "dbrx_apart": ("dbrx", {"attn_config": None, "ffn_config": {
         "ffn_hidden_size": 64, "moe_num_experts": 6, "moe_top_k": 2, "moe_normalize_expert_weights": None}}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),

@@ -115,6 +115,7 @@ FAMILIES = {
         "mamba_n_groups": 1, "mamba_proj_bias": True, "attention_bias": True, "mlp_bias": True, "mamba_conv_bias": False,
         "time_step_limit": [0.01, 0.05], "tie_word_embeddings": True, "rope": {
             "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.75}}),
+    "qwen4_exp_one": ("qwen4_exp", {"ple_layer_ids": [3]}),  # one table of n-grams
     "minimax_6_heads": ("minimax", {"num_attention_heads": 6, "head_dim": 32, "sliding_window": 24}),
     "minimax_modules": ("minimax", {}), "minimax_stacked": ("minimax", {}),
     "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),

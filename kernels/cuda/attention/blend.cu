@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int64_t i = threadIdx.x; i < op.dim; i += THREADS) {
             const float v = x[s * op.dim + i];
             const float a = ctw_cuda_number(op.a, op.a_dtype, i);
-            const float b = ctw_cuda_number(op.b, op.b_dtype, i);
+            const float b = op.b != NULL ? ctw_cuda_number(op.b, op.b_dtype, i) : 1;
             dot = fmaf(a * b, v, dot);
             squares = fmaf(v, v, squares);
         }

@@ -30,7 +30,7 @@ void ctw_cuda_delta_channels(struct ctw_cuda *cu, const struct ctw_cuda_delta *a
 /* exp(a_log), of an element of op.a_log */
 static __device__ __forceinline__ float delta_rate_of(const struct ctw_op_delta &op, float a_log)
 {
-    return op.as_rates ? -a_log : expf(a_log);
+    return op.as_rates ? fabsf(a_log) : expf(a_log);
 }
 
 static __device__ __forceinline__ float delta_rate(const struct ctw_op_delta &op, int head)

@@ -41,8 +41,9 @@ static bool is_equal(const struct ctw_json_node *a, const struct ctw_json_node *
 enum ctw_status ctw_keys_agree(const struct ctw_json *metadata, const struct ctw_json *config,
                                struct ctw_err *err)
 {
-    for (const struct ctw_json_node *m = ctw_json_first(ctw_json_root(metadata)); m != NULL;
-         m = ctw_json_next(m)) {
+    const struct ctw_json_node *text = ctw_json_get(ctw_json_root(metadata), "text_config");
+    const struct ctw_json_node *level = text != NULL ? text : ctw_json_root(metadata);
+    for (const struct ctw_json_node *m = ctw_json_first(level); m != NULL; m = ctw_json_next(m)) {
         const char *key = ctw_json_key(m);
         const struct ctw_json_node *other = find(ctw_json_root(config), key);
         char ours[128], theirs[128];

@@ -36,7 +36,8 @@ struct ctw_tensor {
     const struct ctw_block_type *block; /* as in struct ctw_part */
     int64_t paired;                     /* as in struct ctw_part */
     int added;                          /* to the weights of a norm: 1 + w is stored */
-    bool as_rates;                      /* A_log of a recurrent layer: -exp(A_log) is stored */
+    bool as_rates;                      /* A_log of a recurrent layer: -exp(A_log) is stored, or
+                                           exp(A_log) of a delta rule */
     bool tiled; /* with it: value heads in the order of struct ctw_op_delta */
     int n_dims; /* 0..CTW_MAX_DIMS */
     int64_t shape[CTW_MAX_DIMS];

@@ -6,11 +6,6 @@
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
 
-static void no_rope(struct ctw_gguf_keys *k)
-{
-    (void)k;
-}
-
 /* The width of MLPs, which the converter takes as 4 * hidden. */
 static void write_inner(struct ctw_gguf_keys *k, const char *name)
 {
@@ -224,14 +219,14 @@ const struct ctw_gguf_arch ctw_gguf_archs_fused[] = {
      .prefix = "transformer.h.",
      .layers = bloom_names,
      .keys = epsilon_keys,
-     .rope = no_rope},
+     .rope = ctw_gguf_write_no_rope},
     {.name = "gpt2",
      .model_type = "gpt2",
      .class_name = "GPT2LMHeadModel",
      .prefix = "transformer.h.",
      .layers = gpt2_names,
      .keys = epsilon_keys,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_gpt2},
     {.name = "starcoder",
      .model_type = "gpt_bigcode",
@@ -240,7 +235,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_fused[] = {
      .layers = gpt2_names,
      .keys = starcoder_keys,
      .fixed = "\"activation_function\":\"gelu\"",
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_starcoder},
     {.name = "qwen",
      .model_type = "qwen",
@@ -272,7 +267,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_fused[] = {
      .prefix = "transformer.blocks.",
      .layers = mpt_names,
      .keys = mpt_keys,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_mpt},
     {0},
 };

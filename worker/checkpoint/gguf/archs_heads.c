@@ -1,5 +1,5 @@
-/* Models whose layers with a window differ from full layers in heads and RoPE: Laguna, Step 3.5 and
- * 3.7, MiMo V2. */
+/* Models whose layers differ in heads: those with a window also in RoPE (Laguna, Step 3.5 and 3.7,
+ * MiMo V2), or each layer from the next (Nemotron from an architecture search). */
 #include <inttypes.h>
 #include <stddef.h>
 
@@ -41,11 +41,7 @@ static void write_laguna_layers(struct ctw_gguf_keys *k)
         ctw_json_write_string(&k->writer, windows && i % LAGUNA_PERIOD != 0 ? "sliding_attention"
                                                                             : "full_attention");
     ctw_json_write_close(&k->writer, ']');
-    ctw_json_write_key(&k->writer, "num_attention_heads_per_layer");
-    ctw_json_write_open(&k->writer, '[');
-    for (int64_t i = 0; i < n; i++)
-        ctw_json_write_int(&k->writer, ctw_gguf_of_layer(k, heads, i, 0));
-    ctw_json_write_close(&k->writer, ']');
+    ctw_gguf_write_each(k, "num_attention_heads_per_layer", heads);
 }
 
 static void write_laguna(struct ctw_gguf_keys *k)
@@ -194,7 +190,83 @@ static void write_mimo(struct ctw_gguf_keys *k)
     write_mimo_layers(k, "moe_layer_freq", false);
 }
 
+/* ---- Nemotron from an architecture search, DeciLM ---- */
+
+/* DeciModel: LlamaModel's order of q and k; 0 heads and a width of 0 are what a layer lacks. */
+static const struct ctw_gguf_name deci_layers[] = {
+    {"attn_q", "self_attn.q_proj", CTW_GGUF_PAIRS_Q},
+    {"attn_k", "self_attn.k_proj", CTW_GGUF_PAIRS_K},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key deci_keys[] = {
+    {"num_attention_heads", NULL, false},
+    {"num_key_value_heads", NULL, false},
+    {"intermediate_size", NULL, false},
+    {NULL, NULL, false},
+};
+
+static void write_attention_of(struct ctw_gguf_keys *k, int64_t layer)
+{
+    const int64_t n = ctw_gguf_of_layer(k, heads, layer, 0),
+                  n_kv = ctw_gguf_of_layer(k, kv, layer, n);
+    if (n > 0 && n_kv == 0)
+        ctw_gguf_refuse(k, kv,
+                        "layer %" PRId64 " has a linear layer in place of attention, which is not "
+                        "supported",
+                        layer);
+    else if (n_kv < 0 || n < 0 || (n_kv > 0 && n % n_kv != 0))
+        ctw_gguf_refuse(k, kv, "layer %" PRId64 " has %" PRId64 " key heads of %" PRId64 " heads",
+                        layer, n_kv, n);
+    ctw_json_write_key(&k->writer, "attention");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_bool(&k->writer, "no_op", n_kv <= 0);
+    if (n_kv > 0)
+        ctw_json_write_key_int(&k->writer, "n_heads_in_group", n / n_kv);
+    ctw_json_write_close(&k->writer, '}');
+}
+
+/* ffn_mult, from which the model's own code has the next multiple of 256 rows. */
+static void write_mlp_of(struct ctw_gguf_keys *k, int64_t layer, double hidden)
+{
+    enum { MULTIPLE = 256 };
+    static const char key[] = "feed_forward_length";
+    const int64_t rows = ctw_gguf_of_layer(k, key, layer, 0);
+    if (rows < 0 || rows % MULTIPLE != 0)
+        ctw_gguf_refuse(
+            k, key, "layer %" PRId64 " has an MLP of %" PRId64 " rows, expected a multiple of %d",
+            layer, rows, MULTIPLE);
+    ctw_json_write_key(&k->writer, "ffn");
+    ctw_json_write_open(&k->writer, '{');
+    ctw_json_write_key_bool(&k->writer, "no_op", rows <= 0);
+    if (rows > 0)
+        ctw_json_write_key_double(&k->writer, "ffn_mult", 1.5 * (double)rows / hidden);
+    ctw_json_write_close(&k->writer, '}');
+}
+
+static void write_deci(struct ctw_gguf_keys *k)
+{
+    const double hidden = ctw_gguf_number(k, "embedding_length", 1);
+    ctw_json_write_key_int(&k->writer, "num_attention_heads", ctw_gguf_largest(k, heads, 0));
+    ctw_gguf_write_qkv_bias(k);
+    ctw_json_write_key(&k->writer, "block_configs");
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < ctw_gguf_layers(k) && k->st == CTW_OK; i++) {
+        ctw_json_write_open(&k->writer, '{');
+        write_attention_of(k, i);
+        write_mlp_of(k, i, hidden);
+        ctw_json_write_close(&k->writer, '}');
+    }
+    ctw_json_write_close(&k->writer, ']');
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_heads[] = {
+    {.name = "deci",
+     .model_type = "nemotron-nas",
+     .class_name = "DeciLMForCausalLM",
+     .layers = deci_layers,
+     .keys = deci_keys,
+     .more = write_deci},
     {.name = "laguna",
      .model_type = "laguna",
      .class_name = "LagunaForCausalLM",

@@ -60,7 +60,53 @@ static void write_lfm2(struct ctw_gguf_keys *k)
     ctw_gguf_write_layers(k, "layer_types", kv, "conv", "full_attention");
 }
 
+/* MiniMaxText01Model: one alpha for all branches, and betas of 1, as it asserts. Layers with
+ * lightning attention have one projection and a gate. */
+static const struct ctw_gguf_name minimax_layers[] = {
+    {"attn_qkv", "self_attn.qkv_proj", 0},
+    {"attn_gate", "self_attn.output_gate", 0},
+    {"attn_norm_2", "self_attn.norm", 0},
+    {"attn_output", "self_attn.out_proj", CTW_GGUF_LINEAR},
+    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", CTW_GGUF_EXPERTS},
+    {NULL, NULL, 0},
+};
+
+static const struct ctw_gguf_key minimax_keys[] = {
+    {"num_local_experts", "expert_count", true},
+    {"num_experts_per_tok", "expert_used_count", true},
+    {"rotary_dim", "rope.dimension_count", true},
+    {"layernorm_full_attention_alpha", "residual_scale", true},
+    {"layernorm_linear_attention_alpha", "residual_scale", true},
+    {"layernorm_mlp_alpha", "residual_scale", true},
+    {NULL, NULL, false},
+};
+
+static void write_minimax(struct ctw_gguf_keys *k)
+{
+    ctw_json_write_key(&k->writer, "attn_type_list");
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < ctw_gguf_layers(k); i++)
+        ctw_json_write_int(&k->writer, ctw_gguf_layer_tensor(k, i, "attn_q") != NULL);
+    ctw_json_write_close(&k->writer, ']');
+}
+
+static void write_minimax_rope(struct ctw_gguf_keys *k)
+{
+    ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_hybrid[] = {
+    {.name = "minimax-01",
+     .model_type = "minimax_text_01",
+     .class_name = "MiniMaxText01ForCausalLM",
+     .layers = minimax_layers,
+     .keys = minimax_keys,
+     .fixed = "\"postnorm\":true",
+     .rope = write_minimax_rope,
+     .more = write_minimax},
     {.name = "lfm2",
      .model_type = "lfm2",
      .class_name = "Lfm2ForCausalLM",

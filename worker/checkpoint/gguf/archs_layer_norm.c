@@ -70,7 +70,25 @@ static void write_nemotron(struct ctw_gguf_keys *k)
     ctw_json_write_key_bool(&k->writer, "mlp_bias", ctw_gguf_has(k, "ffn_up.bias"));
 }
 
+/* Jais2Model. */
+static const struct ctw_gguf_key jais2_keys[] = {
+    {"layer_norm_eps", "attention.layer_norm_epsilon", true},
+    {NULL, NULL, false},
+};
+
+static void write_jais2(struct ctw_gguf_keys *k)
+{
+    ctw_gguf_write_qkv_bias(k);
+    ctw_json_write_key_bool(&k->writer, "mlp_bias", ctw_gguf_has(k, "ffn_up.bias"));
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_layer_norm[] = {
+    {.name = "jais2",
+     .model_type = "jais2",
+     .class_name = "Jais2ForCausalLM",
+     .keys = jais2_keys,
+     .fixed = "\"hidden_act\":\"relu2\"",
+     .more = write_jais2},
     {.name = "starcoder2",
      .model_type = "starcoder2",
      .class_name = "Starcoder2ForCausalLM",

@@ -5,11 +5,6 @@
 #include "worker/checkpoint/gguf/archs.h"
 #include "worker/checkpoint/gguf/config_writer.h"
 
-static void no_rope(struct ctw_gguf_keys *k)
-{
-    (void)k;
-}
-
 #define SPACE_NAMES(module, shape)                                                                 \
     {"ssm_in", module ".in_proj", 0}, {"ssm_conv1d", module ".conv1d", CTW_GGUF_TAPS},             \
         {"ssm_a", module ".A_log", CTW_GGUF_WHOLE | CTW_GGUF_RATES | (shape)},                     \
@@ -144,7 +139,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_mamba[] = {
      .prefix = "backbone.layers.",
      .layers = mamba_names,
      .keys = mamba_keys,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_mamba},
     {.name = "mamba",
      .model_type = "mamba",
@@ -152,7 +147,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_mamba[] = {
      .prefix = "backbone.layers.",
      .layers = mamba_names,
      .keys = mamba_keys,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_mamba},
     {.name = "mamba2",
      .model_type = "mamba2",
@@ -160,14 +155,14 @@ const struct ctw_gguf_arch ctw_gguf_archs_mamba[] = {
      .prefix = "backbone.layers.",
      .layers = mamba2_names,
      .keys = mamba2_keys,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_mamba2},
     {.name = "jamba",
      .model_type = "jamba",
      .class_name = "JambaForCausalLM",
      .layers = jamba_names,
      .keys = jamba_keys,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_jamba},
     {0},
 };

@@ -1,5 +1,6 @@
 /* Mixtures whose attention is Llama's or Qwen's. */
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -134,14 +135,7 @@ static const struct ctw_gguf_key bailing_keys[] = {
 
 static void write_bailing(struct ctw_gguf_keys *k)
 {
-    static const char key[] = "expert_shared_feed_forward_length";
-    int64_t width = ctw_gguf_int(k, "expert_feed_forward_length", 0) *
-                    ctw_gguf_int(k, "expert_shared_count", 0);
-    if (ctw_gguf_int(k, key, width) != width)
-        ctw_gguf_refuse(k, key,
-                        "found %" PRId64 "; shared experts of another width than expert_shared_"
-                        "count experts (%" PRId64 ") are not supported",
-                        ctw_gguf_int(k, key, width), width);
+    ctw_gguf_check_shared_width(k);
     ctw_gguf_write_qkv_bias(k);
     ctw_json_write_key_bool(&k->writer, "use_qk_norm", ctw_gguf_has(k, "attn_q_norm.weight"));
 }
@@ -193,7 +187,69 @@ static const struct ctw_gguf_key hy_v3_keys[] = {
     {NULL, NULL, false},
 };
 
+/* DbrxModel: stacks of experts, of which down is transposed. Weights of chosen experts add up to 1
+ * (dbrx.cpp). */
+static const struct ctw_gguf_name dbrx_layers[] = {
+    {"token_embd", "transformer.wte", 0},
+    {"output_norm", "transformer.norm_f", 0},
+    {"attn_norm", "norm_attn_norm.norm_1", 0},
+    {"attn_qkv", "norm_attn_norm.attn.Wqkv", 0},
+    {"attn_output", "norm_attn_norm.attn.out_proj", 0},
+    {"attn_output_norm", "norm_attn_norm.norm_2", 0},
+    {"ffn_gate_inp", "ffn.router.layer", 0},
+    {"ffn_gate_exps", "ffn.experts.#.w1", CTW_GGUF_EXPERTS},
+    {"ffn_up_exps", "ffn.experts.#.v1", CTW_GGUF_EXPERTS},
+    {"ffn_down_exps", "ffn.experts.#.w2", CTW_GGUF_EXPERTS},
+    {NULL, NULL, 0},
+};
+
+static void write_dbrx_object(struct ctw_gguf_keys *k, const char *name,
+                              const struct ctw_gguf_key *members)
+{
+    ctw_json_write_key(&k->writer, name);
+    ctw_json_write_open(&k->writer, '{');
+    for (; members->name != NULL; members++)
+        ctw_gguf_write(k, members->name, members->stored, members->needed);
+    ctw_json_write_close(&k->writer, '}');
+}
+
+static const struct ctw_gguf_key dbrx_keys[] = {
+    {"num_key_value_heads", NULL, false},
+    {"intermediate_size", NULL, false},
+    {NULL, NULL, false},
+};
+
+static void write_dbrx(struct ctw_gguf_keys *k)
+{
+    static const char epsilon[] = "attention.layer_norm_epsilon";
+    static const struct ctw_gguf_key attention[] = {
+        {"kv_n_heads", "attention.head_count_kv", true},
+        {"rope_theta", "rope.freq_base", true},
+        {"clip_qkv", "attention.clamp_kqv", true},
+        {NULL, NULL, false},
+    };
+    static const struct ctw_gguf_key experts[] = {
+        {"ffn_hidden_size", "feed_forward_length", true},
+        {"moe_num_experts", "expert_count", true},
+        {"moe_top_k", "expert_used_count", true},
+        {NULL, NULL, false},
+    };
+    write_dbrx_object(k, "attn_config", attention);
+    write_dbrx_object(k, "ffn_config", experts);
+    if (!(fabs(ctw_gguf_number(k, epsilon, 1e-5) - 1e-5) < 1e-11))
+        ctw_gguf_refuse(k, epsilon, "found %g; this architecture is read with 1e-05 only",
+                        ctw_gguf_number(k, epsilon, 1e-5));
+}
+
 const struct ctw_gguf_arch ctw_gguf_archs_mixture[] = {
+    {.name = "dbrx",
+     .model_type = "dbrx",
+     .class_name = "DbrxForCausalLM",
+     .prefix = "transformer.blocks.",
+     .layers = dbrx_layers,
+     .keys = dbrx_keys,
+     .rope = ctw_gguf_write_no_rope,
+     .more = write_dbrx},
     {.name = "olmoe",
      .model_type = "olmoe",
      .class_name = "OlmoeForCausalLM",

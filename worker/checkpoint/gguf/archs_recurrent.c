@@ -89,11 +89,6 @@ static void write_nemotron(struct ctw_gguf_keys *k)
     ctw_gguf_write_space_head(k, "mamba_head_dim");
 }
 
-static void no_rope(struct ctw_gguf_keys *k)
-{
-    (void)k;
-}
-
 /* ---- Granite 4 ---- */
 
 /* GraniteHybridModel: LlamaModel's order of q and k, gate and up apart. Without experts, the shared
@@ -203,7 +198,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_recurrent[] = {
      .class_name = "NemotronHForCausalLM",
      .layers = nemotron_layers,
      .keys = nemotron_keys,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_nemotron},
     {.name = "nemotron_h_moe",
      .model_type = "nemotron_h",
@@ -211,7 +206,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_recurrent[] = {
      .layers = nemotron_layers,
      .keys = nemotron_keys,
      .gating = CTW_GGUF_SIGMOID,
-     .rope = no_rope,
+     .rope = ctw_gguf_write_no_rope,
      .more = write_nemotron},
     {.name = "granitehybrid",
      .model_type = "granitemoehybrid",

@@ -125,6 +125,20 @@ double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent)
     return value;
 }
 
+double ctw_gguf_same_number(struct ctw_gguf_keys *k, const char *key, double absent)
+{
+    const struct ctw_meta *m = ctw_gguf_meta(k, key);
+    double value = absent, other;
+    if (m == NULL || k->st != CTW_OK)
+        return absent;
+    bool ok = ctw_meta_number(m, 0, &value);
+    for (uint64_t i = 1; ok && i < m->n; i++)
+        ok = ctw_meta_number(m, i, &other) && other == value;
+    if (!ok)
+        refuse_value(k, key, m, "a number");
+    return ok ? value : absent;
+}
+
 bool ctw_gguf_has(const struct ctw_gguf_keys *k, const char *tensor)
 {
     char first[MAX_KEY];
@@ -205,6 +219,16 @@ void ctw_gguf_write_layers_with(struct ctw_gguf_keys *k, const char *name, const
     ctw_json_write_close(&k->writer, ']');
 }
 
+void ctw_gguf_write_each(struct ctw_gguf_keys *k, const char *name, const char *key)
+{
+    const int64_t n = ctw_gguf_layers(k);
+    ctw_json_write_key(&k->writer, name);
+    ctw_json_write_open(&k->writer, '[');
+    for (int64_t i = 0; i < n && k->st == CTW_OK; i++)
+        ctw_json_write_int(&k->writer, ctw_gguf_of_layer(k, key, i, 0));
+    ctw_json_write_close(&k->writer, ']');
+}
+
 void ctw_gguf_write_windows(struct ctw_gguf_keys *k)
 {
     const struct ctw_meta *m = ctw_gguf_meta(k, windows_key);
@@ -233,6 +257,21 @@ void ctw_gguf_refuse_unnormalised(struct ctw_gguf_keys *k)
         ctw_gguf_refuse(k, key,
                         "weights of chosen experts that do not add up to 1 are not supported for "
                         "this architecture");
+}
+
+void ctw_gguf_check_shared_width(struct ctw_gguf_keys *k)
+{
+    enum { MOST = 1 << 24 };
+    static const char key[] = "expert_shared_feed_forward_length";
+    const int64_t each = ctw_gguf_int(k, "expert_feed_forward_length", 0),
+                  n = ctw_gguf_int(k, "expert_shared_count", 0);
+    const bool in_range = each >= 0 && each <= MOST && n >= 0 && n <= MOST;
+    const int64_t width = in_range ? each * n : -1, found = ctw_gguf_int(k, key, width);
+    if (found != width || width < 0)
+        ctw_gguf_refuse(k, key,
+                        "found %" PRId64 "; shared experts of another width than expert_shared_"
+                        "count experts (%" PRId64 ") are not supported",
+                        found, width);
 }
 
 int64_t ctw_gguf_head(struct ctw_gguf_keys *k)
@@ -281,7 +320,9 @@ static void check_gating(struct ctw_gguf_keys *k)
     if (k->arch->gating != 0 && found != k->arch->gating)
         ctw_gguf_refuse(k, key, "found %" PRId64 "; this architecture is read with %d (%s) only",
                         found, k->arch->gating,
-                        k->arch->gating == CTW_GGUF_SIGMOID ? "sigmoid" : "softmax");
+                        k->arch->gating == CTW_GGUF_SIGMOID   ? "sigmoid"
+                        : k->arch->gating == CTW_GGUF_SOFTMAX ? "softmax"
+                                                              : "sqrtsoftplus");
 }
 
 void ctw_gguf_write_sizes(struct ctw_gguf_keys *k)

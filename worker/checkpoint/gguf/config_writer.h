@@ -30,6 +30,8 @@ int64_t ctw_gguf_of_layer(struct ctw_gguf_keys *k, const char *key, int64_t laye
 int64_t ctw_gguf_of_windows(struct ctw_gguf_keys *k, const char *key, bool windowed);
 /* A number; absent: `absent`. */
 double ctw_gguf_number(struct ctw_gguf_keys *k, const char *key, double absent);
+/* The number that all elements of an array have, of float32 too; absent: `absent`. */
+double ctw_gguf_same_number(struct ctw_gguf_keys *k, const char *key, double absent);
 /* Layers of the model, 0 to 4096. Those of a draft model, which come last in the file, do not
  * count. */
 int64_t ctw_gguf_layers(struct ctw_gguf_keys *k);
@@ -52,12 +54,16 @@ void ctw_gguf_write_layers(struct ctw_gguf_keys *k, const char *name, const char
 /* The same by whether the layer has the tensor "blk.LAYER.NAME.weight". */
 void ctw_gguf_write_layers_with(struct ctw_gguf_keys *k, const char *name, const char *tensor,
                                 const char *without, const char *with);
+/* Writes a list with each layer's number, of a key with one number for all or one for each. */
+void ctw_gguf_write_each(struct ctw_gguf_keys *k, const char *name, const char *key);
 /* The rows of a matrix; without it, none. */
 void ctw_gguf_write_rows(struct ctw_gguf_keys *k, const char *name, const struct ctw_tensor *t);
 /* attention_bias: have q, k and v biases, apart or in one tensor? */
 void ctw_gguf_write_qkv_bias(struct ctw_gguf_keys *k);
 /* Refuses expert_weights_norm false, for families whose weights of chosen experts add up to 1. */
 void ctw_gguf_refuse_unnormalised(struct ctw_gguf_keys *k);
+/* Refuses shared experts of another width than expert_shared_count times that of the others. */
+void ctw_gguf_check_shared_width(struct ctw_gguf_keys *k);
 /* layer_types of models in which some layers have a window. */
 void ctw_gguf_write_windows(struct ctw_gguf_keys *k);
 /* Refuses the file: "FILE: ARCHITECTURE.key: ...". */
@@ -68,8 +74,10 @@ void ctw_gguf_refuse(struct ctw_gguf_keys *k, const char *key, const char *fmt, 
 void ctw_gguf_write_sizes(struct ctw_gguf_keys *k);
 /* rope_scaling.c: rope_theta, rope_scaling and partial_rotary_factor. */
 void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head);
-/* The same where layers with a window have a theta of their own and no scaling: rope_parameters,
- * with the numbers of elements that full layers and those with a window rotate. */
+/* Writes none, for models without RoPE and for those whose RoPE is among other members. */
+void ctw_gguf_write_no_rope(struct ctw_gguf_keys *k);
+/* As ctw_gguf_write_rope() where layers with a window have a theta of their own and no scaling:
+ * rope_parameters, with the numbers of elements that full layers and those with a window rotate. */
 void ctw_gguf_write_rope_of_windows(struct ctw_gguf_keys *k, int64_t full, int64_t windowed);
 /* The size of a state space's head. */
 void ctw_gguf_write_space_head(struct ctw_gguf_keys *k, const char *name);

@@ -11,7 +11,8 @@ static const struct ctw_gguf_arch *const tables[] = {
     ctw_gguf_archs_glm,       ctw_gguf_archs_window, ctw_gguf_archs_mixture,
     ctw_gguf_archs_recurrent, ctw_gguf_archs_hybrid, ctw_gguf_archs_layer_norm,
     ctw_gguf_archs_latent,    ctw_gguf_archs_fused,  ctw_gguf_archs_mamba,
-    ctw_gguf_archs_heads,     ctw_gguf_archs_more,
+    ctw_gguf_archs_heads,     ctw_gguf_archs_kda,    ctw_gguf_archs_streams,
+    ctw_gguf_archs_more,
 };
 
 /* Does a layer have a tensor of this name? */
@@ -106,6 +107,10 @@ static void write_keys(struct ctw_gguf_keys *k)
     ctw_json_write_string(&k->writer, k->arch->class_name);
     ctw_json_write_close(&k->writer, ']');
     ctw_json_write_key_string(&k->writer, "dtype", dtype_of(k));
+    if (k->arch->in_text_config) {
+        ctw_json_write_key(&k->writer, "text_config");
+        ctw_json_write_open(&k->writer, '{');
+    }
     ctw_gguf_write_sizes(k);
     if (k->arch->rope != NULL)
         k->arch->rope(k);
@@ -115,6 +120,8 @@ static void write_keys(struct ctw_gguf_keys *k)
         k->arch->more(k);
     if (k->arch->fixed != NULL)
         ctw_json_write_source(&k->writer, k->arch->fixed, strlen(k->arch->fixed));
+    if (k->arch->in_text_config)
+        ctw_json_write_close(&k->writer, '}');
     ctw_json_write_close(&k->writer, '}');
 }
 

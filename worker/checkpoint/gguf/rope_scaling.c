@@ -308,3 +308,8 @@ void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head)
     if (k->st == CTW_OK)
         write_scaling(k, theta, rotated);
 }
+
+void ctw_gguf_write_no_rope(struct ctw_gguf_keys *k)
+{
+    (void)k;
+}

@@ -43,26 +43,28 @@ static struct pieces take_apart(const char *name)
     return p;
 }
 
-static const struct ctw_gguf_name *look_up(const struct ctw_gguf_name *names,
-                                           const struct pieces *p)
+static const struct ctw_gguf_name *
+look_up(const struct ctw_gguf_keys *k, const struct ctw_gguf_name *names, const struct pieces *p)
 {
     char whole[160];
     (void)snprintf(whole, sizeof(whole), "%s%s", p->stem, p->ending);
     for (; names != NULL && names->stored != NULL; names++) {
         bool is_whole = (names->changes & CTW_GGUF_WHOLE) != 0;
-        if (strcmp(names->stored, is_whole ? whole : p->stem) == 0)
+        bool is_linear = (names->changes & CTW_GGUF_LINEAR) != 0;
+        if (strcmp(names->stored, is_whole ? whole : p->stem) == 0 &&
+            (!is_linear || ctw_gguf_layer_tensor(k, p->layer, "attn_q") == NULL))
             return names;
     }
     return NULL;
 }
 
 /* NULL: the architecture has no such tensor. */
-static const struct ctw_gguf_name *find(const struct ctw_gguf_arch *arch, const struct pieces *p)
+static const struct ctw_gguf_name *find(const struct ctw_gguf_keys *k, const struct pieces *p)
 {
-    const struct ctw_gguf_name *own = look_up(arch->layers, p);
+    const struct ctw_gguf_name *own = look_up(k, k->arch->layers, p);
     if (own != NULL)
         return own;
-    return look_up(p->layer >= 0 ? ctw_gguf_layer_names : ctw_gguf_top_names, p);
+    return look_up(k, p->layer >= 0 ? ctw_gguf_layer_names : ctw_gguf_top_names, p);
 }
 
 static bool grow(struct renamed *r)
@@ -180,8 +182,8 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
     t->as_rates = (changes & CTW_GGUF_RATES) != 0;
     t->tiled = (changes & CTW_GGUF_TILED) != 0;
     if ((queries || keys) && t->n_dims == 2) {
-        int64_t heads = ctw_gguf_int(k, "attention.head_count", 1);
-        heads = keys ? ctw_gguf_largest(k, "attention.head_count_kv", heads) : heads;
+        int64_t heads = ctw_gguf_of_layer(k, "attention.head_count", p->layer, 1);
+        heads = keys ? ctw_gguf_of_layer(k, "attention.head_count_kv", p->layer, heads) : heads;
         if (heads < 1 || t->shape[0] % (2 * heads) != 0)
             ctw_gguf_refuse(k, "attention.head_count",
                             "%" PRId64 " heads do not divide the %" PRId64 " rows of %s", heads,
@@ -191,8 +193,9 @@ static void note(struct ctw_gguf_keys *k, struct ctw_tensor *t, const struct pie
     } else if ((queries || keys) && t->unusable == NULL) {
         t->unusable = "a bias whose elements are in RoPE's order is not supported";
     }
-    if (k->arch->norms_plus_one && ends_with(p->stem, "norm") &&
-        strcmp(p->ending, ".weight") == 0 && (changes & CTW_GGUF_AS_IS) == 0)
+    const bool is_norm = ends_with(p->stem, "norm") || (changes & CTW_GGUF_PLUS_ONE) != 0;
+    if (k->arch->norms_plus_one && is_norm && strcmp(p->ending, ".weight") == 0 &&
+        (changes & CTW_GGUF_AS_IS) == 0)
         t->added = 1;
 }
 
@@ -203,7 +206,7 @@ static bool rename_one(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_te
     note(k, t, p, n->changes);
     if ((n->changes & CTW_GGUF_EXPERTS) != 0)
         return add_experts(k, r, t, p, &n, 1);
-    spell(name, k->arch, p, n, 0);
+    spell(name, k->arch, p, n, k->arch->number != NULL ? ctw_gguf_int(k, k->arch->number, 0) : 0);
     return add(r, t, name);
 }
 
@@ -244,7 +247,7 @@ static bool split_qkv(struct ctw_gguf_keys *k, struct renamed *r, const struct c
         own.shape[0] = t->unusable == NULL ? rows[i] : 0;
         own.bytes = t->unusable == NULL ? t->bytes / (size_t)all * (size_t)rows[i] : 0;
         one.offset += own.bytes;
-        room = rename_one(k, r, &own, &part, find(k->arch, &part));
+        room = rename_one(k, r, &own, &part, find(k, &part));
     }
     return room;
 }
@@ -254,14 +257,14 @@ static bool split_gate_up(struct ctw_gguf_keys *k, struct renamed *r, const stru
                           const struct pieces *p)
 {
     const struct pieces gate = with_stem(p, "ffn_gate_exps"), up = with_stem(p, "ffn_up_exps");
-    const struct ctw_gguf_name *const names[] = {find(k->arch, &gate), find(k->arch, &up)};
+    const struct ctw_gguf_name *const names[] = {find(k, &gate), find(k, &up)};
     return add_experts(k, r, t, p, names, 2);
 }
 
 static bool rename_any(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_tensor *t)
 {
     const struct pieces p = take_apart(t->name);
-    const struct ctw_gguf_name *n = find(k->arch, &p);
+    const struct ctw_gguf_name *n = find(k, &p);
     char name[MAX_NAME];
     bool fused = strcmp(p.stem, "attn_qkv") == 0;
     /* A delta rule's projection has the same name. */
@@ -271,6 +274,8 @@ static bool rename_any(struct ctw_gguf_keys *k, struct renamed *r, struct ctw_te
         fused &= n == NULL;
     if (fused)
         return split_qkv(k, r, t, &p);
+    if (n != NULL && (n->changes & CTW_GGUF_LEFT_OUT) != 0)
+        return true;
     if (n != NULL)
         return rename_one(k, r, t, &p, n);
     if (strcmp(p.stem, "ffn_gate_up_exps") == 0)
@@ -304,6 +309,32 @@ static bool add_numbers(struct ctw_gguf_keys *k, struct renamed *r)
     return true;
 }
 
+/* Arrays of the header that are tensors. */
+static bool add_lists(struct ctw_gguf_keys *k, struct renamed *r)
+{
+    const struct ctw_gguf_key *n = k->arch->lists;
+    const int64_t number = n != NULL ? ctw_gguf_int(k, k->arch->number, -1) : -1;
+    for (; number >= 0 && n->name != NULL && k->st == CTW_OK; n++) {
+        const struct ctw_meta *m = ctw_gguf_meta(k, n->stored);
+        const struct pieces whole = {.layer = -1, .ending = ""};
+        const struct ctw_gguf_name name = {"", n->name, 0};
+        char spelt[MAX_NAME];
+        if (m == NULL || (m->type != CTW_META_I64 && m->type != CTW_META_U64)) {
+            ctw_gguf_refuse(k, n->stored, "expected an array of 64-bit integers");
+            return true;
+        }
+        const struct ctw_tensor t = {.dtype = CTW_I64,
+                                     .n_dims = 1,
+                                     .shape = {(int64_t)m->n},
+                                     .offset = (uint64_t)(m->data - k->metadata->block),
+                                     .bytes = 8 * (size_t)m->n};
+        spell(spelt, k->arch, &whole, &name, number);
+        if (!add(r, &t, spelt))
+            return false;
+    }
+    return true;
+}
+
 enum ctw_status ctw_gguf_rename(struct ctw_gguf_keys *k, struct ctw_container *files)
 {
     struct renamed r = {0};
@@ -317,7 +348,7 @@ enum ctw_status ctw_gguf_rename(struct ctw_gguf_keys *k, struct ctw_container *f
             room = rename_any(k, &r, &t);
     }
     if (room && k->st == CTW_OK)
-        room = add_numbers(k, &r);
+        room = add_numbers(k, &r) && add_lists(k, &r);
     if (!room)
         k->st = ctw_fail(k->err, CTW_ENOMEM, "%s: out of memory for the tensors' names", k->file);
     for (int64_t i = 0; i < r.n; i++)

@@ -83,19 +83,21 @@ static enum ctw_status begin_block(const struct ctw_step *s, int sum, struct ctw
 static enum ctw_status blend(const struct ctw_step *s, int64_t tok0, const int64_t *rows,
                              int n_parts, struct ctw_err *err)
 {
-    const struct ctw_op_blend op = {.n_tok = s->chunk->n_tok,
-                                    .dim = s->f->model->hidden,
-                                    .n_parts = n_parts,
-                                    .x = sum_at(s, tok0, 0),
-                                    .ldx = width(s->f->model),
-                                    .rows = rows,
-                                    .a = ctw_step_vector_data(s, CTW_V_BLEND),
-                                    .b = ctw_step_vector_data(s, CTW_V_BLEND_FACTOR),
-                                    .a_dtype = ctw_step_vector(s, CTW_V_BLEND)->dtype,
-                                    .b_dtype = ctw_step_vector(s, CTW_V_BLEND_FACTOR)->dtype,
-                                    .eps = sums_of(s->layer)->eps,
-                                    .y = blends_at(s, tok0),
-                                    .ldy = s->f->model->hidden};
+    const struct ctw_tensor *factor = ctw_step_vector(s, CTW_V_BLEND_FACTOR);
+    const struct ctw_op_blend op = {
+        .n_tok = s->chunk->n_tok,
+        .dim = s->f->model->hidden,
+        .n_parts = n_parts,
+        .x = sum_at(s, tok0, 0),
+        .ldx = width(s->f->model),
+        .rows = rows,
+        .a = ctw_step_vector_data(s, CTW_V_BLEND),
+        .b = factor != NULL ? ctw_step_vector_data(s, CTW_V_BLEND_FACTOR) : NULL,
+        .a_dtype = ctw_step_vector(s, CTW_V_BLEND)->dtype,
+        .b_dtype = factor != NULL ? factor->dtype : CTW_F32,
+        .eps = sums_of(s->layer)->eps,
+        .y = blends_at(s, tok0),
+        .ldy = s->f->model->hidden};
     return ctw_blend(s->f->be, &op, err);
 }
 

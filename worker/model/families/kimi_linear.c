@@ -127,13 +127,18 @@ static void key_k3_dense(struct ctw_config *c, int64_t n, bool *dense)
         dense[i] |= i % every != 0;
 }
 
+/* GGUF files have one vector in place of two, their product. */
 static void describe_blends(struct ctw_config *c, int64_t n)
 {
+    const bool one = ctw_files_find(c, "output_attn_res.weight") != NULL;
     for (int64_t i = 0; i < n; i++) {
-        ctw_describe_blend(c, i, CTW_MIXER, "self_attention_res_norm", "self_attention_res_proj");
-        ctw_describe_blend(c, i, CTW_MLP, "mlp_res_norm", "mlp_res_proj");
+        ctw_describe_blend(c, i, CTW_MIXER, one ? "self_attention_res" : "self_attention_res_norm",
+                           one ? NULL : "self_attention_res_proj");
+        ctw_describe_blend(c, i, CTW_MLP, one ? "mlp_res" : "mlp_res_norm",
+                           one ? NULL : "mlp_res_proj");
     }
-    ctw_describe_blend(c, n, 0, "model.output_attn_res_norm", "model.output_attn_res_proj");
+    ctw_describe_blend(c, n, 0, one ? "model.output_attn_res" : "model.output_attn_res_norm",
+                       one ? NULL : "model.output_attn_res_proj");
 }
 
 static void describe_k3(struct ctw_config *c)

@@ -21,7 +21,8 @@ static struct ctw_pool_choice key_indexer(struct ctw_config *c)
                                 .head = qwen_hybrid_count(c, "indexer_head_dim", 0, CTW_MAX_HEAD),
                                 .pool =
                                     qwen_hybrid_count(c, "indexer_compress_ratio", 0, CTW_MAX_POOL),
-                                .chosen = ctw_key_int(c, "indexer_budget", 0, NO, 1, 1 << 30)};
+                                .chosen = ctw_key_int(c, "indexer_budget", 0, NO, 1, 1 << 30),
+                                .apart = ctw_files_find(c, ".indexer.q_proj.") != NULL};
     const int64_t n_keys = ctw_key_int(c, "indexer_kv_heads", 0, NO, 1, 1 << 20);
     static const char *const needed[] = {"indexer_n_heads", "indexer_kv_heads", "indexer_head_dim",
                                          "indexer_budget", "indexer_compress_ratio"};

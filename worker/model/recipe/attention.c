@@ -133,10 +133,15 @@ static void describe_pools(struct ctw_config *c, int64_t i, const struct ctw_att
     const struct ctw_pool_choice *p = &a->pools;
     assert(a->order == CTW_QKV_SPLIT && a->norms != NULL && a->norms->heads == CTW_HEADS_ALIKE &&
            a->rope >= 0 && a->uses == 0 && a->keeps == 0 && a->window == 0);
-    ctw_describe_linear(
-        c, i, CTW_MIXER,
-        &(struct ctw_linear_rules){CTW_P_QKV, CTW_M_POOL_QK, 0, "self_attn.indexer.index_qk_proj",
-                                   (p->n_head + 1) * (int64_t)p->head, c->model->hidden});
+    const int64_t rows = p->n_head * (int64_t)p->head, hidden = c->model->hidden;
+    const struct ctw_linear_rules
+        both = {CTW_P_QKV,      CTW_M_POOL_QK, 0, "self_attn.indexer.index_qk_proj",
+                rows + p->head, hidden},
+        q = {CTW_P_QKV, CTW_M_BLOCK_Q, 0, "self_attn.indexer.q_proj", rows, hidden},
+        k = {CTW_P_QKV, CTW_M_BLOCK_K, 0, "self_attn.indexer.k_proj", p->head, hidden};
+    ctw_describe_linear(c, i, CTW_MIXER, p->apart ? &q : &both);
+    if (p->apart)
+        ctw_describe_linear(c, i, CTW_MIXER, &k);
     ctw_describe_norm(c, i, CTW_AT_BLOCK_Q, &a->norms->form, "self_attn.indexer.q_layernorm",
                       p->head);
     ctw_describe_norm(c, i, CTW_AT_BLOCK_K, &a->norms->form, "self_attn.indexer.k_layernorm",

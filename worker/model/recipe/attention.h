@@ -76,6 +76,7 @@ struct ctw_pool_choice {
     int64_t chosen;   /* keys, a multiple of `pool`; 0: all keys are seen */
     int pool;         /* tokens */
     int n_head, head; /* queries of the choice; elements of a head */
+    bool apart;       /* queries and key are two matrices, as in GGUF files */
 };
 
 /* A learned bias of scores by distance (struct ctw_relative). */

@@ -52,7 +52,7 @@ enum {
     CTW_V_FACTOR,                                 /* [1]: times the branch's factor */
     CTW_V_OUT_CONV,     /* [hidden, taps]: of the branch's output, see struct ctw_branch */
     CTW_V_BLEND,        /* [hidden]: weights of what the branch reads of sums of blocks: these */
-    CTW_V_BLEND_FACTOR, /* [1, hidden]: times these */
+    CTW_V_BLEND_FACTOR, /* [1, hidden]: times these, if there are any */
     CTW_V_MIX_FN,       /* of several residual streams (residual.h); also of the head's layer */
     CTW_V_MIX_BASE,
     CTW_V_MIX_SCALE,

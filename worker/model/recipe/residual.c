@@ -44,6 +44,8 @@ void ctw_describe_blend(struct ctw_config *c, int64_t i, int branch, const char 
     char name[256];
     (void)snprintf(name, sizeof(name), "%s.weight", norm);
     ctw_describe_vector(c, i, ctw_vector_at(branch, CTW_V_BLEND), name, c->model->hidden);
+    if (factor == NULL)
+        return;
     (void)snprintf(name, sizeof(name), "%s.weight", factor);
     ctw_describe_want(c,
                       (struct ctw_want){.kind = CTW_WANT_VECTOR,

@@ -27,7 +27,7 @@ struct ctw_beside_embedding {
 /*
  * Of sums of blocks of layers: the embedding is sum 0, and the layers of block b add to sum b + 1.
  * A branch reads a blend (kernels/blend.h) of the first n sums, weighted by the product of its
- * vectors CTW_V_BLEND and CTW_V_BLEND_FACTOR, whose tensors the family describes.
+ * vectors CTW_V_BLEND and, if there is one, CTW_V_BLEND_FACTOR, whose tensors the family describes.
  */
 struct ctw_block_sums {
     int n_sums;    /* of the model */
@@ -99,8 +99,8 @@ void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_re
 
 /* Sums of blocks of `size` layers. After ctw_describe_model(). */
 void ctw_describe_block_sums(struct ctw_config *c, int64_t size, double eps);
-/* The weights of a branch's blend: "NORM.weight" [hidden] and "FACTOR.weight" [1, hidden]. Layer
- * n_decoders is the head's. */
+/* The weights of a branch's blend: "NORM.weight" [hidden] and "FACTOR.weight" [1, hidden]; factor
+ * NULL: "NORM.weight" alone. Layer n_decoders is the head's. */
 void ctw_describe_blend(struct ctw_config *c, int64_t i, int branch, const char *norm,
                         const char *factor);
 /* Several streams in all layers. After ctw_describe_model(). */
