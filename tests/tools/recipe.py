@@ -27,6 +27,7 @@ class Rope:
     rotated: int  # the first elements of a head, which are rotated
     settings: dict  # rope_type, rope_theta and the scaling's own keys
     interleaved: bool = False  # pairs (2i, 2i + 1) instead of (i, i + rotated / 2)
+    backwards: bool = False  # by the negative angle
 
 
 @dataclass(frozen=True)
