@@ -119,6 +119,16 @@ def flint(c):
     return replace(m, layers=tuple(map(one, m.layers)))
 
 
+def kolibri1(c):
+    norm, slides = rms(c), layer_types(c, 5)
+    router = Router(scores="sigmoid", correction="moe.router.expert_bias", corrects_logits=True, exact=True,
+                    normalised=c.get("norm_topk_prob", False))
+    beside = mixed(experts_of(c, router), c.get("shared_expert_intermediate_size", 512), "mlp.shared_experts")
+    return build({"intermediate_size": 0} | c, norm, head_dim=head_of(c, 128), own=lambda i: {} if slides[i] else {"rope": None},
+                 layer={"qk_norm": norm, "attention_out": "post_attn_norm", "mlp_out": "post_ffn_norm"} | beside,
+                 windows=[c.get("sliding_window", 513) if s else None for s in slides])
+
+
 def lfm3(c):
     norm, n = Norm(eps=c.get("norm_eps", 1e-5)), c["num_hidden_layers"]
     conv = ShortConv(c.get("conv_L_cache", 7), c.get("conv_bias", False))
@@ -142,4 +152,4 @@ def lfm3(c):
 
 
 FAMILIES = {f.__name__: f for f in (jais2, granitemoeshared, granitemoe_swa, flex_olmo, sarvam_moe, sarvam_mla, axk1, nanochat, mellum,
-                                    flint, lfm3)}
+                                    flint, kolibri1, lfm3)}

@@ -38,6 +38,7 @@ class Router:
     bias: bool = False
     scores: str = "softmax"  # or "sigmoid", "sqrtsoftplus"; "chosen": softmax over the chosen logits; "sparsemixer"
     correction: str | None = None  # a tensor, added to the scores for the choice only
+    corrects_logits: bool = False  # added to the logits instead
     correction_shape: tuple = ()  # before the experts, in the file
     table: str | None = None  # a tensor of integers: each token's experts, which are then not chosen
     groups: int = 1  # of experts, of which only the best `kept` are candidates

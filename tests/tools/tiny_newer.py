@@ -37,6 +37,8 @@ TYPES = {
     "flint": ("FlintForCausalLM", EXPERTS | {
         "attention_bias": False, "kinds": "SFS", "num_hidden_layers": 3, "mlp_only_layers": [0], "decoder_sparse_step": 1,
         "norm_topk_prob": True, "shared_expert_intermediate_size": 96, "sliding_window": 24}),
+    "kolibri1": ("Kolibri1ForCausalLM", EXPERTS | {
+        "intermediate_size": LACKS, "kinds": "SF", "norm_topk_prob": False, "shared_expert_intermediate_size": 96, "sliding_window": 24}),
     "lfm3": ("Lfm3ForCausalLM", by_type(
         {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5}, {"rope_theta": 10000.0}) | {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "sliding_attention"], "conv_L_cache": 7, "conv_bias": False,
@@ -49,6 +51,7 @@ FAMILIES = {
     "granite_swa_rope": ("granite_swa", {"layer_rope_theta": None, "num_hidden_layers": 5, "kinds": "FSSSF"}),
     "sarvam_moe_bias": ("sarvam_moe", {"use_qkv_bias": LACKS, "attention_bias": True, "use_qk_norm": False, "n_group": 2}),
     "nanochat_heads": ("nanochat", {"num_key_value_heads": 1, "attention_bias": True, "final_logit_softcapping": None}),
+    "kolibri1_normalised": ("kolibri1", {"norm_topk_prob": True}),
     "lfm3_plain": ("lfm3", {"use_sandwich_norm": False, "use_attention_gate": False, "conv_bias": True, "attention_bias": True}),
 }
 
@@ -58,5 +61,6 @@ QUANTISED = (
     ("flex_olmo", "w4a16_g32"), ("flex_olmo", "fp8_channel"), ("sarvam_moe", "modelopt_fp8"), ("sarvam_moe", "w4a16_g32"),
     ("sarvam_moe", "nvfp4"), ("sarvam_mla", "modelopt_fp8"), ("sarvam_mla", "nvfp4"), ("axk1", "fp8_block"), ("axk1", "w4a16_g32"),
     ("iquestcoder", "mlx4"), ("iquestcoder", "nvfp4"), ("nanochat", "w4a16_g32"), ("nanochat", "fp8_channel"), ("fuyu", "w4a16_g32"),
-    ("mellum", "nvfp4"), ("mellum", "fp8_block"), ("flint", "w4a16_g32"), ("flint", "fp8_channel"), ("lfm3", "w4a16_g32"),
+    ("mellum", "nvfp4"), ("mellum", "fp8_block"), ("flint", "w4a16_g32"), ("flint", "fp8_channel"), ("kolibri1", "fp8native_block"),
+    ("kolibri1", "nvfp4"), ("kolibri1", "mxfp4"), ("lfm3", "w4a16_g32"),
     ("lfm3", "nvfp4"))

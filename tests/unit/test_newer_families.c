@@ -26,6 +26,7 @@
 #define FUYU FAMILY("FuyuForCausalLM", "fuyu")
 #define MELLUM FAMILY("MellumForCausalLM", "mellum")
 #define FLINT FAMILY("FlintForCausalLM", "flint")
+#define KOLIBRI FAMILY("Kolibri1ForCausalLM", "kolibri1")
 #define LFM3 FAMILY("Lfm3ForCausalLM", "lfm3")
 
 /* What the classes have when a file says nothing, of layer 1. */
@@ -50,6 +51,7 @@ static void families_have_their_defaults(void **state)
         {FUYU ", \"rope_theta\": 25000.0}", 262144, 4096, 16384, 36, 64, 64, 64, 32, 25000, 1e-5,
          false},
         {MELLUM "}", 98304, 2304, 131072, 28, 32, 4, 128, 128, 5e5, 1e-6, false},
+        {KOLIBRI "}", 128000, 2560, 262144, 50, 48, 4, 128, 128, 1e4, 1e-6, false},
         {FLINT "}", 150144, 2048, 262144, 49, 32, 4, 128, 128, 1e4, 1e-6, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -145,6 +147,10 @@ static void tensors(void **state)
         {FLINT "}", "model.layers.2.mlp.shared_expert_gate", 0, 0},
         {FLINT "}", "model.layers.48.self_attn.softmax_offset", 32, 0},
         {FLINT ", \"mlp_only_layers\": []}", "model.layers.0.mlp.experts.0.up_proj", 512, 2048},
+        {KOLIBRI "}", "model.layers.0.moe.router.expert_bias", 384, 0},
+        {KOLIBRI "}", "model.layers.49.mlp.experts.383.down_proj", 2560, 512},
+        {KOLIBRI "}", "model.layers.49.mlp.shared_experts.down_proj", 2560, 512},
+        {KOLIBRI "}", "model.layers.49.post_ffn_norm.weight", 2560, 0},
         {LFM3 "}", "model.layers.0.conv.in_proj", 3 * 2048, 2048},
         {LFM3 "}", "model.layers.2.self_attn.gate_proj", 16, 2048},
         {LFM3 "}", "model.layers.23.post_operator_norm.weight", 2048, 0},
@@ -308,6 +314,21 @@ static void layers_by_type(void **state)
     assert_true(r->normalised);
     ctw_config_close(&c);
 
+    parse_ok(&c, KOLIBRI "}");
+    for (int i = 0; i < 50; i++) {
+        assert_true(attention(&c, i)->window == (i % 5 == 4 ? 0 : 513));
+        assert_true(attention(&c, i)->rope == (i % 5 == 4 ? -1 : 0));
+    }
+    r = &c.model->layers[1].branch[CTW_MLP].mixture.route;
+    assert_true(r->corrects_logits);
+    assert_false(r->normalised);
+    assert_true(c.model->layers[1].norm[CTW_AT_MIXER_OUT].present);
+    ctw_config_close(&c);
+    parse_ok(&c, KOLIBRI ", \"sliding_window\": null}");
+    assert_true(attention(&c, 4)->rope == 0);
+    assert_true(attention(&c, 0)->window == 0);
+    ctw_config_close(&c);
+
     parse_ok(&c, LFM3 "}");
     assert_int_equal(c.model->layers[1].branch[CTW_MIXER].kind, CTW_KIND_short_conv);
     assert_int_equal(c.model->layers[1].branch[CTW_MIXER].short_conv.taps, 7);
@@ -400,6 +421,9 @@ static void refusals(void **state)
         {LFM3 ", \"rope_parameters\": {\"rope_type\": \"default\"}}",
          "has no object for \"full_attention\""},
         {MELLUM ", \"mlp_layer_types\": [\"sparse\"]}", "mlp_layer_types: found 1 entries"},
+        {KOLIBRI ", \"num_hidden_layers\": 1, \"sliding_window\": null, \"layer_types\": "
+                 "[\"sliding_attention\"]}",
+         "sliding_window define no window"},
         {NANO ", \"hidden_act\": \"gelu2\"}", "hidden_act: \"gelu2\""},
     };
     expect_refusals(rows, CTW_COUNT(rows));

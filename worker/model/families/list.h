@@ -80,6 +80,7 @@
     X(iquestcoder)                                                                                 \
     X(jais2)                                                                                       \
     X(jamba)                                                                                       \
+    X(kolibri1)                                                                                    \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
     X(lfm2_moe)                                                                                    \
