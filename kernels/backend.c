@@ -304,6 +304,7 @@ static enum ctw_status check_route(const struct ctw_route_rule *r, struct ctw_er
     REQUIRE("route", r->chosen >= 1 && r->chosen <= CTW_MAX_CHOSEN);
     REQUIRE("route", r->chosen <= r->n_experts && r->n_experts <= CTW_MAX_EXPERTS);
     REQUIRE("route", r->n_groups >= 0 && r->score <= CTW_SCORE_SPARSEMIXER);
+    REQUIRE("route", !r->corrects_logits || r->n_groups == 0);
     if (r->n_groups > 0) {
         REQUIRE("route", r->n_experts % r->n_groups == 0);
         REQUIRE("route", r->kept_groups >= 1 && r->kept_groups <= r->n_groups);

@@ -21,6 +21,7 @@ enum ctw_score {
  * How a router chooses.
  *     l = factor * logits, or cap(factor * logits) with a softcap
  *     choice = s + correction, or l with neither correction nor groups, as s increases with l
+ *     with `corrects_logits`, without groups: choice = l + correction
  * With groups (of n_experts / n_groups neighbours), only the experts of the `kept_groups` groups
  * with the largest sums of their `group_best` (1 or 2) largest choices can be chosen. The `chosen`
  * experts with the largest choices are chosen, largest first; the lower expert (group) on a tie.
@@ -42,6 +43,7 @@ struct ctw_route_rule {
     int always;                /* of these; without groups and a table */
     int n_groups, kept_groups; /* n_groups 0: none */
     int group_best;
+    bool corrects_logits;
     bool normalised;
     float sum_add, sum_least;
     float factor, softcap; /* factor 0: 1; softcap 0: none, else softcap * tanh(l / softcap) */

@@ -84,10 +84,10 @@ static void choose(const struct ctw_op_route *op, struct scores *x, int32_t *ids
 {
     const struct ctw_route_rule *r = &op->rule;
     const int n = r->n_experts - r->always, n_free = r->chosen - r->always;
-    bool by_score = op->correction != NULL || r->n_groups > 0;
+    const bool by_score = !r->corrects_logits && (op->correction != NULL || r->n_groups > 0);
     for (int e = 0; e < n; e++) {
         double c =
-            by_score ? x->s[e] + number(op->correction, op->correction_dtype, e, 0) : x->l[e];
+            (by_score ? x->s[e] : x->l[e]) + number(op->correction, op->correction_dtype, e, 0);
         x->choice[e] = isnan(c) ? -INFINITY : c; /* a correction of NaN */
     }
     if (r->n_groups > 0)

@@ -114,7 +114,7 @@ static __device__ void choose(const struct ctw_op_route &op, double *l, double *
     const struct ctw_route_rule &r = op.rule;
     const double m = l[largest(l, r.n_experts, lane)];
     const int n = r.n_experts - r.always, n_free = r.chosen - r.always;
-    bool by_score = op.correction != NULL || r.n_groups > 0;
+    const bool by_score = !r.corrects_logits && (op.correction != NULL || r.n_groups > 0);
     double sum = 0;
     for (int e = lane; e < r.n_experts; e += WARP_SIZE) {
         s[e] = r.score == CTW_SCORE_SIGMOID ? 1 / (1 + exp(-l[e]))
@@ -127,7 +127,8 @@ static __device__ void choose(const struct ctw_op_route &op, double *l, double *
     for (int e = lane; e < r.n_experts; e += WARP_SIZE) {
         if (r.score == CTW_SCORE_SOFTMAX)
             s[e] /= sum;
-        double c = by_score && e < n ? s[e] + number(op.correction, op.correction_dtype, e, 0) : l[e];
+        double c = e < n ? (by_score ? s[e] : l[e]) + number(op.correction, op.correction_dtype, e, 0)
+                         : l[e];
         choice[e] = isnan(c) ? -INFINITY : c; /* a correction of NaN */
     }
     __syncwarp();

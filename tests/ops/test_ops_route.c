@@ -69,7 +69,8 @@ static void check_row(const struct ctw_op_route *op, int64_t t)
                : r->score == CTW_SCORE_SQRT_SOFTPLUS ? sqrt(log1p(exp(l[e])))
                : r->score == CTW_SCORE_SOFTMAX       ? exp(l[e]) / total
                                                      : exp(l[e]);
-        choice[e] = correction != NULL ? s[e] + correction[e] : r->n_groups > 0 ? s[e] : l[e];
+        bool of_logits = r->corrects_logits || (correction == NULL && r->n_groups == 0);
+        choice[e] = (of_logits ? l[e] : s[e]) + (correction != NULL ? correction[e] : 0);
     }
     for (int g = 0; g < r->n_groups; g++) {
         int n = E / r->n_groups;
@@ -115,6 +116,7 @@ static void random_rule(struct ctw_op_route *op, const float *correction, const 
     r->group_best = 1 + (int)rng_below(2);
     r->chosen = (int)(1 + rng_below(r->n_groups > 0 ? E / 2 : E));
     r->always = r->score == CTW_SCORE_SIGMOID && r->n_groups == 0 ? (int)rng_below(r->chosen) : 0;
+    r->corrects_logits = r->n_groups == 0 && rng_below(3) == 0;
     r->normalised = rng_below(2) == 0;
     r->sum_add = rng_below(2) == 0 ? 1e-20f : 0;
     r->sum_least = rng_below(2) == 0 ? 0.3f : 0;

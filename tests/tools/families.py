@@ -11,6 +11,7 @@ import numpy as np
 import latent_families
 import mixture_families
 import more_families
+import newer_families
 import recurrent_families
 from family_keys import (act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
 from recipe import Altup, Norm, Rope
@@ -86,6 +87,10 @@ def gemma2(c):
                         "softcap": c.get("attn_logit_softcapping", 50.0)}
     return gemma(c, layer, softcap=c.get("final_logit_softcapping", 30.0),
                  windows=[c.get("sliding_window", 4096) if w else None for w in layer_types(c)])
+
+
+def vaultgemma(c):
+    return newer_families.changed(gemma2(c), attention_out=None, mlp_out=None)
 
 
 def gemma3(c):
@@ -205,17 +210,15 @@ def granite(c):
                  logit_scale=1 / c.get("logits_scaling", 1.0))
 
 
+def granite_swa(c):
+    return newer_families.swash(c, granite({"rms_norm_eps": 1e-5, "tie_word_embeddings": True} | c))
+
+
 def hyperclovax(c):
     post = {"attention_out": "post_norm1", "mlp_out": "post_norm2"} if c.get("use_post_norm", True) else {}
     scale = c.get("attention_multiplier") or head_of(c) ** -0.5
     m = granite(c | {"attention_multiplier": scale, "logits_scaling": 1 / c.get("logits_scaling", 1.0)})
     return replace(m, layers=tuple(replace(a, **post) for a in m.layers))
-
-
-def jais2(c):
-    bias = c.get("attention_bias", True)
-    return build(c, Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True),
-                 layer={"qkv_bias": bias, "o_bias": bias} | plain_mlp(act_of(c, "relu2"), bias=c.get("mlp_bias", True)))
 
 
 def cohere(c, **more):
@@ -413,12 +416,12 @@ def bitnet(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    llama, cwm, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere,
-    hyperclovax, jais2, cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron,
-    exaone4, ernie4_5, hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
-    latent_families.FAMILIES) | recurrent_families.FAMILIES | {
-    "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "gemma3n_text": gemma3n, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
-    "qwen3_vl_text": qwen3, "glm4v_text": glm4v_text, "kimi_k2": latent_families.deepseek_v3}
+    llama, cwm, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, vaultgemma, phi, glm, glm4, olmo, olmo2, olmo3, granite,
+    granite_swa, cohere, hyperclovax, cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt,
+    nemotron, exaone4, ernie4_5, hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | (
+    mixture_families.FAMILIES) | latent_families.FAMILIES | recurrent_families.FAMILIES | newer_families.FAMILIES | {
+    "iquestcoder": llama, "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "gemma3n_text": gemma3n, "qwen2_vl_text": qwen2,
+    "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3, "glm4v_text": glm4v_text, "kimi_k2": latent_families.deepseek_v3}
 
 # Text models inside a multimodal checkpoint: model_type -> (stem of the text's tensors, its head)
 WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
@@ -435,13 +438,14 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "qwen4_exp": ("model.language_model.", "lm_head"),
             "qwen3_5": ("model.language_model.", "lm_head"), "qwen3_5_moe": ("model.language_model.", "lm_head"),
             "lfm2_vl": ("model.language_model.", "lm_head"), "llava": ("language_model.model.", "language_model.lm_head"),
+            "fuyu": ("language_model.model.", "language_model.lm_head"),
             "smolvlm": ("model.text_model.", "lm_head"), "minicpmv": ("llm.model.", "llm.lm_head"),
             "internvl_chat": ("language_model.model.", "language_model.lm_head")}
 TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma3n": "gemma3n_text",
          "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
          "qwen2_5_vl": "qwen2", "qwen3_vl_moe": "qwen3_vl_moe_text", "llama4": "llama4_text", "step3p7": "step3p5",
          "kimi_k25": "deepseek_v3", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "llava": "llama",
-         "smolvlm": "llama", "minicpmv": "llama",
+         "fuyu": "persimmon", "smolvlm": "llama", "minicpmv": "llama",
          "inkling_mm_model": "inkling_text", "minimax_m3_vl": "minimax_m3_vl_text", "kimi_k3": "kimi_linear", "glm5_next": "glm5_next_text",
          "qwen4_exp": "qwen4_exp_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "lfm2_vl": "lfm2",
          "internvl_chat": "phi3"}

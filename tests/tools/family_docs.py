@@ -44,7 +44,7 @@ number out of range, an unknown activation or RoPE type). [FORMATS.md](FORMATS.m
 HOSTS = """
 ## Text models inside other models
 
-These classes read images as well and take the text model of a family. The text model alone is scored. `text_config.model_type`
+These classes read images or sounds as well and take the text model of a family. The text model alone is scored. `text_config.model_type`
 says which family it is: {taken}.
 
 | `model_type` | class | without a `model_type` in `text_config` |

@@ -27,6 +27,7 @@ class Rope:
     rotated: int  # the first elements of a head, which are rotated
     settings: dict  # rope_type, rope_theta and the scaling's own keys
     interleaved: bool = False  # pairs (2i, 2i + 1) instead of (i, i + rotated / 2)
+    backwards: bool = False  # by the negative angle
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Router:
     bias: bool = False
     scores: str = "softmax"  # or "sigmoid", "sqrtsoftplus"; "chosen": softmax over the chosen logits; "sparsemixer"
     correction: str | None = None  # a tensor, added to the scores for the choice only
+    corrects_logits: bool = False  # added to the logits instead
     correction_shape: tuple = ()  # before the experts, in the file
     table: str | None = None  # a tensor of integers: each token's experts, which are then not chosen
     groups: int = 1  # of experts, of which only the best `kept` are candidates

@@ -47,7 +47,7 @@ def route(model, x, e, stem):
         return sparsemixer(logits, r.jitter)
     scores = {"softmax": softmax, "sigmoid": sigmoid, "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0, x)),
               "chosen": lambda x: x}[r.scores](logits)
-    choice = scores[:, :e.n]
+    choice = (logits if r.corrects_logits else scores)[:, :e.n]
     if r.correction:
         choice = choice + model.weight(stem + r.correction).reshape(-1)
     if r.groups > 1:

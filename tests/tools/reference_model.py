@@ -220,6 +220,7 @@ class Model:
         if key not in self.cache:
             self.cache[key] = rope, *map(self.r, rotary(rope, n_tok, self.tables))
         cos, sin = (t[:, None, :] for t in self.cache[key][1:])
+        sin = -sin if rope.backwards else sin
         n = rope.rotated
         a, b = (x[:, :, :n:2], x[:, :, 1:n:2]) if rope.interleaved else np.split(x[:, :, :n], 2, axis=2)
         pair = (self.r(self.r(a * cos) - self.r(b * sin)), self.r(self.r(b * cos) + self.r(a * sin)))
@@ -469,7 +470,7 @@ class Model:
             return add(x, f, None)
         if a.mixer:
             f = reference_recurrent.mix(self, n, a)
-            x = add(x, self.r(f + self.attention(n, a, kept)) if a.heads else f, None)
+            x = add(x, self.r(f + self.attention(n, a, kept)) if a.heads else f, a.attention_out)
         elif a.heads:
             x = norm(add(x, convolved(self.attention(n, a, kept), 0), a.attention_out), a.attention_after)
         if a.experts:

@@ -25,6 +25,7 @@ import tool_encoders
 import recipe
 import recurrent
 import tiny_mixtures
+import tiny_newer
 import tiny_recurrent
 from encoders import ByteScheme, IntScheme, MixedScheme, MxScheme, Nvfp4Scheme
 from tiny_mixtures import LACKS
@@ -207,7 +208,7 @@ TYPES = {
         "rms_norm_eps": LACKS, "layer_norm_eps": 1e-6, "hidden_act": LACKS, "intermediate_size": 640, "qkv_bias": True,
         "attention_layer_norm": False, "norm_after": False, "layer_norm_type": "rms", "clip_qkv": None,
         "weight_tying": False}),
-} | tiny_mixtures.TYPES | tiny_recurrent.TYPES
+} | tiny_mixtures.TYPES | tiny_recurrent.TYPES | tiny_newer.TYPES
 
 # Family -> (model_type, differences)
 FAMILIES = {
@@ -274,7 +275,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "baichuan1": ("baichuan", {"z_loss_weight": LACKS}),
     "granitemoehybrid_no_rope": ("granitemoehybrid", {"position_embedding_type": None, "rope": LACKS}),
     "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
-} | tiny_mixtures.FAMILIES | tiny_recurrent.FAMILIES
+} | tiny_mixtures.FAMILIES | tiny_recurrent.FAMILIES | tiny_newer.FAMILIES
 
 # The families that the worker opens: those of --all.
 OPEN = (
@@ -294,6 +295,7 @@ OPEN = (
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
     *tiny_mixtures.TYPES, *tiny_mixtures.FAMILIES, *tiny_recurrent.TYPES, *tiny_recurrent.FAMILIES,
+    *tiny_newer.TYPES, *tiny_newer.FAMILIES,
 )
 
 
@@ -359,7 +361,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),
         ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed"),
         ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4"), ("phi3", "gptq4_g64"), ("qwen2", "awq_g64")] +
-       list(tiny_mixtures.QUANTISED + tiny_recurrent.QUANTISED))
+       list(tiny_mixtures.QUANTISED + tiny_recurrent.QUANTISED + tiny_newer.QUANTISED))
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
          "vocab": 300}
@@ -409,7 +411,7 @@ def wrapped(config):
     return {k: config[k] for k in OUTER if k in config} | {"text_config": text}
 
 
-FLAT = ("glm4v", "glm4v_moe")  # wrappers that transformers 4 has read without text_config
+FLAT = ("fuyu", "glm4v", "glm4v_moe")  # wrappers that transformers 4 has read without text_config
 
 
 def configs(family, dtype, sizes, scheme):

@@ -159,18 +159,32 @@ static void text_models_of_several_families(void **state)
 {
     (void)state;
     static const char *const hosts[][4] = {
+        {"deepseek_vl", "DeepseekVLForConditionalGeneration", "text_config", "llama"},
+        {"deepseek_vl_hybrid", "DeepseekVLHybridForConditionalGeneration", "text_config", "llama"},
+        {"fast_vlm", "FastVlmForConditionalGeneration", "text_config", "qwen2"},
+        {"fuyu", "FuyuForCausalLM", "text_config", "persimmon"},
+        {"got_ocr2", "GotOcr2ForConditionalGeneration", "text_config", "qwen2"},
         {"idefics2", "Idefics2ForConditionalGeneration", "text_config", "mistral"},
         {"idefics3", "Idefics3ForConditionalGeneration", "text_config", "llama"},
         {"internvl", "InternVLForConditionalGeneration", "text_config", "qwen2"},
         {"internvl_chat", "InternVLChatModel", "llm_config", "qwen2"},
+        {"janus", "JanusForConditionalGeneration", "text_config", "llama"},
         {"kimi_vl", "KimiVLForConditionalGeneration", "text_config", "deepseek_v3"},
+        {"lighton_ocr", "LightOnOcrForConditionalGeneration", "text_config", "qwen3"},
         {"llava", "LlavaForConditionalGeneration", "text_config", "llama"},
         {"llava_next", "LlavaNextForConditionalGeneration", "text_config", "llama"},
+        {"llava_next_video", "LlavaNextVideoForConditionalGeneration", "text_config", "llama"},
         {"llava_onevision", "LlavaOnevisionForConditionalGeneration", "text_config", "qwen2"},
+        {"ovis2", "Ovis2ForConditionalGeneration", "text_config", "qwen2"},
+        {"perception_lm", "PerceptionLMForConditionalGeneration", "text_config", "llama"},
+        {"qianfan_ocr", "QianfanOCRForConditionalGeneration", "text_config", "qwen3"},
+        {"qwen2_audio", "Qwen2AudioForConditionalGeneration", "text_config", "qwen2"},
         {"smolvlm", "SmolVLMForConditionalGeneration", "text_config", "llama"},
+        {"video_llama_3", "VideoLlama3ForConditionalGeneration", "text_config", "qwen2"},
+        {"video_llava", "VideoLlavaForConditionalGeneration", "text_config", "llama"},
         {"vipllava", "VipLlavaForConditionalGeneration", "text_config", "llama"},
     };
-    static const char *const types[] = {"",     "deepseek_v3", "llama", "mistral",
+    static const char *const types[] = {"",     "deepseek_v3", "llama", "mistral",  "persimmon",
                                         "phi3", "qwen2",       "qwen3", "qwen3_moe"};
     for (size_t i = 0; i < CTW_COUNT(hosts) * CTW_COUNT(types); i++) {
         const char *const *host = hosts[i / CTW_COUNT(types)];

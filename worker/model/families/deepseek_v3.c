@@ -12,20 +12,7 @@ static void describe(struct ctw_config *c)
                                                                     .n_head = 128,
                                                                     .n_kv = 128,
                                                                     .max_length = 4096});
-    const char *drafts = ctw_key_either(c, "num_nextn_predict_layers", "num_mtp_layers");
-    struct ctw_latent_attention attention = latent_keys(c, &s, &absent);
-    int64_t dense = ctw_key_int(c, "first_k_dense_replace", 3, CTW_NULL_REFUSED, 0, 1 << 20);
-    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
-    struct ctw_mlp shared,
-        mlp = {.inner = s.inner, .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU)};
-    struct ctw_experts experts = latent_mixture(c, &absent, mlp.act, &shared);
-    latent_groups(c, &absent, &experts);
-    latent_sigmoid(c, &experts);
-    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
-    ctw_describe_drafts(c, ctw_key_int(c, drafts, 1, 0, 0, 64));
-    latent_rope(c, &attention, &absent);
-    for (int64_t i = 0; i < s.n_layers; i++)
-        latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
+    latent_describe_v3(c, &s, &absent, 3, 1);
 }
 
 const struct ctw_family ctw_family_deepseek_v3 = {

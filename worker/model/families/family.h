@@ -366,16 +366,15 @@ struct ctw_mlp {
     int64_t adapter_rank;
 };
 
-/* How a mixture's router chooses (struct ctw_route_rule, kernels/operations.h). Names: NULL is
- * Qwen's. */
+/* How a mixture's router chooses (struct ctw_route_rule). Names: NULL is Qwen's. */
 struct ctw_router {
-    const char *module;       /* "mlp.gate", a matrix [n, hidden] */
-    bool bias;                /* has one */
-    const char *correction;   /* the tensor [n] that corrects the choice; NULL: none */
-    bool correction_is_row;   /* the file has it as [1, n] */
-    const char *expert_scale; /* the tensor [n] of factors; NULL: none */
-    const char *table; /* the tensor [vocabulary, chosen]: the experts of each token, which the
-                          router then does not choose; NULL: none */
+    const char *module;        /* "mlp.gate", a matrix [n, hidden] */
+    bool bias;                 /* has one */
+    const char *correction;    /* the tensor [n] that corrects the choice; NULL: none */
+    bool correction_is_row;    /* the file has it as [1, n] */
+    bool correction_of_logits; /* it is added to the logits instead of the scores */
+    const char *expert_scale;  /* the tensor [n] of factors; NULL: none */
+    const char *table; /* the tensor [vocabulary, chosen] of tokens' fixed experts; NULL: none */
     enum ctw_score score;
     int64_t n_groups, kept_groups; /* 0 or 1 group: none */
     int group_best;

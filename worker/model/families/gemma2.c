@@ -1,10 +1,12 @@
 /*
  * Gemma 2: norms before and after both branches, soft caps, every other layer with a window.
- * Defaults: Gemma2Config.
+ * VaultGemma: the same without the norms after the branches. Defaults: Gemma2Config,
+ * VaultGemmaConfig, which are equal.
  */
 #include "worker/model/families/gemma.h"
 
-static void describe(struct ctw_config *c)
+/* vault: VaultGemma. */
+static void describe_with(struct ctw_config *c, bool vault)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 256000,
                                                                     .hidden = 2304,
@@ -31,7 +33,12 @@ static void describe(struct ctw_config *c)
                                                  .head_softcap = head_cap});
     int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
-        gemma_describe_norms(c, i, &norm);
+        if (vault) {
+            ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "input_layernorm", 0);
+            ctw_describe_norm(c, i, CTW_AT_MLP, &norm, "pre_feedforward_layernorm", 0);
+        } else {
+            gemma_describe_norms(c, i, &norm);
+        }
         ctw_describe_attention(c, i,
                                &(struct ctw_attention_rules){.head = head,
                                                              .rope = rope,
@@ -44,5 +51,19 @@ static void describe(struct ctw_config *c)
     }
 }
 
+static void describe(struct ctw_config *c)
+{
+    describe_with(c, false);
+}
+
+static void describe_vault(struct ctw_config *c)
+{
+    describe_with(c, true);
+}
+
 const struct ctw_family ctw_family_gemma2 = {
     .model_type = "gemma2", .architecture = "Gemma2ForCausalLM", .describe = describe};
+
+const struct ctw_family ctw_family_vaultgemma = {.model_type = "vaultgemma",
+                                                 .architecture = "VaultGemmaForCausalLM",
+                                                 .describe = describe_vault};

@@ -15,6 +15,7 @@ struct latent_absent {
     double mscale_all_dim; /* of rope_rules.absent */
     int64_t n, chosen, inner, n_shared, n_groups, kept_groups;
     double scale;
+    const char *n_key, *n_shared_key; /* further names of the keys, which win; NULL: none */
 };
 
 /* Of DeepSeek V3, and of V3.2 but for what it does not read. */
@@ -98,13 +99,17 @@ static inline struct ctw_experts latent_mixture(struct ctw_config *c,
                                                 enum ctw_activation act, struct ctw_mlp *shared)
 {
     const char *n_key = ctw_key_either(c, "n_routed_experts", "num_local_experts");
+    const char *shared_key = "n_shared_experts";
+    if (absent->n_key != NULL)
+        n_key = ctw_key_either(c, n_key, absent->n_key);
+    if (absent->n_shared_key != NULL)
+        shared_key = ctw_key_either(c, shared_key, absent->n_shared_key);
     int64_t n = ctw_key_int(c, n_key, absent->n, CTW_NULL_REFUSED, 1, CTW_MAX_EXPERTS);
     int64_t chosen = ctw_key_int(c, "num_experts_per_tok", absent->chosen, CTW_NULL_REFUSED, 1,
                                  n < CTW_MAX_CHOSEN ? n : CTW_MAX_CHOSEN);
     int64_t inner =
         ctw_key_int(c, "moe_intermediate_size", absent->inner, CTW_NULL_REFUSED, 1, 1 << 24);
-    int64_t n_shared =
-        ctw_key_int(c, "n_shared_experts", absent->n_shared, CTW_NULL_REFUSED, 1, 1024);
+    int64_t n_shared = ctw_key_int(c, shared_key, absent->n_shared, CTW_NULL_REFUSED, 1, 1024);
     *shared = (struct ctw_mlp){.inner = inner * n_shared,
                                .act = act,
                                .gate = "mlp.shared_experts.gate_proj",
@@ -152,6 +157,28 @@ static inline void latent_layer(struct ctw_config *c, int64_t i, const struct ct
         ctw_describe_mlp(c, i, mlp);
     else
         ctw_describe_experts(c, i, experts);
+}
+
+/* DeepSeek V3's model: the first layers are dense (by default, so many), and there may be layers
+ * for drafts. */
+static inline void latent_describe_v3(struct ctw_config *c, const struct ctw_sizes *s,
+                                      const struct latent_absent *absent, int64_t n_dense,
+                                      int64_t n_drafts)
+{
+    const char *drafts = ctw_key_either(c, "num_nextn_predict_layers", "num_mtp_layers");
+    struct ctw_latent_attention attention = latent_keys(c, s, absent);
+    int64_t dense = ctw_key_int(c, "first_k_dense_replace", n_dense, CTW_NULL_REFUSED, 0, 1 << 20);
+    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
+    struct ctw_mlp shared,
+        mlp = {.inner = s->inner, .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU)};
+    struct ctw_experts experts = latent_mixture(c, absent, mlp.act, &shared);
+    latent_groups(c, absent, &experts);
+    latent_sigmoid(c, &experts);
+    ctw_describe_model(c, s, &(struct ctw_model_rules){.norm = norm});
+    ctw_describe_drafts(c, ctw_key_int(c, drafts, n_drafts, 0, 0, 64));
+    latent_rope(c, &attention, absent);
+    for (int64_t i = 0; i < s->n_layers; i++)
+        latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
 }
 
 #endif

@@ -9,6 +9,7 @@
     X(afmoe)                                                                                       \
     X(apertus)                                                                                     \
     X(arcee)                                                                                       \
+    X(axk1)                                                                                        \
     X(baichuan)                                                                                    \
     X(bailing_hybrid)                                                                              \
     X(bamba)                                                                                       \
@@ -38,6 +39,8 @@
     X(falcon)                                                                                      \
     X(falcon_h1)                                                                                   \
     X(falcon_mamba)                                                                                \
+    X(flex_olmo)                                                                                   \
+    X(flint)                                                                                       \
     X(gemma)                                                                                       \
     X(gemma2)                                                                                      \
     X(gemma3)                                                                                      \
@@ -60,8 +63,11 @@
     X(gpt_oss)                                                                                     \
     X(gptj)                                                                                        \
     X(granite)                                                                                     \
+    X(granite_swa)                                                                                 \
     X(granitemoehybrid)                                                                            \
     X(granitemoe)                                                                                  \
+    X(granitemoe_swa)                                                                              \
+    X(granitemoeshared)                                                                            \
     X(helium)                                                                                      \
     X(hunyuan_v1_dense)                                                                            \
     X(hunyuan_v1_moe)                                                                              \
@@ -71,14 +77,18 @@
     X(hyperclovax)                                                                                 \
     X(inkling)                                                                                     \
     X(internlm3)                                                                                   \
+    X(iquestcoder)                                                                                 \
     X(jais2)                                                                                       \
     X(jamba)                                                                                       \
+    X(kolibri1)                                                                                    \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
     X(lfm2_moe)                                                                                    \
+    X(lfm3)                                                                                        \
     X(llama)                                                                                       \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \
+    X(mellum)                                                                                      \
     X(mamba)                                                                                       \
     X(mamba2)                                                                                      \
     X(mimo)                                                                                        \
@@ -101,6 +111,7 @@
     X(mixtral)                                                                                     \
     X(mpt)                                                                                         \
     X(muse_glimmer)                                                                                \
+    X(nanochat)                                                                                    \
     X(nemotron)                                                                                    \
     X(nemotron_h)                                                                                  \
     X(nemotron_nas)                                                                                \
@@ -128,6 +139,8 @@
     X(qwen4_exp)                                                                                   \
     X(qwen4_exp_text)                                                                              \
     X(qwen3_moe)                                                                                   \
+    X(sarvam_mla)                                                                                  \
+    X(sarvam_moe)                                                                                  \
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \
     X(solar_open)                                                                                  \
@@ -135,6 +148,7 @@
     X(step3p5)                                                                                     \
     X(step3p7)                                                                                     \
     X(starcoder2)                                                                                  \
+    X(vaultgemma)                                                                                  \
     X(mistral3)                                                                                    \
     X(molmo)                                                                                       \
     X(mistral3_ministral3)                                                                         \

@@ -21,19 +21,26 @@ static inline const int64_t *qwen_windows(struct ctw_config *c, int64_t n_layers
     return ctw_key_windows(c, n_layers, on ? window : 0, &(struct ctw_window_rule){.first = first});
 }
 
-/* The experts, without a shared one; the numbers are transformers' defaults. n 0: none. */
+/* transformers' defaults for the experts. */
+struct qwen_absent {
+    int64_t n, chosen, inner;
+    bool normalised;
+};
+
+/* The experts, without a shared one; their n 0: none. */
 static inline struct ctw_experts qwen_experts(struct ctw_config *c, enum ctw_activation act,
-                                              int64_t n, int64_t chosen, int64_t inner)
+                                              const struct qwen_absent *absent)
 {
     const char *n_experts = ctw_key_either(c, "num_local_experts", "num_experts");
     return (struct ctw_experts){
-        .n = ctw_key_int(c, n_experts, n, CTW_NULL_REFUSED, 0, CTW_MAX_EXPERTS),
-        .chosen =
-            ctw_key_int(c, "num_experts_per_tok", chosen, CTW_NULL_REFUSED, 1, CTW_MAX_CHOSEN),
-        .inner = ctw_key_int(c, "moe_intermediate_size", inner, CTW_NULL_REFUSED, 1, CTW_MAX_DIM),
+        .n = ctw_key_int(c, n_experts, absent->n, CTW_NULL_REFUSED, 0, CTW_MAX_EXPERTS),
+        .chosen = ctw_key_int(c, "num_experts_per_tok", absent->chosen, CTW_NULL_REFUSED, 1,
+                              CTW_MAX_CHOSEN),
+        .inner = ctw_key_int(c, "moe_intermediate_size", absent->inner, CTW_NULL_REFUSED, 1,
+                             CTW_MAX_DIM),
         .act = act,
         .router = {.score = CTW_SCORE_SOFTMAX,
-                   .normalised = ctw_key_bool(c, "norm_topk_prob", false)}};
+                   .normalised = ctw_key_bool(c, "norm_topk_prob", absent->normalised)}};
 }
 
 /* Which layers have the n_experts: every decoder_sparse_step-th that mlp_only_layers does not list.

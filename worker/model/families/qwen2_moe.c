@@ -37,7 +37,8 @@ static void describe(struct ctw_config *c)
     shared.gate = "mlp.shared_expert.gate_proj";
     shared.up = "mlp.shared_expert.up_proj";
     shared.down = "mlp.shared_expert.down_proj";
-    struct ctw_experts experts = qwen_experts(c, dense.act, 60, 4, 1408);
+    struct ctw_experts experts =
+        qwen_experts(c, dense.act, &(struct qwen_absent){60, 4, 1408, false});
     experts.shared = &shared;
     experts.shared_gate = "mlp.shared_expert_gate";
     bool sparse[CTW_MAX_DECODERS];

@@ -18,7 +18,8 @@ static void describe(struct ctw_config *c)
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
     const struct ctw_mlp dense = {.inner = s.inner,
                                   .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU)};
-    const struct ctw_experts experts = qwen_experts(c, dense.act, 128, 8, 768);
+    const struct ctw_experts experts =
+        qwen_experts(c, dense.act, &(struct qwen_absent){128, 8, 768, false});
     bool sparse[CTW_MAX_DECODERS];
     qwen_sparse_layers(c, s.n_layers, experts.n, sparse);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});

@@ -15,7 +15,7 @@ static bool ends_in_inputs(const struct ctw_config *c, const char *name, int64_t
 
 static struct ctw_experts key_experts(struct ctw_config *c, int64_t hidden, enum ctw_activation act)
 {
-    struct ctw_experts experts = qwen_experts(c, act, 60, 4, 1408);
+    struct ctw_experts experts = qwen_experts(c, act, &(struct qwen_absent){60, 4, 1408, false});
     experts.stacked = experts.fused = true;
     /* One of the two is not square. */
     experts.transposed = !(ends_in_inputs(c, ".experts.gate_up_proj", hidden) &&

@@ -12,6 +12,8 @@ struct routed_absent {
     int64_t n, chosen, inner;
     int64_t n_shared;
     bool normalised;
+    double scale;                     /* 0: 1 */
+    const char *n_key, *n_shared_key; /* further names of the keys, which win; NULL: none */
 };
 
 struct routed {
@@ -33,6 +35,8 @@ static inline struct routed routed_keys(struct ctw_config *c, const struct route
 {
     static const char correction[] = "mlp.gate.e_score_correction_bias";
     const char *n_key = ctw_key_either(c, "n_routed_experts", "num_local_experts");
+    if (absent->n_key != NULL)
+        n_key = ctw_key_either(c, n_key, absent->n_key);
     int64_t n = routed_key(c, n_key, absent->n, 1, CTW_MAX_EXPERTS);
     int64_t chosen = routed_key(c, "num_experts_per_tok", absent->chosen, 1, CTW_MAX_CHOSEN);
     int64_t inner =
@@ -40,7 +44,8 @@ static inline struct routed routed_keys(struct ctw_config *c, const struct route
     int64_t n_groups = ctw_key_int(c, "n_group", 1, 1, 1, CTW_MAX_EXPERTS);
     int64_t kept = ctw_key_int(c, "topk_group", 1, 1, 1, CTW_MAX_EXPERTS);
     bool normalised = ctw_key_bool(c, "norm_topk_prob", absent->normalised);
-    double scale = ctw_key_number(c, "routed_scaling_factor", 1, 1, 1e-6, 1e6);
+    double scale = ctw_key_number(c, "routed_scaling_factor",
+                                  absent->scale != 0 ? absent->scale : 1, 1, 1e-6, 1e6);
     return (struct routed){
         .experts = {.n = n,
                     .chosen = chosen,
@@ -65,7 +70,10 @@ static inline struct routed routed_keys(struct ctw_config *c, const struct route
 static inline void routed_key_shared(struct ctw_config *c, const struct routed_absent *absent,
                                      struct routed *r)
 {
-    int64_t n = routed_key(c, "n_shared_experts", absent->n_shared, 0, 1024);
+    const char *key = "n_shared_experts";
+    if (absent->n_shared_key != NULL)
+        key = ctw_key_either(c, key, absent->n_shared_key);
+    int64_t n = routed_key(c, key, absent->n_shared, 0, 1024);
     r->shared.inner = n * r->experts.inner;
 }
 

@@ -349,6 +349,16 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
         "vision_adapter.",
         "vision_projection.",
         "embed_tokens_extend.",
+        "merger.",
+        "image_tower.",
+        "video_tower.",
+        "projector.",
+        "aligner.",
+        "high_res_vision_",
+        "visual_embeddings_table.",
+        "vision_embed_tokens.",
+        "vqmodel.",
+        "generation_",
     };
     const char *rest = after(name, "model.");
     rest = rest != NULL ? rest : name;

@@ -13,13 +13,15 @@ static bool same_string(const char *a, const char *b)
 static bool same_rules(const struct ctw_rope_rules *a, const struct ctw_rope_rules *b)
 {
     return a->head == b->head && a->pairing == b->pairing && a->theta == b->theta &&
-           a->theta_at_top == b->theta_at_top && a->unscaled == b->unscaled &&
-           a->partial == b->partial && a->rotated == b->rotated &&
-           a->old_longrope == b->old_longrope && a->original_length == b->original_length &&
-           a->mrope == b->mrope && a->alpha == b->alpha && a->mscales == b->mscales &&
+           a->theta_at_top == b->theta_at_top && a->own_theta == b->own_theta &&
+           a->backwards == b->backwards && a->unscaled == b->unscaled && a->partial == b->partial &&
+           a->rotated == b->rotated && a->old_longrope == b->old_longrope &&
+           a->original_length == b->original_length && a->mrope == b->mrope &&
+           a->alpha == b->alpha && a->mscales == b->mscales &&
            a->unscaled_yarn == b->unscaled_yarn && a->lists == b->lists && a->layer == b->layer &&
            same_string(a->theta_key, b->theta_key) && same_string(a->layer_type, b->layer_type) &&
-           same_string(a->partial_key, b->partial_key) && same_string(a->absent, b->absent);
+           same_string(a->partial_key, b->partial_key) && same_string(a->absent, b->absent) &&
+           same_string(a->yarn, b->yarn);
 }
 
 static void release(struct ctw_rope *r)
@@ -48,6 +50,11 @@ static enum ctw_status make(struct ctw_rope *r, const struct ctw_rope_params *p,
     if (two) {
         ctw_rope_long_frequencies(p, p->rot_dim, r->long_inv_freq);
         r->long_from = (int64_t)p->original_length;
+    }
+    for (size_t i = 0; p->rules.backwards && i < n; i++) {
+        r->inv_freq[i] = -r->inv_freq[i];
+        if (two)
+            r->long_inv_freq[i] = -r->long_inv_freq[i];
     }
     return CTW_OK;
 }

@@ -69,6 +69,7 @@ static struct ctw_route_rule rule_of(const struct ctw_experts *x)
                                    .n_groups = grouped ? (int)r->n_groups : 0,
                                    .kept_groups = grouped ? (int)r->kept_groups : 0,
                                    .group_best = r->group_best,
+                                   .corrects_logits = r->correction_of_logits,
                                    .normalised = r->normalised,
                                    .sum_add = (float)r->sum_add,
                                    .sum_least = (float)r->sum_least,

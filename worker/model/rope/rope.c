@@ -30,6 +30,8 @@ static void find_type(enum ctw_rope_type *out, const struct ctw_rope_rules *rule
         *out = CTW_ROPE_LONGROPE;
     else if (rules->mrope && strcmp(name, "mrope") == 0)
         *out = CTW_ROPE_DEFAULT;
+    else if (rules->yarn != NULL && strcmp(name, rules->yarn) == 0)
+        *out = CTW_ROPE_YARN;
     for (int i = 0; i < CTW_ROPE_N_TYPES && *out == CTW_ROPE_N_TYPES; i++)
         if (strcmp(name, names[i]) == 0)
             *out = (enum ctw_rope_type)i;
@@ -114,22 +116,23 @@ static enum ctw_status read_place(struct ctw_rope_params *out, const struct ctw_
                                   const struct ctw_rope_rules *rules, struct ctw_err *err)
 {
     const struct ctw_json_node *node = at->object;
-    *out = (struct ctw_rope_params){.rules = *rules,
-                                    .type = CTW_ROPE_DEFAULT,
-                                    .theta = rules->theta,
-                                    .factor = 1,
-                                    .original_length = (double)at->max_length,
-                                    .attention_factor = 1,
-                                    .long_attention_factor = 1};
+    *out =
+        (struct ctw_rope_params){.rules = *rules,
+                                 .type = CTW_ROPE_DEFAULT,
+                                 .theta = rules->own_theta != 0 ? rules->own_theta : rules->theta,
+                                 .factor = 1,
+                                 .original_length = (double)at->max_length,
+                                 .attention_factor = 1,
+                                 .long_attention_factor = 1};
     enum ctw_status st = CTW_OK;
     if (node != NULL)
         st = read_type(out, node, err);
     if (st == CTW_OK && node != NULL)
         st = check_members(node, err);
-    if (st == CTW_OK && rules->theta_at_top)
+    if (st == CTW_OK && rules->own_theta == 0 && rules->theta_at_top)
         st = ctw_json_read_double(at->root, ctw_rope_theta_key(rules), CTW_JSON_OPTIONAL,
                                   &out->theta, err);
-    else if (st == CTW_OK)
+    else if (st == CTW_OK && rules->own_theta == 0)
         st = ctw_rope_read_either(&out->theta, at, "rope_theta", ctw_rope_theta_key(rules), err);
     if (st == CTW_OK)
         st = ctw_rope_positive(at->root, ctw_rope_theta_key(rules), out->theta, 1, err);

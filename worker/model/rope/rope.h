@@ -33,6 +33,7 @@ struct ctw_rope_rules {
     double theta;            /* transformers' default */
     const char *theta_key;   /* at the top level; NULL: "rope_theta" */
     bool theta_at_top;       /* theta_key counts, not rope_parameters' rope_theta (MiMo V2) */
+    double own_theta;        /* counts instead of any key's (Granite Swash); 0: none */
     const char *layer_type;  /* the layers' name in transformers 5's rope_parameters, which has an
                                 object per layer type; NULL: one RoPE for all layers */
     bool unscaled;           /* transformers 4's rope_scaling is for another layer type */
@@ -45,6 +46,8 @@ struct ctw_rope_rules {
     double original_length;  /* default of original_max_position_embeddings at the top level, which
                                 wins over rope_parameters' (Phi 3); 0: none */
     bool mrope;              /* type "mrope" is default: all three positions are equal in text */
+    const char *yarn;        /* another name of type yarn (Sarvam); NULL: none */
+    bool backwards;          /* heads turn the other way: angles are negative (nanochat) */
     bool alpha;              /* type dynamic has alpha (HunYuan) */
     bool mscales;            /* type longrope has short_mscale and long_mscale (Phi-MoE) */
     bool unscaled_yarn; /* without an object per layer type, type yarn's attention_factor is 1 by

@@ -59,6 +59,8 @@ static bool reads(const struct ctw_rope_params *p, const char *key)
     unsigned factors = p->type != CTW_ROPE_LONGROPE ? 0
                        : p->rules.mscales           ? USED_MSCALES
                                                     : USED_FACTOR;
+    if (p->rules.own_theta != 0 && strcmp(key, "rope_theta") == 0)
+        return false;
     return is_used(key, 1u << p->type | partial | alpha | factors);
 }
 
@@ -73,9 +75,10 @@ static bool is_own(const struct ctw_rope_readers *r, const char *key)
 static bool reads_at_top(const struct ctw_rope_params *p, const char *key)
 {
     static const char original[] = "original_max_position_embeddings";
-    if (strcmp(key, "rope_scaling") == 0 || strcmp(key, "rope_parameters") == 0 ||
-        strcmp(key, ctw_rope_theta_key(&p->rules)) == 0)
+    if (strcmp(key, "rope_scaling") == 0 || strcmp(key, "rope_parameters") == 0)
         return true;
+    if (strcmp(key, ctw_rope_theta_key(&p->rules)) == 0)
+        return p->rules.own_theta == 0;
     if (strcmp(key, ctw_rope_partial_key(&p->rules)) == 0)
         return reads(p, "partial_rotary_factor");
     return strcmp(key, original) == 0 && reads(p, original);
