@@ -97,6 +97,7 @@ class Latent:
     norm: Norm = Norm()  # of the latents
     bias: bool = False  # of the products to the latents
     index: "Indexer | None" = None  # sparse attention
+    module: str = "self_attn"
 
 
 @dataclass(frozen=True)
@@ -394,13 +395,13 @@ def layer_tensors(a, hidden, vocab=0):
 
 def latent_vectors(m, hidden):
     """Norms of latents, and of the indexer its norm and what pools its keys."""
-    yield from norm_tensors("self_attn.kv_a_layernorm", m.rank, m.norm)
+    yield from norm_tensors(m.module + ".kv_a_layernorm", m.rank, m.norm)
     if m.q_rank:
-        yield from norm_tensors("self_attn.q_a_layernorm", m.q_rank, m.norm)
+        yield from norm_tensors(m.module + ".q_a_layernorm", m.q_rank, m.norm)
     if m.index and not m.index.shared:
-        yield from norm_tensors("self_attn.indexer.k_norm", m.index.head, m.index.norm)
+        yield from norm_tensors(m.module + ".indexer.k_norm", m.index.head, m.index.norm)
         if m.index.pool:
-            stem = "self_attn.indexer.index_kpool_compress_"
+            stem = m.module + ".indexer.index_kpool_compress_"
             yield stem + "gate", (m.index.head, hidden), "gates"
             yield stem + "ape", (m.index.pool, m.index.head), "bias"
 
@@ -408,16 +409,16 @@ def latent_vectors(m, hidden):
 def latent_products(a, hidden):
     m, q, own = a.latent, a.heads * a.head, a.head - a.latent.turning
     if m.q_rank:
-        yield "self_attn.q_a_proj", m.q_rank, hidden, m.bias
-        yield "self_attn.q_b_proj", q, m.q_rank, False
+        yield m.module + ".q_a_proj", m.q_rank, hidden, m.bias
+        yield m.module + ".q_b_proj", q, m.q_rank, False
     else:
-        yield "self_attn.q_proj", q, hidden, False
-    yield "self_attn.kv_a_proj_with_mqa", m.rank + m.turning, hidden, m.bias
-    yield "self_attn.kv_b_proj", a.heads * (own + (a.head_v or a.head)), m.rank, False
+        yield m.module + ".q_proj", q, hidden, False
+    yield m.module + ".kv_a_proj_with_mqa", m.rank + m.turning, hidden, m.bias
+    yield m.module + ".kv_b_proj", a.heads * (own + (a.head_v or a.head)), m.rank, False
     if m.index and not m.index.shared:
-        yield "self_attn.indexer.wq_b", m.index.heads * m.index.head, m.q_rank, False
-        yield "self_attn.indexer.wk", m.index.head, hidden, False
-        yield "self_attn.indexer.weights_proj", m.index.heads, hidden, False
+        yield m.module + ".indexer.wq_b", m.index.heads * m.index.head, m.q_rank, False
+        yield m.module + ".indexer.wk", m.index.head, hidden, False
+        yield m.module + ".indexer.weights_proj", m.index.heads, hidden, False
 
 
 def expert_tensors(e, hidden, norm):

@@ -270,7 +270,7 @@ class Model:
 
     def choose_keys(self, x, latent, a):
         """[n_tok, n_tok]: whether a query sees a key, as the layer's indexer chooses them."""
-        m, n, stem = a.latent.index, len(x), a.stem + "self_attn.indexer."
+        m, n, stem = a.latent.index, len(x), f"{a.stem}{a.latent.module}.indexer."
         rope = replace(a.rope, interleaved=m.interleaved) if a.rope else None
         q = self.linear(latent, stem + "wq_b").reshape(n, m.heads, m.head)
         k = self.norm(self.linear(x, stem + "wk"), stem + "k_norm", m.norm)[:, None]
@@ -303,7 +303,7 @@ class Model:
 
     def latent_qkv(self, x, a, kept):
         """Queries, keys [n_tok, heads, head] and values of latent attention, after RoPE."""
-        m, n, stem = a.latent, len(x), a.stem + "self_attn."
+        m, n, stem = a.latent, len(x), f"{a.stem}{a.latent.module}."
         own = a.head - m.turning
         if m.q_rank:
             latent = self.norm(self.linear(x, stem + "q_a_proj", m.bias), stem + "q_a_layernorm", m.norm)

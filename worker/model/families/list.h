@@ -12,6 +12,8 @@
     X(axk1)                                                                                        \
     X(baichuan)                                                                                    \
     X(bailing_hybrid)                                                                              \
+    X(bailing_moe_linear)                                                                          \
+    X(bailing_moe_v2_5)                                                                            \
     X(bamba)                                                                                       \
     X(biogpt)                                                                                      \
     X(bitnet)                                                                                      \
