@@ -73,6 +73,7 @@ class Experts:
     flat: bool = False  # stored [n * inner, hidden], one expert's rows after another's; down's with its inputs as rows
     mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
     always: tuple = ()  # gate_up and down of the experts behind the n, which every token has: tensors of their own
+    identity: int = 0  # experts behind the n that give what they read
     gated: bool = True
     latent: int = 0  # width of the experts' input and output, between two products; 0: the layer's
     latent_products: tuple = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
@@ -98,6 +99,7 @@ class Latent:
     bias: bool = False  # of the products to the latents
     index: "Indexer | None" = None  # sparse attention
     module: str = "self_attn"
+    factor: float = 1.0  # of the keys' and values' latent
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,7 @@ class Layer:
     blended: bool = False  # each branch reads a blend of sums of blocks of layers
     limit_first: bool = False  # of gate before it
     experts: Experts | None = None  # the MLP above is the shared expert then
+    shortcut: str | None = None  # "leaves": the experts' sum does not join here; "takes": that of the layer before joins behind the MLP
     shared_gate: str | None = None  # a module of one row: the shared expert's factor before a sigmoid
     extra: int = 0  # width of the layer's own input
     cutoff: float = 0.0  # the gate's part above the quantile of a normal distribution; 0: all
@@ -423,11 +426,11 @@ def latent_products(a, hidden):
 
 def expert_tensors(e, hidden, norm):
     r = e.router
-    yield r.module + ".weight", (e.n + r.always, hidden), "wide router" if r.wide else "router"
+    yield r.module + ".weight", (e.n + e.identity + r.always, hidden), "wide router" if r.wide else "router"
     if r.bias:
         yield r.module + ".bias", (e.n,), "bias"
     if r.correction:
-        yield r.correction, (*r.correction_shape, e.n), "wide bias"
+        yield r.correction, (*r.correction_shape, e.n + e.identity), "wide bias"
     if r.factor:
         yield r.factor, (1,), "wide norm"
     for name, shape in zip(e.always, ((r.always, 2 * e.inner, hidden), (r.always, hidden, e.inner))):

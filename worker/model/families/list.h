@@ -87,6 +87,7 @@
     X(lfm2_moe)                                                                                    \
     X(lfm3)                                                                                        \
     X(llama)                                                                                       \
+    X(longcat_flash)                                                                               \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \
     X(mellum)                                                                                      \
