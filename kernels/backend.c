@@ -315,6 +315,7 @@ static enum ctw_status check_route(const struct ctw_route_rule *r, struct ctw_er
     REQUIRE("route", r->always >= 0 && r->always < r->chosen);
     REQUIRE("route", r->always == 0 || (r->n_groups == 0 && r->score == CTW_SCORE_SIGMOID));
     REQUIRE("route", r->score != CTW_SCORE_SPARSEMIXER || (r->chosen == 2 && r->n_groups == 0));
+    REQUIRE("route", r->n_identity >= 0 && r->n_identity <= r->n_experts);
     return CTW_OK;
 }
 

@@ -49,6 +49,7 @@ struct ctw_route_rule {
     float factor, softcap; /* factor 0: 1; softcap 0: none, else softcap * tanh(l / softcap) */
     float scale;           /* 0: 1 */
     float jitter;
+    int n_identity; /* the last experts, which give what they read: see ctw_op_route */
 };
 
 enum { CTW_MAX_CHOSEN = 64, CTW_MAX_EXPERTS = 4096 };
@@ -72,6 +73,8 @@ struct ctw_op_route {
     const int32_t *tokens; /* device [n_tok], rows of the table; with a table */
     int32_t *ids;          /* device [n_tok, chosen] */
     float *weights;        /* device [n_tok, chosen] */
+    float *identity;       /* device [n_tok]: the sum of the weights of the chosen experts that are
+                              among the last n_identity, in the order of the choice; NULL: unwanted */
 };
 
 /* Number i of a table of I32 or I64, none of which is negative or needs more than 31 bits. */

@@ -128,6 +128,16 @@ static void choose_near(const struct ctw_op_route *op, struct scores *x, int32_t
     }
 }
 
+static void sum_identity(const struct ctw_op_route *op, int64_t t)
+{
+    const struct ctw_route_rule *r = &op->rule;
+    const int32_t *ids = op->ids + t * r->chosen;
+    float sum = 0;
+    for (int k = 0; k < r->chosen; k++)
+        sum += ids[k] >= r->n_experts - r->n_identity ? op->weights[t * r->chosen + k] : 0;
+    op->identity[t] = sum;
+}
+
 static void route_row(const struct ctw_op_route *op, int64_t t, struct scores *x)
 {
     const struct ctw_route_rule *r = &op->rule;
@@ -165,8 +175,11 @@ static void route_item(void *arg, int64_t item, int thread)
 {
     const struct route_job *job = arg;
     int64_t end = (item + 1) * ROWS < job->op->n_tok ? (item + 1) * ROWS : job->op->n_tok;
-    for (int64_t t = item * ROWS; t < end; t++)
+    for (int64_t t = item * ROWS; t < end; t++) {
         route_row(job->op, t, &job->local[thread]);
+        if (job->op->identity != NULL)
+            sum_identity(job->op, t);
+    }
 }
 
 enum ctw_status ctw_cpu_route(struct ctw_cpu *cpu, const struct ctw_op_route *op,

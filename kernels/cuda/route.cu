@@ -183,6 +183,16 @@ static __host__ __device__ int warp_numbers(const struct ctw_route_rule &r)
     return 3 * r.n_experts + r.chosen;
 }
 
+/* By one thread, behind the row's choice. */
+static __device__ void sum_identity(const struct ctw_op_route &op, int64_t t)
+{
+    const struct ctw_route_rule &r = op.rule;
+    float sum = 0;
+    for (int64_t k = t * r.chosen; k < (t + 1) * r.chosen; k++)
+        sum += op.ids[k] >= r.n_experts - r.n_identity ? op.weights[k] : 0;
+    op.identity[t] = sum;
+}
+
 static __global__ void route_rows(const __grid_constant__ struct ctw_op_route op)
 {
     extern __shared__ double memory[];
@@ -200,6 +210,9 @@ static __global__ void route_rows(const __grid_constant__ struct ctw_op_route op
             ids[k] = k;
             out[k] = NAN;
         }
+        __syncwarp();
+        if (lane == 0 && op.identity != NULL)
+            sum_identity(op, t);
         return;
     }
     if (r.score == CTW_SCORE_SPARSEMIXER)
@@ -220,6 +233,8 @@ static __global__ void route_rows(const __grid_constant__ struct ctw_op_route op
     for (int k = 0; k < r.chosen; k++)
         out[k] = (float)(w[k] / sum * (double)r.scale *
                          number(op.expert_scale, op.expert_scale_dtype, ids[k], 1));
+    if (op.identity != NULL)
+        sum_identity(op, t);
 }
 
 enum ctw_status ctw_cuda_route(struct ctw_cuda *cu, const struct ctw_op_route *op, struct ctw_err *err)

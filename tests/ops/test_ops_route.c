@@ -8,7 +8,7 @@ static void route(struct ctw_backend *be, struct ctw_op_route op)
 {
     const size_t n = (size_t)op.rule.n_experts, n_out = (size_t)(op.n_tok * op.rule.chosen) * 4;
     int32_t *ids = op.ids;
-    float *weights = op.weights;
+    float *weights = op.weights, *identity = op.identity;
     struct dev d[] = {
         dev_open(be, op.logits, (size_t)op.n_tok * n * sizeof(float), 0),
         dev_open(be, ids, n_out, 4),
@@ -22,6 +22,7 @@ static void route(struct ctw_backend *be, struct ctw_op_route op)
         op.table != NULL ? dev_open(be, op.table, n * (size_t)op.rule.chosen * 8, 4)
                          : (struct dev){0},
         op.table != NULL ? dev_open(be, op.tokens, (size_t)op.n_tok * 4, 0) : (struct dev){0},
+        identity != NULL ? dev_open(be, identity, (size_t)op.n_tok * 4, 0) : (struct dev){0},
     };
     op.logits = (const void *)d[0].p;
     op.ids = (void *)d[1].p;
@@ -30,9 +31,12 @@ static void route(struct ctw_backend *be, struct ctw_op_route op)
     op.expert_scale = d[4].p;
     op.table = d[5].p;
     op.tokens = (const void *)d[6].p;
+    op.identity = (void *)d[7].p;
     OK(ctw_route(be, &op, &last_err));
     dev_read(&d[1], ids);
     dev_read(&d[2], weights);
+    if (identity != NULL)
+        dev_read(&d[7], identity);
     for (size_t i = 0; i < CTW_COUNT(d); i++)
         if (d[i].be != NULL)
             dev_close(&d[i]);
@@ -105,6 +109,17 @@ static void check_row(const struct ctw_op_route *op, int64_t t)
     }
 }
 
+/* The sum of the weights of the last experts, in fp32 and in the order of the choice. */
+static void check_identity(const struct ctw_op_route *op, int64_t t)
+{
+    const int n = op->rule.chosen, first = E - op->rule.n_identity;
+    float sum = 0;
+    for (int64_t k = t * n; k < (t + 1) * n; k++)
+        sum += op->ids[k] >= first ? op->weights[k] : 0;
+    if (op->identity != NULL)
+        assert_true(op->identity[t] == sum);
+}
+
 static void random_rule(struct ctw_op_route *op, const float *correction, const float *scale)
 {
     struct ctw_route_rule *r = &op->rule;
@@ -132,6 +147,7 @@ static void routers_choose_by_the_rule(void **state)
 {
     (void)state;
     static float logits[TOKENS * E], weights[TOKENS * E], correction[E], scale[E];
+    static float identity[TOKENS];
     static int32_t ids[TOKENS * E];
     struct ctw_backend *be = open_place(0, 3);
     for (int round = 0; round < 300; round++) {
@@ -144,9 +160,13 @@ static void routers_choose_by_the_rule(void **state)
             scale[e] = 1 + 0.1f * rng_normal();
         }
         random_rule(&op, correction, scale);
+        op.identity = round % 2 == 0 ? identity : NULL;
+        op.rule.n_identity = (int)rng_below(E + 1);
         route(be, op);
-        for (int64_t t = 0; t < TOKENS; t++)
+        for (int64_t t = 0; t < TOKENS; t++) {
             check_row(&op, t);
+            check_identity(&op, t);
+        }
     }
     ctw_backend_close(be);
 }

@@ -240,6 +240,8 @@ void fake_check_route(struct gpu *gpu, const struct ctw_op_route *op)
     gpu_check(gpu, op->logits, n_tok * n * sizeof(float), "route: logits");
     gpu_check(gpu, op->ids, n_chosen * sizeof(*op->ids), "route: ids");
     gpu_check(gpu, op->weights, n_chosen * sizeof(*op->weights), "route: weights");
+    if (op->identity != NULL)
+        gpu_check(gpu, op->identity, n_tok * sizeof(*op->identity), "route: identity");
     if (op->correction != NULL)
         gpu_read(gpu, op->correction, area(1, 0, (int64_t)n - op->rule.always, op->correction_dtype),
                  "route: correction");

@@ -60,6 +60,7 @@ class Family:
     about: str
     types: list[str]
     own: list[str]  # without the wrappers that take other families' text models as well
+    classes: list[str]
     refused: list[str]
 
 
@@ -100,7 +101,8 @@ def families() -> list[Family]:
         own = [kind for kind, body in zip(types, bodies) if ".text_type" not in body or ".is_default = true" in body]
         shared = "".join((FAMILIES / name).read_text(encoding="utf-8") for name in
                          re.findall(r'#include "worker/model/families/((?!family\.h)\w+\.h)"', text))
-        found.append(Family(path.name, head_comment(text), list(dict.fromkeys(types)), own, refusals(text + shared)))
+        classes = re.findall(r'\.(?:old_)?architecture =\s*"([^"]+)"', "".join(bodies))
+        found.append(Family(path.name, head_comment(text), list(dict.fromkeys(types)), own, classes, refusals(text + shared)))
     return found
 
 
@@ -121,8 +123,11 @@ def golden_of(types: set[str]) -> dict[str, list[str]]:
     return found
 
 
-def tiny_of(kind: str) -> list[str]:
-    return [name for name in dict.fromkeys(tiny_checkpoint.OPEN) if tiny_checkpoint.FAMILIES[name][0] == kind]
+def tiny_of(kind: str, classes: list[str]) -> list[str]:
+    """Of a model_type that several files have, the checkpoints of this file's classes."""
+    shared = sum(kind in family.types for family in families()) > 1
+    return [name for name in dict.fromkeys(tiny_checkpoint.OPEN) if tiny_checkpoint.FAMILIES[name][0] == kind and (
+        not shared or tiny_checkpoint.TYPES[kind][0] in classes)]
 
 
 def unit_tests_of(kind: str, tests: dict[str, str]) -> list[str]:
@@ -131,8 +136,8 @@ def unit_tests_of(kind: str, tests: dict[str, str]) -> list[str]:
 
 def row(family: Family, golden: dict[str, list[str]], tests: dict[str, str]) -> str:
     proofs = {
-        "golden": [name for kind in family.own for name in golden.get(kind, [])],
-        "tiny": [name for kind in family.types for name in tiny_of(kind)],
+        "golden": [name for kind in family.own for name in golden.pop(kind, [])],  # of the first file that has the model_type
+        "tiny": [name for kind in family.types for name in tiny_of(kind, family.classes)],
         "unit": sorted({name for kind in family.types for name in unit_tests_of(kind, tests)}),
     }
     if not proofs["golden"] and not proofs["tiny"]:

@@ -48,6 +48,26 @@ def youtu(c):
                  tied=True)
 
 
+def longcat_flash(c):
+    """Each of the file's layers is two, and the first one's experts join behind the second."""
+    n, hidden, made = c["num_layers"], c["hidden_size"], latent(c) | {"act": act_of(c)}
+    made["scale"] *= (hidden / c["q_lora_rank"]) ** 0.5
+    made["latent"] = replace(made["latent"], factor=(hidden / c["kv_lora_rank"]) ** 0.5)
+    router = Router("mlp.router.classifier", correction="mlp.router.e_score_correction_bias", normalised=False, exact=True,
+                    scale=c.get("routed_scaling_factor", 6.0))
+    e = experts_of(c, router, chosen=c["moe_topk"], inner=c["expert_ffn_hidden_size"], identity=c.get("zero_expert_num") or 0)
+
+    def own(i):
+        at = i % 2
+        return {"stem": f"model.layers.{i // 2}.", "attention_in": f"input_layernorm.{at}", "mlp_in": f"post_attention_layernorm.{at}",
+                "gate_up": (f"mlps.{at}.gate_proj", f"mlps.{at}.up_proj"), "down": f"mlps.{at}.down_proj",
+                "o": f"self_attn.{at}.o_proj", "latent": replace(made["latent"], module=f"self_attn.{at}"),
+                "shortcut": "takes" if at else "leaves", "experts": None if at else e}
+
+    return build(c | {"num_key_value_heads": None, "num_hidden_layers": 2 * n, "intermediate_size": c["ffn_hidden_size"]}, rms(c, 1e-5),
+                 head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"], layer=made, own=own)
+
+
 def deepseek_v3(c):
     return with_mixture(c, rms(c), sigmoid_router(c))
 
@@ -164,5 +184,5 @@ def deepseek_v4(c):
 
 
 FAMILIES = {f.__name__: f for f in (deepseek_v2, minicpm3, youtu, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa,
-                                    deepseek_v4, hy_v4)}
+                                    deepseek_v4, hy_v4, longcat_flash)}
 FAMILIES["deepseek_ref"] = deepseek_v4  # SGLang's name

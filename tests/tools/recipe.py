@@ -74,6 +74,7 @@ class Experts:
     flat: bool = False  # stored [n * inner, hidden], one expert's rows after another's; down's with its inputs as rows
     mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
     always: tuple = ()  # gate_up and down of the experts behind the n, which every token has: tensors of their own
+    identity: int = 0  # experts behind the n that give what they read
     gated: bool = True
     latent: int = 0  # width of the experts' input and output, between two products; 0: the layer's
     latent_products: tuple = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
@@ -98,6 +99,8 @@ class Latent:
     norm: Norm = Norm()  # of the latents
     bias: bool = False  # of the products to the latents
     index: "Indexer | None" = None  # sparse attention
+    module: str = "self_attn"
+    factor: float = 1.0  # of the keys' and values' latent
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,7 @@ class Layer:
     blended: bool = False  # each branch reads a blend of sums of blocks of layers
     limit_first: bool = False  # of gate before it
     experts: Experts | None = None  # the MLP above is the shared expert then
+    shortcut: str | None = None  # "leaves": the experts' sum does not join here; "takes": that of the layer before joins behind the MLP
     shared_gate: str | None = None  # a module of one row: the shared expert's factor before a sigmoid
     extra: int = 0  # width of the layer's own input
     cutoff: float = 0.0  # the gate's part above the quantile of a normal distribution; 0: all
@@ -395,13 +399,13 @@ def layer_tensors(a, hidden, vocab=0):
 
 def latent_vectors(m, hidden):
     """Norms of latents, and of the indexer its norm and what pools its keys."""
-    yield from norm_tensors("self_attn.kv_a_layernorm", m.rank, m.norm)
+    yield from norm_tensors(m.module + ".kv_a_layernorm", m.rank, m.norm)
     if m.q_rank:
-        yield from norm_tensors("self_attn.q_a_layernorm", m.q_rank, m.norm)
+        yield from norm_tensors(m.module + ".q_a_layernorm", m.q_rank, m.norm)
     if m.index and not m.index.shared:
-        yield from norm_tensors("self_attn.indexer.k_norm", m.index.head, m.index.norm)
+        yield from norm_tensors(m.module + ".indexer.k_norm", m.index.head, m.index.norm)
         if m.index.pool:
-            stem = "self_attn.indexer.index_kpool_compress_"
+            stem = m.module + ".indexer.index_kpool_compress_"
             yield stem + "gate", (m.index.head, hidden), "gates"
             yield stem + "ape", (m.index.pool, m.index.head), "bias"
 
@@ -409,25 +413,25 @@ def latent_vectors(m, hidden):
 def latent_products(a, hidden):
     m, q, own = a.latent, a.heads * a.head, a.head - a.latent.turning
     if m.q_rank:
-        yield "self_attn.q_a_proj", m.q_rank, hidden, m.bias
-        yield "self_attn.q_b_proj", q, m.q_rank, False
+        yield m.module + ".q_a_proj", m.q_rank, hidden, m.bias
+        yield m.module + ".q_b_proj", q, m.q_rank, False
     else:
-        yield "self_attn.q_proj", q, hidden, False
-    yield "self_attn.kv_a_proj_with_mqa", m.rank + m.turning, hidden, m.bias
-    yield "self_attn.kv_b_proj", a.heads * (own + (a.head_v or a.head)), m.rank, False
+        yield m.module + ".q_proj", q, hidden, False
+    yield m.module + ".kv_a_proj_with_mqa", m.rank + m.turning, hidden, m.bias
+    yield m.module + ".kv_b_proj", a.heads * (own + (a.head_v or a.head)), m.rank, False
     if m.index and not m.index.shared:
-        yield "self_attn.indexer.wq_b", m.index.heads * m.index.head, m.q_rank, False
-        yield "self_attn.indexer.wk", m.index.head, hidden, False
-        yield "self_attn.indexer.weights_proj", m.index.heads, hidden, False
+        yield m.module + ".indexer.wq_b", m.index.heads * m.index.head, m.q_rank, False
+        yield m.module + ".indexer.wk", m.index.head, hidden, False
+        yield m.module + ".indexer.weights_proj", m.index.heads, hidden, False
 
 
 def expert_tensors(e, hidden, norm):
     r = e.router
-    yield r.module + ".weight", (e.n + r.always, hidden), "wide router" if r.wide else "router"
+    yield r.module + ".weight", (e.n + e.identity + r.always, hidden), "wide router" if r.wide else "router"
     if r.bias:
         yield r.module + ".bias", (e.n,), "bias"
     if r.correction:
-        yield r.correction, (*r.correction_shape, e.n), "wide bias"
+        yield r.correction, (*r.correction_shape, e.n + e.identity), "wide bias"
     if r.factor:
         yield r.factor, (1,), "wide norm"
     for name, shape in zip(e.always, ((r.always, 2 * e.inner, hidden), (r.always, hidden, e.inner))):

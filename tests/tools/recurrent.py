@@ -103,6 +103,14 @@ class Lightning:
     act: str = "silu"
     eps: float = 1e-6
     module: str = "self_attn"
+    names: tuple = ("qkv_proj", "output_gate", "norm", "out_proj")
+    by_head: bool = True  # rows of qkv: for every head its q, k and v, which go through act; otherwise all q, then k, then v,
+    rope: "recipe.Rope | None" = None  # which turns q and k
+    qk_norm: "recipe.Norm | None" = None  # of q's and k's heads, before that
+    scale: float = 1.0  # of the output
+    groups: int = 1  # of the output's norm
+    bias: bool = False  # of qkv
+    out_bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,11 +202,13 @@ def mamba1(m, hidden):
 
 
 def lightning(m, hidden):
-    inner = len(m.rates) * m.head
-    yield "qkv_proj.weight", (3 * inner, hidden), "linear"
-    yield "output_gate.weight", (inner, hidden), "linear"
-    yield "norm.weight", (inner,), "norm"
-    yield "out_proj.weight", (hidden, inner), "linear"
+    inner, (qkv, gate, norm, out) = len(m.rates) * m.head, m.names
+    yield from product(qkv, 3 * inner, hidden, m.bias)
+    for name in ("query_layernorm", "key_layernorm") if m.qk_norm else ():
+        yield name + ".weight", (m.head,), "norm"
+    yield gate + ".weight", (inner, hidden), "linear"
+    yield norm + ".weight", (inner,), "norm"
+    yield from product(out, hidden, inner, m.out_bias)
 
 
 def short_conv(m, hidden):

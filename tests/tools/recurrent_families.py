@@ -229,6 +229,35 @@ def minimax(c):
                  layer=mixed(e), own=own)
 
 
+def bailing_moe_linear(c):
+    """Ling's and Ring's: lightning attention, and softmax or latent attention in the last layer of each group."""
+    n, heads, head, norm = c["num_hidden_layers"], c["num_attention_heads"], head_of(c, 128), rms(c)
+    group, bias, out_bias = c.get("layer_group_size", 5), c.get("use_qkv_bias", False), c.get("use_bias", False)
+    rope, qk_norm = Rope(int(head * partial(c, 0.5)), rope_settings(c)), norm if c.get("use_qk_norm", True) else None
+    full = {"projections": ("attention.query_key_value",), "o": "attention.dense", "qkv_bias": bias, "o_bias": out_bias, "rope": rope,
+            "qk_norm": qk_norm, "q_norm": "attention.query_layernorm", "k_norm": "attention.key_layernorm"}
+    if "kv_lora_rank" in c:
+        full = latent(c | {"attention_bias": bias, "q_lora_rank": c.get("q_lora_rank")})
+        full |= {"o": "attention.dense", "latent": replace(full["latent"], module="attention"), "kv_heads": heads,
+                 "head": c["qk_nope_head_dim"] + c["qk_rope_head_dim"]}
+
+    def mixer(i):
+        share = 1 - (i - 1) / (n - 1) + 1e-5
+        return Lightning(head, tuple(2 ** (-8 * (h + 1) / heads) * share for h in range(heads)), eps=norm.eps, module="attention",
+                         names=("query_key_value", "g_proj", "g_norm", "dense"), by_head=False, rope=rope, qk_norm=qk_norm,
+                         scale=head ** -0.5, groups=c.get("group_norm_size", 4), bias=bias, out_bias=out_bias)
+
+    e = experts_of(c, sigmoid_router(c, correction="mlp.gate.expert_bias", normalised=c["num_experts_per_tok"] > 1))
+    beside = mixed(e, c["moe_intermediate_size"] * c.get("num_shared_experts", 1), "mlp.shared_experts")
+
+    def own(i):
+        attends = (i + 1) % group == 0 or i >= n // group * group
+        return (full if attends else NO_ATTENTION | {"mixer": mixer(i), "rope": None}) | (
+            beside if i >= c.get("first_k_dense_replace", 1) else {})
+
+    return build(c, norm, own=own, embed="model.word_embeddings")
+
+
 def nemotron_letters(c):
     letters = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     types = c.get("layers_block_type") or c.get("layer_types")
@@ -302,5 +331,6 @@ def lfm2_moe(c):
 
 FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1,
                                     bamba, minimax, nemotron_h, jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
-    "minimax_text_01": minimax, "minimax_m1": minimax, "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe,
+    "minimax_text_01": minimax, "minimax_m1": minimax, "bailing_moe_linear": bailing_moe_linear, "bailing_hybrid": bailing_moe_linear,
+    "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe,
     "glm5_next_text": glm5_next, "qwen4_exp_text": qwen4_exp}

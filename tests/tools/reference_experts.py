@@ -47,7 +47,7 @@ def route(model, x, e, stem):
         return sparsemixer(logits, r.jitter)
     scores = {"softmax": softmax, "sigmoid": sigmoid, "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0, x)),
               "chosen": lambda x: x}[r.scores](logits)
-    choice = (logits if r.corrects_logits else scores)[:, :e.n]
+    choice = (logits if r.corrects_logits else scores)[:, :e.n + e.identity]
     if r.correction:
         choice = choice + model.weight(stem + r.correction).reshape(-1)
     if r.groups > 1:
@@ -123,6 +123,9 @@ def routed(model, x, router_input, e, stem):
         else:
             one = expert(model, x[token], *((e, i) if i < e.n else (behind, i - e.n)), stem)
             y[token] = model.r(y[token] + model.r(one * w))
+    for i in range(e.n, e.n + e.identity):
+        token, place = np.where(ids == i)
+        y[token] = model.r(y[token] + model.r(x[token] * weights[token, place][:, None]))
     return y
 
 

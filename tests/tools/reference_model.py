@@ -274,7 +274,7 @@ class Model:
 
     def choose_keys(self, x, latent, a):
         """[n_tok, n_tok]: whether a query sees a key, as the layer's indexer chooses them."""
-        m, n, stem = a.latent.index, len(x), a.stem + "self_attn.indexer."
+        m, n, stem = a.latent.index, len(x), f"{a.stem}{a.latent.module}.indexer."
         rope = replace(a.rope, interleaved=m.interleaved) if a.rope else None
         q = self.linear(latent, stem + "wq_b").reshape(n, m.heads, m.head)
         k = self.norm(self.linear(x, stem + "wk"), stem + "k_norm", m.norm)[:, None]
@@ -307,7 +307,7 @@ class Model:
 
     def latent_qkv(self, x, a, kept):
         """Queries, keys [n_tok, heads, head] and values of latent attention, after RoPE."""
-        m, n, stem = a.latent, len(x), a.stem + "self_attn."
+        m, n, stem = a.latent, len(x), f"{a.stem}{a.latent.module}."
         own = a.head - m.turning
         if m.q_rank:
             latent = self.norm(self.linear(x, stem + "q_a_proj", m.bias), stem + "q_a_layernorm", m.norm)
@@ -318,6 +318,7 @@ class Model:
             q = self.linear(x, stem + "q_proj")
         latent = self.linear(x, stem + "kv_a_proj_with_mqa", m.bias)
         latent, turning = self.norm(latent[:, :m.rank], stem + "kv_a_layernorm", m.norm), self.turn(latent[:, None, m.rank:], a.rope, n)
+        latent = self.r(latent * m.factor)
         if self.quantise and not m.index:  # a cache holds these
             latent, turning = self.heads(latent, a, "k"), self.heads(turning, a, "v")
         kv = self.linear(latent, stem + "kv_b_proj").reshape(n, a.heads, -1)
@@ -473,10 +474,16 @@ class Model:
             x = add(x, self.r(f + self.attention(n, a, kept)) if a.heads else f, a.attention_out)
         elif a.heads:
             x = norm(add(x, convolved(self.attention(n, a, kept), 0), a.attention_out), a.attention_after)
-        if a.experts:
+        if a.shortcut == "leaves":
+            n = norm(x, a.mlp_in)
+            kept["shortcut"] = reference_experts.routed(self, n, n, a.experts, a.stem)
+            x = add(x, self.mlp(n, a), None)
+        elif a.experts:
             x = add(x, convolved(reference_experts.feed_forward(self, x, a), 1), a.mlp_out)
         elif a.inner:
             x = norm(add(x, convolved(self.mlp(norm(x, a.mlp_in), a), 1), a.mlp_out), a.mlp_after)
+        if a.shortcut == "takes":
+            x = add(x, kept["shortcut"], None)
         if a.extra:
             gate = self.r(ACTIVATIONS[a.act](self.linear(x, a.stem + "per_layer_input_gate")))
             f = self.linear(self.r(gate * extra), a.stem + "per_layer_projection")

@@ -140,17 +140,31 @@ def mamba1(model, x, m, stem):
     return model.linear(y, stem + ".out_proj", m.bias)
 
 
+def lightning_qkv(model, x, m, stem):
+    """Each [n_tok, heads, head]."""
+    n, heads = len(x), len(m.rates)
+    qkv = model.linear(x, f"{stem}.{m.names[0]}", m.bias)
+    if m.by_head:
+        qkv = model.r(ACTIVATIONS[m.act](qkv)).reshape(n, heads, 3, m.head)
+        return [qkv[:, :, i] for i in range(3)]
+    q, k, v = (part.reshape(n, heads, m.head) for part in np.split(qkv, 3, axis=1))
+    if m.qk_norm:
+        q, k = model.norm(q, stem + ".query_layernorm", m.qk_norm), model.norm(k, stem + ".key_layernorm", m.qk_norm)
+    return model.turn(q, m.rope, n), model.turn(k, m.rope, n), v
+
+
 def lightning(model, x, m, stem):
-    n, heads, act = len(x), len(m.rates), ACTIVATIONS[m.act]
-    qkv = model.r(act(model.linear(x, stem + ".qkv_proj"))).reshape(n, heads, 3, m.head)
+    n, (_, gate, norm, last) = len(x), m.names
+    q, k, v = lightning_qkv(model, x, m, stem)
     distance = np.arange(n)[:, None] - np.arange(n)[None]
-    out = np.empty((n, heads, m.head))
+    out = np.empty((n, len(m.rates), m.head))
     for h, rate in enumerate(m.rates):  # as attention whose scores fade with the distance, which has no state
-        q, k, v = (qkv[:, h, i] for i in range(3))
-        out[:, h] = np.where(distance >= 0, q @ k.T * np.exp(-rate * np.maximum(distance, 0)), 0) @ v
-    normed = model.r(model.r(rms(model.r(out).reshape(n, -1), m.eps)) * model.weight(stem + ".norm.weight"))
-    gate = model.r(sigmoid(model.linear(x, stem + ".output_gate")))
-    return model.linear(model.r(normed * gate), stem + ".out_proj")
+        fading = np.where(distance >= 0, q[:, h] @ k[:, h].T * np.exp(-rate * np.maximum(distance, 0)), 0)
+        out[:, h] = m.scale * fading @ v[:, h]
+    normed = model.r(rms(model.r(out).reshape(n, m.groups, -1), m.eps)).reshape(n, -1)
+    normed = model.r(normed * model.weight(f"{stem}.{norm}.weight"))
+    gated = model.r(normed * model.r(sigmoid(model.linear(x, f"{stem}.{gate}"))))
+    return model.linear(gated, f"{stem}.{last}", m.out_bias)
 
 
 def short_conv(model, x, m, stem):

@@ -132,6 +132,12 @@ TYPES = {
         "num_hidden_layers": 3, "num_key_value_heads": LACKS, "n_group": 1, "indexer_types": ["full", "shared", "full"],
         "mlp_layer_types": ["dense", "sparse", "sparse"], "first_k_dense_replace": LACKS, "hc_mult": 3, "hc_magnitude": 1.7,
         "hc_eps": 1e-6, "swiglu_limit": 1.0, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
+    "longcat_flash": ("LongcatFlashForCausalLM", {
+        "num_key_value_heads": LACKS, "head_dim": 16, "names": {"intermediate_size": "ffn_hidden_size", "num_hidden_layers": "num_layers"},
+        "q_lora_rank": 128, "kv_lora_rank": 96, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32, "attention_bias": False,
+        "n_routed_experts": 8, "zero_expert_num": 4, "moe_topk": 3, "expert_ffn_hidden_size": 64, "routed_scaling_factor": 1.5,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e7, "mla_scale_q_lora": True, "mla_scale_kv_lora": True, "zero_expert_type": "identity",
+        "router_bias": False, "attention_method": "MLA"}),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | {
         "first_k_dense_replace": LACKS, "mlp_layer_types": ["sparse", "dense"], "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "mistral4": ("Mistral4ForCausalLM", LATENT | {"rope": YARN | {"llama_4_scaling_beta": 0.3}}),
@@ -168,6 +174,8 @@ FAMILIES = {
     # Attention's output is wider than the product of q, k and v.
     "mimo_v2_flash_wide": ("mimo_v2_flash", {"v_head_dim": 128, "num_key_value_heads": 1}),
     "deepseek_v4_128": ("deepseek_v4", {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}),
+    "longcat_flash_yarn": ("longcat_flash", {
+        "attention_bias": True, "zero_expert_num": 0, "hidden_act": "gelu", "rope": YARN}),
     "dbrx_apart": ("dbrx", {"attn_config": None, "ffn_config": {
         "ffn_hidden_size": 64, "moe_num_experts": 6, "moe_top_k": 2, "moe_normalize_expert_weights": None}}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
@@ -181,5 +189,6 @@ QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mi
              ("granitemoe_stacked", "nvfp4"), ("laguna_stacked", "mxfp4"), ("step3p5", "w8a16_channel"), ("hy_v3_stacked", "fp8_channel"),
              ("hy_v3_modules", "gptq4_g64"), ("qwen3_moe", "exl3"), ("laguna_modules", "w4a16_g32"), ("step3p5_apart", "w4a16_g32"),
              ("dbrx", "w4a16_g32"), ("youtu", "fp8_block"), ("dbrx_apart", "mlx4"),
+             ("longcat_flash", "w4a16_g32"), ("longcat_flash", "nvfp4"), ("longcat_flash", "fp8_block"),
              ("deepseek_v4", "fp8native_fp4"),
              ("mimo_v2", "fp8native_mimo"))

@@ -48,6 +48,12 @@ BY_MAKERS = MINIMAX | {
     "layernorm_full_attention_alpha": 3.5, "layernorm_full_attention_beta": 1.0, "layernorm_linear_attention_alpha": 2.5,
     "layernorm_linear_attention_beta": 1.5, "layernorm_mlp_alpha": 3.0, "layernorm_mlp_beta": 0.75}
 
+BAILING = ROUTED | {
+    "n_routed_experts": LACKS, "n_shared_experts": LACKS, "num_experts": 8, "num_shared_experts": 1, "score_function": "sigmoid",
+    "moe_router_enable_expert_bias": True, "use_qk_norm": True, "use_qkv_bias": False, "use_bias": False, "layer_group_size": 3,
+    "group_norm_size": 2, "linear_silu": False, "num_nextn_predict_layers": 0, "rope_theta": 6e5, "num_hidden_layers": 4,
+    "partial": 0.5}
+
 TYPES = {
     "kimi_linear": ("KimiLinearForCausalLM", KIMI),
     "kimi_k3": ("KimiK3ForConditionalGeneration", KIMI | {
@@ -86,6 +92,10 @@ TYPES = {
         "mlp_beta_factor": 0.75, "block_size": 64}),
     "minimax_text_01": ("MiniMaxText01ForCausalLM", BY_MAKERS),
     "minimax_m1": ("MiniMaxM1ForCausalLM", BY_MAKERS | {"num_hidden_layers": 2, "attn_type_list": [1, 0]}),
+    "bailing_moe_linear": ("BailingMoeLinearV2ForCausalLM", BAILING),
+    "bailing_hybrid": ("BailingMoeV2_5ForCausalLM", BAILING | {
+        "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 24,
+        "v_head_dim": 32, "rope_interleave": True}),
     "nemotron_h": ("NemotronHForCausalLM", NO_ATTENTION | ROUTED | {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "max_position_embeddings": 2048, "attention_bias": False,
         "hybrid_override_pattern": "ME*-M", "num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 32, "n_groups": 2,
@@ -116,6 +126,12 @@ FAMILIES = {
         "time_step_limit": [0.01, 0.05], "tie_word_embeddings": True, "rope": {
             "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.75}}),
     "qwen4_exp_one": ("qwen4_exp", {"ple_layer_ids": [3]}),  # one table of n-grams
+    "bailing_moe_linear_bias": ("bailing_moe_linear", {
+        "use_qk_norm": False, "use_qkv_bias": True, "use_bias": True, "num_hidden_layers": 3, "layer_group_size": 2, "group_norm_size": 1,
+        "num_experts_per_tok": 1, "first_k_dense_replace": 0, "partial": 1.0}),
+    "bailing_hybrid_yarn": ("bailing_hybrid", {
+        "q_lora_rank": None, "use_qkv_bias": True, "group_norm_size": 4, "num_shared_experts": 2, "rope": {
+            "rope_type": "yarn", "factor": 8.0, "mscale": 0.8, "mscale_all_dim": 1.2, "original_max_position_embeddings": 128}}),
     "minimax_6_heads": ("minimax", {"num_attention_heads": 6, "head_dim": 32, "sliding_window": 24}),
     "minimax_modules": ("minimax", {}), "minimax_stacked": ("minimax", {}),
     "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),
@@ -133,6 +149,8 @@ QUANTISED = (("qwen4_exp", "w4a16_g32"), ("qwen3_5_text", "w4a16_g32"),
              ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),
              ("granitemoehybrid_mamba", "w4a16_g32"), ("granitemoehybrid_moe", "fp8_block"), ("falcon_h1", "w4a16_g32_asym"),
              ("bamba", "w4a16_g32"), ("bamba", "fp8_block"), ("minimax", "w4a16_g32"), ("minimax_m1", "fp8_block"),
+             ("bailing_moe_linear", "w4a16_g32"), ("bailing_moe_linear", "fp8_channel"), ("bailing_hybrid", "nvfp4"),
+             ("bailing_hybrid", "fp8_block"), ("bailing_hybrid", "w4a16_g32_asym"),
              ("minimax_text_01", "nvfp4"), ("minimax_stacked", "w4a16_g32_asym"),
              ("mamba2", "fp8_block"), ("falcon_mamba", "w8a16_channel"), ("jamba", "w4a16_g32"), ("jamba", "fp8_block"),
              ("lfm2", "w4a16_g32"), ("lfm2_moe", "fp8_channel"), ("lfm2_moe", "nvfp4"), ("qwen3_5_text", "fp16"))

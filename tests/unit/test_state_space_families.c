@@ -25,6 +25,13 @@
     "{\"architectures\": [\"MiniMaxM1ForCausalLM\"], \"model_type\": \"minimax_m1\", "             \
     "\"num_hidden_layers\": 2, \"attn_type_list\": [0, 1]"
 #define MAKERS MINIMAX_M1 ", \"postnorm\": true"
+#define RING_WITHOUT_SHARE                                                                         \
+    "{\"architectures\": [\"BailingMoeLinearV2ForCausalLM\"], \"model_type\": "                    \
+    "\"bailing_moe_linear\""
+#define RING RING_WITHOUT_SHARE ", \"partial_rotary_factor\": 0.5"
+#define LING_2_5_OF(type)                                                                          \
+    "{\"architectures\": [\"BailingMoeV2_5ForCausalLM\"], \"model_type\": \"" type "\""
+#define LING_2_5 LING_2_5_OF("bailing_hybrid") ", \"num_key_value_heads\": 16"
 #define ZAMBA2 "{\"architectures\": [\"Zamba2ForCausalLM\"], \"model_type\": \"zamba2\""
 #define HYBRID                                                                                     \
     "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"model_type\": "                      \
@@ -67,14 +74,6 @@ static void tensors(void **state)
          "model.layers.9.self_attn.o_proj.bias", 4096, 0},
         {BAMBA ", \"attn_layer_indices\": [9], \"partial_rotary_factor\": 0.5}",
          "model.layers.9.mamba.in_proj", 0, 0},
-        {MINIMAX "}", "model.layers.1.self_attn.qkv_proj", 12288, 4096},
-        {MINIMAX "}", "model.layers.31.self_attn.norm.weight", 4096, 0},
-        {MINIMAX "}", "model.layers.0.self_attn.k_proj", 1024, 4096},
-        {MINIMAX ", \"head_dim\": 64}", "model.layers.1.self_attn.output_gate", 2048, 4096},
-        {MINIMAX "}", "model.layers.31.input_layernorm.weight", 4096, 0},
-        {MINIMAX "}", "model.layers.31.block_sparse_moe.experts.7.w2", 4096, 14336},
-        {MAKERS "}", "model.layers.0.self_attn.out_proj", 4096, 4096},
-        {MAKERS "}", "model.layers.1.self_attn.o_proj", 4096, 4096},
         {JAMBA "}", "model.layers.4.self_attn.q_proj", 4096, 4096},
         {JAMBA "}", "model.layers.3.mamba.dt_layernorm.weight", 256, 0},
         {JAMBA "}", "model.layers.3.feed_forward.experts.15.gate_proj", 14336, 4096},
@@ -97,6 +96,44 @@ static void tensors(void **state)
         {ZAMBA2
          ", \"num_hidden_layers\": 2, \"layers_block_type\": [\"linear_attention\", \"hybrid\"]}",
          "model.layers.1.shared_transformer.feed_forward.down_proj", 2560, 10240},
+    };
+    expect_tensors(rows, CTW_COUNT(rows));
+}
+
+static void tensors_of_lightning_attention(void **state)
+{
+    (void)state;
+    static const struct tensor_row rows[] = {
+        {MINIMAX "}", "model.layers.1.self_attn.qkv_proj", 12288, 4096},
+        {MINIMAX "}", "model.layers.31.self_attn.norm.weight", 4096, 0},
+        {MINIMAX "}", "model.layers.0.self_attn.k_proj", 1024, 4096},
+        {MINIMAX ", \"head_dim\": 64}", "model.layers.1.self_attn.output_gate", 2048, 4096},
+        {MINIMAX "}", "model.layers.31.input_layernorm.weight", 4096, 0},
+        {MINIMAX "}", "model.layers.31.block_sparse_moe.experts.7.w2", 4096, 14336},
+        {MAKERS "}", "model.layers.0.self_attn.out_proj", 4096, 4096},
+        {MAKERS "}", "model.layers.1.self_attn.o_proj", 4096, 4096},
+        {RING "}", "model.layers.0.attention.query_key_value", 6144, 2048},
+        {RING "}", "model.layers.4.attention.query_key_value", 3072, 2048},
+        {RING "}", "model.layers.3.attention.g_norm.weight", 2048, 0},
+        {RING "}", "model.layers.4.attention.g_norm.weight", 0, 0},
+        {RING "}", "model.layers.3.attention.key_layernorm.weight", 128, 0},
+        {RING ", \"use_qk_norm\": false}", "model.layers.3.attention.key_layernorm.weight", 0, 0},
+        {RING ", \"use_qk_norm\": false}", "model.layers.4.attention.key_layernorm.weight", 0, 0},
+        {RING ", \"layer_group_size\": 6}", "model.layers.18.attention.query_key_value", 3072,
+         2048},
+        {RING ", \"use_bias\": true}", "model.layers.0.attention.dense.bias", 2048, 0},
+        {RING ", \"use_qkv_bias\": true}", "model.layers.0.attention.query_key_value.bias", 6144,
+         0},
+        {RING "}", "model.layers.0.mlp.gate_proj", 5120, 2048},
+        {RING "}", "model.layers.1.mlp.experts.255.gate_proj", 512, 2048},
+        {RING "}", "model.layers.1.mlp.gate.expert_bias", 256, 0},
+        {LING_2_5 "}", "model.layers.0.attention.g_proj", 2048, 2048},
+        {LING_2_5 "}", "model.layers.4.attention.kv_a_proj_with_mqa", 576, 2048},
+        {LING_2_5 "}", "model.layers.4.attention.q_proj", 3072, 2048},
+        {LING_2_5 ", \"use_qkv_bias\": true, \"q_lora_rank\": 64}",
+         "model.layers.4.attention.q_a_proj.bias", 64, 0},
+        {LING_2_5_OF("") ", \"num_key_value_heads\": 16}", "model.layers.4.attention.dense", 2048,
+         2048},
     };
     expect_tensors(rows, CTW_COUNT(rows));
 }
@@ -135,6 +172,20 @@ static void refusals(void **state)
         {MINIMAX ", \"head_dim\": 512}", "head_dim: lightning attention has heads of up to 256"},
         {"{\"architectures\": [\"MiniMaxText01ForCausalLM\"], \"model_type\": \"minimax_text_01\"}",
          "attn_type_list: expected 0 (lightning) or 1 (full)"},
+        {RING_WITHOUT_SHARE "}", "partial_rotary_factor: expected the share of each head"},
+        {RING ", \"score_function\": \"softmax\"}", "score_function: only \"sigmoid\""},
+        {RING ", \"moe_router_enable_expert_bias\": false}",
+         "moe_router_enable_expert_bias: only true"},
+        {RING ", \"linear_silu\": true}", "linear_silu: only false is supported"},
+        {RING ", \"use_linear_silu\": true}", "use_linear_silu: only false is supported"},
+        {RING ", \"linear_rope\": false}", "linear_rope: only true is supported"},
+        {RING ", \"norm_topk_prob\": false}", "norm_topk_prob: only true is supported"},
+        {RING ", \"num_attention_heads\": 12}", "num_attention_heads: only a power of two"},
+        {RING ", \"group_norm_size\": 3}", "group_norm_size: found 3, into which"},
+        {RING ", \"head_dim\": 512}", "head_dim: lightning attention has heads of up to 256"},
+        {LING_2_5 ", \"rope_interleave\": false}", "rope_interleave: only true is supported"},
+        {LING_2_5 ", \"partial_rotary_factor\": 0.25}", "expected qk_rope_head_dim (64)"},
+        {LING_2_5_OF("bailing_hybrid") "}", "num_key_value_heads: found 4, expected"},
         {ZAMBA2 ", \"num_hidden_layers\": 2}", "layers_block_type: expected a name for each of"},
         {ZAMBA2 ", \"num_hidden_layers\": 1, \"layers_block_type\": [\"attention\"]}",
          "layers_block_type[0]: \"attention\" is not supported; supported: mamba, hybrid"},
@@ -150,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors),
+        cmocka_unit_test(tensors_of_lightning_attention),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,6 +147,9 @@ static enum ctw_status read_kind(struct kind *kind, const struct ctw_json_node *
         st = ctw_json_as_string(ctw_json_first(list), &kind->architecture, err);
     if (st == CTW_OK && text != NULL)
         st = ctw_json_read_string(text, "model_type", CTW_JSON_OPTIONAL, &kind->text_type, err);
+    if (st == CTW_OK &&
+        same(kind->type, "")) /* as transformers saves what makers' own code lacks */
+        kind->type = NULL;
     return st;
 }
 

@@ -61,6 +61,7 @@ static enum ctw_status norm_latent(const struct ctw_step *s, int place, const st
                                    int64_t col, int64_t dim, struct ctw_err *err)
 {
     struct ctw_op_norm op = ctw_step_norm(s, place);
+    op.factor = place == CTW_AT_KV_A ? latent_of(s)->kv_factor : 1;
     op.dim = dim;
     op.x = op.y = p->latents + (size_t)col * ctw_dtype_bytes(s->f->dtype);
     op.ldx = op.ldy = p->ld;

@@ -1,9 +1,9 @@
 /*
  * Lightning attention, as a state space (kernels/ssm.h): a head's values are the x of a group of
- * its own, keys are b, queries are c, and every step is 1, as dt_min and dt_max make it. f->wide
- * holds the product, in which heads have their q | k | v, and behind it q, k and v, each
- * [chunk, n_head * head]. The recurrence's output takes the place of v, and the gate that of the
- * product. The carry is the recurrence's state.
+ * its own, keys are b, queries are c, and every step is the scale of the output, as dt_min and
+ * dt_max make it. f->wide holds the product, and behind it q, k and v, each [chunk, n_head * head].
+ * The recurrence's output takes the place of v, and the gate that of the product. The carry is the
+ * recurrence's state.
  */
 #include "kernels/ssm.h"
 #include "worker/engine/pass/step.h"
@@ -25,8 +25,8 @@ static struct places places_of(const struct ctw_step *s)
 
 /* y [n_tok, n_head * head] = the activation of part 0, 1 or 2 (q, k or v) of each head's columns.
  * A row of this operation is a token's head. */
-static enum ctw_status split(const struct ctw_step *s, const char *in, int part, char *y,
-                             struct ctw_err *err)
+static enum ctw_status activate(const struct ctw_step *s, const char *in, int part, char *y,
+                                struct ctw_err *err)
 {
     const struct ctw_lightning *x = &s->branch->lightning;
     return ctw_act(
@@ -40,6 +40,46 @@ static enum ctw_status split(const struct ctw_step *s, const char *in, int part,
                              .y = y,
                              .ldy = x->head},
         err);
+}
+
+/* q, k and v from the product's columns: those of q, then of k, then of v. */
+static enum ctw_status turn(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
+{
+    const struct ctw_forward *f = s->f;
+    const struct ctw_lightning *x = &s->branch->lightning;
+    const struct ctw_rope *rope = &f->model->rope[x->rope];
+    const struct ctw_tensor *weight = ctw_step_vector(s, CTW_V_WEIGHT + CTW_AT_LIGHTNING_Q);
+    struct ctw_op_qkv op = {.dtype = f->dtype,
+                            .n_tok = s->chunk->n_tok,
+                            .n_head = (int)x->n_head,
+                            .n_kv = (int)x->n_head,
+                            .head = (int)x->head,
+                            .qkv = p->in,
+                            .pairing = rope->pairing,
+                            .rot_dim = rope->rot_dim,
+                            .positions = f->positions + s->chunk->tok0,
+                            .cos_sin = f->cos_sin[x->rope],
+                            .q = p->q,
+                            .k = p->k,
+                            .v = p->v};
+    if (weight != NULL) {
+        op.q_norm = ctw_step_vector_data(s, CTW_V_WEIGHT + CTW_AT_LIGHTNING_Q);
+        op.k_norm = ctw_step_vector_data(s, CTW_V_WEIGHT + CTW_AT_LIGHTNING_K);
+        op.norm_dtype = weight->dtype;
+        op.norm_eps = ctw_step_rule(s, CTW_AT_LIGHTNING_Q)->eps;
+    }
+    return ctw_qkv(f->be, &op, err);
+}
+
+static enum ctw_status split(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
+{
+    char *const parts[] = {p->q, p->k, p->v};
+    enum ctw_status st = CTW_OK;
+    if (!s->branch->lightning.by_head)
+        return turn(s, p, err);
+    for (int i = 0; st == CTW_OK && i < 3; i++)
+        st = activate(s, p->in, i, parts[i], err);
+    return st;
 }
 
 static struct ctw_op_ssm shape_of(const struct ctw_lightning *x, enum ctw_dtype dtype)
@@ -63,7 +103,7 @@ static enum ctw_status recur(const struct ctw_step *s, const struct places *p,
     op.c = p->q;
     op.dt = p->q; /* its values do not count */
     op.ldx = op.ldbc = op.lddt = op.ldy = inner;
-    op.dt_min = op.dt_max = 1;
+    op.dt_min = op.dt_max = x->scale;
     op.a_log = (struct ctw_ssm_vector){s->f->rates + x->rate0, CTW_F32};
     op.as_rates = true;
     op.parts = r->parts;
@@ -76,8 +116,11 @@ static enum ctw_status recur(const struct ctw_step *s, const struct places *p,
 static enum ctw_status gate(const struct ctw_step *s, const struct places *p, struct ctw_err *err)
 {
     const int64_t inner = ctw_lightning_inner(&s->branch->lightning);
+    const int64_t n_groups = s->branch->lightning.norm_groups;
     struct ctw_op_norm norm = ctw_step_norm(s, CTW_AT_LIGHTNING);
-    norm.dim = inner;
+    norm.n_groups = n_groups;
+    norm.own_weights = n_groups > 1;
+    norm.dim = inner / n_groups;
     norm.x = norm.y = p->v;
     norm.x_dtype = norm.dtype = s->f->dtype;
     const struct ctw_op_act act = {.act = CTW_ACT_SIGMOID,
@@ -99,11 +142,10 @@ static enum ctw_status run(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct places p = places_of(s);
     const int64_t inner = ctw_lightning_inner(&s->branch->lightning);
-    char *const parts[] = {p.q, p.k, p.v};
     enum ctw_status st = ctw_step_product(s, CTW_P_LIGHTNING_QKV, s->f->norm, s->f->model->hidden,
                                           p.in, 3 * inner, err);
-    for (int i = 0; st == CTW_OK && i < 3; i++)
-        st = split(s, p.in, i, parts[i], err);
+    if (st == CTW_OK)
+        st = split(s, &p, err);
     for (int64_t i = 0; st == CTW_OK && i < s->chunk->n_rounds; i++)
         st = recur(s, &p, &s->chunk->rounds[i], err);
     if (st == CTW_OK)

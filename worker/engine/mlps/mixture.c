@@ -10,6 +10,8 @@
  */
 #include <string.h>
 
+#include "kernels/streams.h"
+#include "worker/engine/mlps/expert_rows.h"
 #include "worker/engine/pass/step.h"
 
 /* ---- the chunk phase ---------------------------------------------------------------------- */
@@ -19,11 +21,12 @@ static const struct ctw_mixture *mixture_of(const struct ctw_step *s)
     return &s->branch->mixture;
 }
 
-/* Does a norm or a convolution come between the experts' sum and the residual, so that the sum
- * needs its own array? */
+/* Does a norm or a convolution come between the experts' sum and the residual, or is what the
+ * experts read part of the sum, so that the sum needs its own array? */
 static bool has_sum(const struct ctw_layer *l, int branch)
 {
-    return ctw_residual_of(l)->rows == NULL || l->branch[branch].conv_taps > 0 ||
+    return !ctw_branch_has_rows(l, branch) || l->branch[branch].conv_taps > 0 ||
+           l->branch[branch].mixture.route.n_identity > 0 ||
            l->norm[ctw_norm_at(branch, CTW_AT_SHARED_OUT)].present ||
            l->norm[ctw_norm_at(branch, CTW_AT_EXPERTS_OUT)].present ||
            l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present;
@@ -106,6 +109,8 @@ static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
                               .weights = s->f->weights + first};
     if (!has_sum(s->layer, s->index))
         op.rule.scale *= s->branch->factor;
+    if (op.rule.n_identity > 0)
+        op.identity = s->f->identity + s->chunk->tok0;
     if (correction != NULL) {
         op.correction = ctw_step_vector_data(s, CTW_V_CORRECTION);
         op.correction_dtype = correction->dtype;
@@ -366,44 +371,25 @@ static enum ctw_status group(const struct ctw_step *s, int64_t n_tok, struct ctw
     return st;
 }
 
-/* The next expert from e on that has rows. */
-static int next_with_rows(const int32_t *start, int n_experts, int e)
-{
-    while (e < n_experts && start[e] == start[e + 1])
-        e++;
-    return e;
-}
-
-/* Rows of the next part, with `left` rows to go: parts are equal, in whole tiles, and have at most
- * `most` rows. */
-static int64_t next_rows(int64_t left, int64_t most)
-{
-    enum { TILE = 256 };
-    int64_t parts = (left + most - 1) / most, n = (left + parts - 1) / parts;
-    n = (n + TILE - 1) / TILE * TILE;
-    n = n < most ? n : most;
-    return n < left ? n : left;
-}
-
 static enum ctw_status run_experts(const struct ctw_step *s, int64_t n_tok, ctw_rows_done *done,
                                    void *arg, struct ctw_err *err)
 {
     const struct ctw_forward *f = s->f;
-    const int n = mixture_of(s)->route.n_experts;
+    const int n = mixture_of(s)->route.n_experts - mixture_of(s)->route.n_identity;
     struct part before = {0};
     int64_t n_ahead = 0, i = 0;
     enum ctw_status st = group(s, n_tok, err);
     if (st != CTW_OK)
         return st;
-    int ahead = next_with_rows(f->start, n, 0);
-    for (int e = ahead; st == CTW_OK && e < n; e = next_with_rows(f->start, n, e + 1), i++) {
+    int ahead = ctw_expert_with_rows(f->start, n, 0);
+    for (int e = ahead; st == CTW_OK && e < n; e = ctw_expert_with_rows(f->start, n, e + 1), i++) {
         /* The slot of the previous expert is not read yet. */
         while (st == CTW_OK && ahead < n && n_ahead < i + CTW_EXPERTS_IN_FLIGHT - 1) {
             st = prepare(s, ahead, n_ahead++, err);
-            ahead = next_with_rows(f->start, n, ahead + 1);
+            ahead = ctw_expert_with_rows(f->start, n, ahead + 1);
         }
         for (int64_t row = f->start[e]; st == CTW_OK && row < f->start[e + 1];) {
-            int64_t n_rows = next_rows(f->start[e + 1] - row, f->plan.expert_rows);
+            int64_t n_rows = ctw_expert_part(f->start[e + 1] - row, f->plan.expert_rows);
             struct part part = {e, i, row, n_rows, before.turn + 1};
             st = compute(s, &part, &before, err);
             if (st == CTW_OK && before.n > 0)
@@ -436,19 +422,35 @@ static enum ctw_status leave_latent(const struct ctw_step *s, struct ctw_err *er
                         : st;
 }
 
+/* sum += what the experts read, times the weights of those that give that. */
+static enum ctw_status add_identity(const struct ctw_step *s, struct ctw_err *err)
+{
+    if (mixture_of(s)->route.n_identity == 0)
+        return CTW_OK;
+    const struct ctw_op_expand op = {.n_tok = s->chunk->n_tok,
+                                     .dim = mixture_of(s)->width,
+                                     .n = 1,
+                                     .mix = s->f->identity + s->chunk->tok0,
+                                     .apart = true,
+                                     .out = mixed_of(s),
+                                     .dtype = s->f->dtype,
+                                     .x = sum_of(s).at};
+    return ctw_expand(s->f->be, &op, err);
+}
+
 static enum ctw_status end(const struct ctw_step *s, struct ctw_err *err)
 {
-    enum ctw_status st = CTW_OK;
-    if (mixture_of(s)->latent)
+    enum ctw_status st = add_identity(s, err);
+    if (st == CTW_OK && mixture_of(s)->latent)
         st = leave_latent(s, err);
-    else if (has_sum(s->layer, s->index)) {
+    else if (st == CTW_OK && has_sum(s->layer, s->index)) {
         if (ctw_step_rule(s, CTW_AT_EXPERTS_OUT)->present)
             st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s).at, err);
         if (st == CTW_OK && mixture_of(s)->has_shared)
             st = add_shared(s, sum_of(s), 1, err);
         return st == CTW_OK ? ctw_step_join_output(s, sum_of(s).at, CTW_F32, err) : st;
     }
-    return residual_of(s)->joined(s, err);
+    return st == CTW_OK ? residual_of(s)->joined(s, err) : st;
 }
 
 /* ---- memory and time ---------------------------------------------------------------------- */
@@ -463,6 +465,7 @@ static void widen(struct ctw_widths *w, const struct ctw_layer *l, int branch, i
     w->chosen = ctw_max64(w->chosen, m->route.chosen);
     w->expert_inner = ctw_max64(w->expert_inner, m->inner);
     w->sum |= m->latent || has_sum(l, branch);
+    w->identity |= m->route.n_identity > 0;
 }
 
 static struct ctw_expert_products experts(const struct ctw_branch *b)

@@ -138,6 +138,7 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {&f->sum, plan->sum},
         {(void **)&f->logits, plan->logits},
         {(void **)&f->factor, plan->factor},
+        {(void **)&f->identity, plan->identity},
         {(void **)&f->ids, plan->choices},
         {(void **)&f->weights, plan->choices},
         {(void **)&f->expert_rows, plan->choices},
@@ -188,7 +189,7 @@ void ctw_forward_close(struct ctw_forward *f)
         f->bad,         f->rows,           f->targets,      f->first_target, f->results,
         f->positions,   f->q_factor,       f->alibi,        f->rates,        f->mixed,
         f->sum,         f->logits,         f->factor,       f->ids,          f->weights,
-        f->expert_rows, f->expert_weights, f->device_start, f->trunk};
+        f->expert_rows, f->expert_weights, f->device_start, f->trunk,        f->identity};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)

@@ -32,6 +32,7 @@ struct ctw_forward {
     void *mixed;            /* [pass, hidden]: what the experts read */
     void *sum;              /* [pass, hidden] fp32: their sum, if it is not the residual */
     float *logits, *factor; /* [chunk, n_experts]; [chunk]: of the shared expert */
+    float *identity;        /* [pass], or NULL: weights of experts that give what they read */
     int32_t *ids;           /* [pass, chosen]: each token's choice */
     float *weights;         /* [pass, chosen] */
     int32_t *expert_rows;   /* [pass * chosen]: the rows of each expert, one after another */

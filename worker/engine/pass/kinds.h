@@ -21,6 +21,7 @@ struct ctw_widths {
     int64_t expert_inner;
     int64_t state; /* elements of a head's recurrent state, padded */
     bool sum;      /* some layer has an array for its experts' sum */
+    bool identity; /* some layer has experts that give what they read */
     bool chooses;  /* sparse attention */
 };
 
@@ -78,11 +79,18 @@ void ctw_branch_carry(const struct ctw_model *m, const struct ctw_branch *b, int
 
 /* The epilogue of a layer's product. */
 enum ctw_epilogue ctw_product_epilogue(const struct ctw_layer *l, int product);
+/* Has the residual rows to which the branch may add its output itself? */
+static inline bool ctw_branch_has_rows(const struct ctw_layer *l, int branch)
+{
+    const struct ctw_residual_ops *r = ctw_residual_of(l);
+    return r->rows != NULL && (r->takes == NULL || r->takes(l, branch));
+}
+
 /* Does a branch's last product add to the residual itself, since the residual's kind allows it and
  * no norm, factor or convolution comes between? */
 static inline bool ctw_branch_is_direct(const struct ctw_layer *l, int branch)
 {
-    return ctw_residual_of(l)->rows != NULL && !l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present &&
+    return ctw_branch_has_rows(l, branch) && !l->norm[ctw_norm_at(branch, CTW_AT_OUT)].present &&
            l->branch[branch].factor == 1 && l->branch[branch].conv_taps == 0;
 }
 

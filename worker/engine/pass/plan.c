@@ -264,6 +264,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
         plan->sum = w.sum ? pass * (size_t)r->model->hidden * sizeof(float) : 0;
         plan->logits = chunk * (size_t)w.n_experts * sizeof(float);
         plan->factor = chunk * sizeof(float);
+        plan->identity = w.identity ? pass * sizeof(float) : 0;
         plan->choices = pass * (size_t)w.chosen * sizeof(float);
         plan->starts = ((size_t)w.n_experts + 1) * sizeof(int32_t);
     }
@@ -286,8 +287,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->inputs + plan->carried + plan->trunk +
-                  plan->mixed + plan->sum + plan->logits + plan->factor + 4 * plan->choices +
-                  plan->starts + plan->gathered + plan->tables + plan->scratch;
+                  plan->mixed + plan->sum + plan->logits + plan->factor + plan->identity +
+                  4 * plan->choices + plan->starts + plan->gathered + plan->tables + plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */

@@ -47,7 +47,7 @@ struct ctw_plan {
     size_t carried;              /* all of these together */
     size_t trunk;
     /* of mixtures of experts, see struct ctw_forward: choices: four arrays of so many bytes */
-    size_t mixed, sum, logits, factor, choices, starts;
+    size_t mixed, sum, logits, factor, identity, choices, starts;
     size_t gathered; /* host memory: a chunk's rows of a table */
     size_t total;
 };

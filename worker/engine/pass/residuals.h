@@ -12,6 +12,9 @@
  * One stream beside the embedding (beside_embedding.c): width = 2 hidden, the stream and the
  * embedding; kept = hidden, for what a layer's branches put aside for each other.
  *
+ * One stream with a shortcut (shortcut.c): width = 2 hidden, the stream and a branch's output that
+ * waits for the end of a later layer; kept = hidden, for the embedding before it is the stream.
+ *
  * Several streams (streams.c), mixed around each branch (hyper-connections; n streams of H):
  *
  *     begin():  every stream = the embedding
@@ -37,8 +40,8 @@
  *
  * Width is n H, and kept is n. down, inject and up are products of the branch's.
  *
- * Several streams with alternating updates (alternating.c), for layers of a mixer, an MLP and an own
- * input; a is the active stream, and r is kept:
+ * Several streams with alternating updates (alternating.c), for layers of a mixer, an MLP and an
+ * own input; a is the active stream, and r is kept:
  *
  *     begin():  stream[0] = the embedding e, stream[s] = projection[s - 1] e, at e's magnitude
  *     read():   mixer: every stream += sum of all, by coefficients of a; y = norm(a);
@@ -108,6 +111,7 @@ struct ctw_residual_ops {
      * itself; joined() ends that. Both NULL: none may, and no branch may have another beside it.
      * Does not read the step's chunk. */
     struct ctw_residual_rows (*rows)(const struct ctw_step *s, int64_t tok0);
+    bool (*takes)(const struct ctw_layer *l, int branch); /* may this one? NULL: every one may */
     enum ctw_status (*joined)(const struct ctw_step *s, struct ctw_err *err);
     /* y [n_tok, hidden] = the head's norm (CTW_AT_IN) of tokens rows[0 .. n_tok - 1] (device). */
     enum ctw_status (*finish)(const struct ctw_step *s, const int64_t *rows, void *y,

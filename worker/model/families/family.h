@@ -326,10 +326,8 @@ struct ctw_attention_rules {
     int keeps; /* 1 + the kept keys and values that its own become; 0: none */
 };
 
-/*
- * Latent attention (MLA), with DeepSeek's names. A query or key head is [nope | rope]; the rope
- * part of a token's keys is the same in all heads.
- */
+/* Latent attention (MLA), with DeepSeek's names. A query or key head is [nope | rope]; the rope
+ * part of a token's keys is the same in all heads. */
 struct ctw_latent_attention {
     int64_t n_head;
     int64_t q_rank;  /* of queries' latent; 0: none, queries are q_proj's */
@@ -341,6 +339,7 @@ struct ctw_latent_attention {
     bool bias;      /* of q_a_proj (q_proj has none), kv_a_proj_with_mqa and o_proj */
     struct ctw_norm_form norm; /* of latents */
     const char *module, *out;  /* NULL: self_attn, o_proj */
+    double kv_factor;          /* of the latent of keys and values, after its norm; 0: 1 */
     const char *gate;          /* of each head of the output, without bias; NULL: none */
     bool gate_values;          /* ... of each value */
     const char *sinks;         /* the tensor [n_head] of attention's sinks; NULL: none */
@@ -380,10 +379,9 @@ struct ctw_router {
     int group_best;
     bool normalised;
     double sum_add, sum_least;
-    double scale, factor; /* 0: 1 */
-    double softcap;       /* of the logits; 0: none */
-    double jitter;
-    bool on_input; /* an expert's weight multiplies its input */
+    double scale, factor;   /* 0: 1 */
+    double softcap, jitter; /* softcap: of the logits; 0: none */
+    bool on_input;          /* an expert's weight multiplies its input */
 };
 
 /*
@@ -395,7 +393,9 @@ struct ctw_router {
  * "mlp.experts.gate_up_proj", or "mlp.experts.gate_up_proj.weight".
  */
 struct ctw_experts {
-    int64_t n, chosen; /* chosen: of n, for a token */
+    int branch;         /* of the layer; 0: CTW_MLP. Another: without a shared expert */
+    int64_t n, chosen;  /* chosen: of n and n_identity, for a token */
+    int64_t n_identity; /* experts behind the n that give what they read, and have no tensors */
     int64_t inner;
     enum ctw_activation act;
     struct ctw_glu glu;         /* how gate and up are joined */

@@ -11,8 +11,8 @@
 struct latent_absent {
     int64_t q_rank, kv_rank, nope, rope, head_v; /* rope 0: heads must have no part that turns */
     bool always_interleaved, always_halves;      /* the class does not read rope_interleave */
-    struct ctw_rope_rules rope_rules;
-    double mscale_all_dim; /* of rope_rules.absent */
+    struct ctw_rope_rules rope_rules; /* head 0: of the part that turns; 1: of the whole head */
+    double mscale_all_dim;            /* of rope_rules.absent */
     int64_t n, chosen, inner, n_shared, n_groups, kept_groups;
     double scale;
     const char *n_key, *n_shared_key; /* further names of the keys, which win; NULL: none */
@@ -73,7 +73,8 @@ static inline void latent_rope(struct ctw_config *c, struct ctw_latent_attention
     struct ctw_rope_rules rules = absent->rope_rules;
     bool interleaved = absent->always_interleaved ||
                        (!absent->always_halves && ctw_key_bool(c, "rope_interleave", true));
-    rules.head = rules.head == 0 ? a->rope : a->nope + a->rope;
+    if (rules.head <= 1)
+        rules.head = rules.head == 0 ? a->rope : a->nope + a->rope;
     rules.pairing = interleaved ? CTW_ROPE_INTERLEAVED : CTW_ROPE_HALVES;
     a->rope_index = ctw_describe_rope(c, &rules);
     double weight =

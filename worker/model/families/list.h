@@ -12,6 +12,8 @@
     X(axk1)                                                                                        \
     X(baichuan)                                                                                    \
     X(bailing_hybrid)                                                                              \
+    X(bailing_moe_linear)                                                                          \
+    X(bailing_moe_v2_5)                                                                            \
     X(bamba)                                                                                       \
     X(biogpt)                                                                                      \
     X(bitnet)                                                                                      \
@@ -86,6 +88,7 @@
     X(lfm2_moe)                                                                                    \
     X(lfm3)                                                                                        \
     X(llama)                                                                                       \
+    X(longcat_flash)                                                                               \
     X(llama4)                                                                                      \
     X(llama4_text)                                                                                 \
     X(mellum)                                                                                      \

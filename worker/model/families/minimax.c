@@ -121,6 +121,10 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct minimax
                            const struct ctw_experts *experts)
 {
     static const struct ctw_norm_form inner = {.kind = CTW_NORM_RMS, .eps = 1e-6};
+    static const struct ctw_lightning_names lightning = {.qkv = "self_attn.qkv_proj",
+                                                         .gate = "self_attn.output_gate",
+                                                         .norm = "self_attn.norm",
+                                                         .out = "self_attn.out_proj"};
     const struct weights *mixer = &m->weights[m->full[i] ? FULL : LIGHTNING],
                          *mlp = &m->weights[MLP];
     const struct ctw_norm_form after_mixer = norm_after(m, mixer), after_mlp = norm_after(m, mlp);
@@ -135,12 +139,13 @@ static void describe_layer(struct ctw_config *c, int64_t i, const struct minimax
     if (m->full[i])
         ctw_describe_attention(c, i, attention);
     else
-        ctw_describe_lightning(c, i,
-                               &(struct ctw_lightning_rules){.n_head = m->sizes.n_head,
-                                                             .head = m->head,
-                                                             .act = m->act,
-                                                             .norm = &inner,
-                                                             .rate = rate_of(m, i)});
+        ctw_describe_lightning(
+            c, i,
+            &(struct ctw_lightning_rules){
+                .is = {.n_head = m->sizes.n_head, .head = m->head, .by_head = true, .act = m->act},
+                .names = &lightning,
+                .norm = &inner,
+                .rate = rate_of(m, i)});
     ctw_describe_experts(c, i, experts);
 }
 

@@ -88,6 +88,7 @@ void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
     l->turning = (int)a->rope;
     l->q_rank = a->q_rank;
     l->kv_rank = a->kv_rank;
+    l->kv_factor = (float)(a->kv_factor != 0 ? a->kv_factor : 1);
     l->rope = a->rope_index;
     l->q_factors = a->q_factors;
     l->gate = a->gate != NULL ? CTW_GATE_SIGMOID : CTW_GATE_NONE;

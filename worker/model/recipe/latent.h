@@ -59,6 +59,7 @@ struct ctw_latent {
     int turning;
     int64_t q_rank; /* elements of the queries' latent; 0: none */
     int64_t kv_rank;
+    float kv_factor;         /* of their latent, after its norm */
     int rope;                /* index into the model's rope[]; -1: none */
     bool q_factors;          /* queries are multiplied by the model's q_factor of their position */
     float scale;             /* of q k^T */

@@ -34,6 +34,7 @@ enum ctw_kind { CTW_KIND_none, CTW_KINDS(CTW_KIND_VALUE) CTW_KIND_ends, CTW_N_KI
 #define CTW_RESIDUALS(X)                                                                           \
     X(one_stream)                                                                                  \
     X(beside_embedding)                                                                            \
+    X(shortcut)                                                                                    \
     X(block_sums)                                                                                  \
     X(streams)                                                                                     \
     X(gated_streams)                                                                               \

@@ -23,6 +23,11 @@ static void join(char out[MAX_NAME], const struct ctw_experts *x, int64_t expert
         (void)snprintf(out, MAX_NAME, "%s%s", name, end);
 }
 
+static int branch_of(const struct ctw_experts *x)
+{
+    return x->branch != 0 ? x->branch : CTW_MLP;
+}
+
 /* ---- what no checkpoint can have ---- */
 
 static void refuse(struct ctw_config *c, int64_t i, const char *why, int64_t found, int64_t most)
@@ -37,9 +42,10 @@ static void refuse(struct ctw_config *c, int64_t i, const char *why, int64_t fou
 static void check_numbers(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
 {
     const struct ctw_router *r = &x->router;
-    const int64_t free = CTW_MAX_CHOSEN - x->n_always, most = x->n < free ? x->n : free;
-    if (x->n < 1 || x->n > CTW_MAX_EXPERTS - x->n_always)
-        refuse(c, i, "the number of experts", x->n, CTW_MAX_EXPERTS - x->n_always);
+    const int64_t free = CTW_MAX_CHOSEN - x->n_always, n = x->n + x->n_identity;
+    const int64_t most = n < free ? n : free;
+    if (x->n < 1 || n > CTW_MAX_EXPERTS - x->n_always)
+        refuse(c, i, "the number of experts", n, CTW_MAX_EXPERTS - x->n_always);
     else if (x->chosen < 1 || x->chosen > most)
         refuse(c, i, "the experts that a token chooses", x->chosen, most);
     else if (x->latent > c->model->hidden)
@@ -63,9 +69,10 @@ static struct ctw_route_rule rule_of(const struct ctw_experts *x)
     const struct ctw_router *r = &x->router;
     bool grouped = r->n_groups > 1 && r->kept_groups < r->n_groups;
     return (struct ctw_route_rule){.score = r->score,
-                                   .n_experts = (int)(x->n + x->n_always),
+                                   .n_experts = (int)(x->n + x->n_always + x->n_identity),
                                    .chosen = (int)(x->chosen + x->n_always),
                                    .always = (int)x->n_always,
+                                   .n_identity = (int)x->n_identity,
                                    .n_groups = grouped ? (int)r->n_groups : 0,
                                    .kept_groups = grouped ? (int)r->kept_groups : 0,
                                    .group_best = r->group_best,
@@ -82,31 +89,33 @@ static struct ctw_route_rule rule_of(const struct ctw_experts *x)
 static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
 {
     const struct ctw_router *r = &x->router;
-    ctw_describe_linear(c, i, CTW_MLP,
-                        &(struct ctw_linear_rules){CTW_P_ROUTER, CTW_M_ROUTER,
-                                                   r->bias ? CTW_V_ROUTER_BIAS : 0,
-                                                   ctw_name_or(r->module, "mlp.gate"),
-                                                   x->n + x->n_always, c->model->hidden});
+    const int64_t n = x->n + x->n_identity; /* to choose from */
+    ctw_describe_linear(
+        c, i, branch_of(x),
+        &(struct ctw_linear_rules){CTW_P_ROUTER, CTW_M_ROUTER, r->bias ? CTW_V_ROUTER_BIAS : 0,
+                                   ctw_name_or(r->module, "mlp.gate"),
+                                   x->n + x->n_always + x->n_identity, c->model->hidden});
     if (r->correction != NULL)
         ctw_describe_want(c,
                           (struct ctw_want){.kind = CTW_WANT_VECTOR,
                                             .layer = (int)i + 1,
-                                            .role = ctw_vector_at(CTW_MLP, CTW_V_CORRECTION),
-                                            .n = r->correction_is_row ? 1 : x->n,
-                                            .k = r->correction_is_row ? x->n : 0},
+                                            .role = ctw_vector_at(branch_of(x), CTW_V_CORRECTION),
+                                            .n = r->correction_is_row ? 1 : n,
+                                            .k = r->correction_is_row ? n : 0},
                           r->correction);
     if (r->expert_scale != NULL)
-        ctw_describe_vector(c, i, ctw_vector_at(CTW_MLP, CTW_V_EXPERT_SCALE), r->expert_scale,
+        ctw_describe_vector(c, i, ctw_vector_at(branch_of(x), CTW_V_EXPERT_SCALE), r->expert_scale,
                             x->n);
     if (r->table != NULL)
-        ctw_describe_want(c,
-                          (struct ctw_want){.kind = CTW_WANT_VECTOR,
-                                            .layer = (int)i + 1,
-                                            .role = ctw_vector_at(CTW_MLP, CTW_V_TOKEN_EXPERTS),
-                                            .n = c->model->vocab,
-                                            .k = x->chosen,
-                                            .below = x->n},
-                          r->table);
+        ctw_describe_want(
+            c,
+            (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                              .layer = (int)i + 1,
+                              .role = ctw_vector_at(branch_of(x), CTW_V_TOKEN_EXPERTS),
+                              .n = c->model->vocab,
+                              .k = x->chosen,
+                              .below = x->n},
+            r->table);
 }
 
 /* ---- the experts ---- */
@@ -162,7 +171,7 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
 {
     int64_t width = width_of(c, x), inner = x->inner;
     if (x->fused) {
-        int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_GATE_UP_BIAS) : -1;
+        int bias = x->bias ? ctw_vector_at(branch_of(x), CTW_V_EXPERT_GATE_UP_BIAS) : -1;
         int64_t step = x->interleaved ? 2 : 1;
         describe_matrices(c, i, x, 0, CTW_X_GATE_UP, bias, ctw_name_or(x->gate_up, "gate_up_proj"),
                           2 * inner, width);
@@ -170,8 +179,8 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
         add(up, CTW_X_GATE_UP, x->interleaved ? 1 : inner, inner, step, bias);
         return;
     }
-    int gate_bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_GATE_BIAS) : -1;
-    int up_bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_UP_BIAS) : -1;
+    int gate_bias = x->bias ? ctw_vector_at(branch_of(x), CTW_V_EXPERT_GATE_BIAS) : -1;
+    int up_bias = x->bias ? ctw_vector_at(branch_of(x), CTW_V_EXPERT_UP_BIAS) : -1;
     if (!x->plain) {
         describe_matrices(c, i, x, 0, CTW_X_GATE, gate_bias, ctw_name_or(x->gate, "gate_proj"),
                           inner, width);
@@ -184,11 +193,11 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
 static void describe_latent(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
 {
     int64_t hidden = c->model->hidden;
-    ctw_describe_linear(c, i, CTW_MLP,
+    ctw_describe_linear(c, i, branch_of(x),
                         &(struct ctw_linear_rules){CTW_P_LATENT_IN, CTW_M_LATENT_IN,
                                                    x->latent_bias ? CTW_V_LATENT_IN_BIAS : 0,
                                                    x->latent_in, x->latent, hidden});
-    ctw_describe_linear(c, i, CTW_MLP,
+    ctw_describe_linear(c, i, branch_of(x),
                         &(struct ctw_linear_rules){CTW_P_LATENT_OUT, CTW_M_LATENT_OUT,
                                                    x->latent_bias ? CTW_V_LATENT_OUT_BIAS : 0,
                                                    x->latent_out, hidden, x->latent});
@@ -273,13 +282,14 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
     check_numbers(c, i, x);
     if (c->status != CTW_OK)
         return;
+    assert(x->shared == NULL || branch_of(x) == CTW_MLP);
     const int64_t n = x->n + x->n_always;
     struct ctw_matrix *matrix = ctw_calloc((size_t)n * CTW_N_EXPERT_MATRICES, sizeof(*matrix));
     if (matrix == NULL) {
         c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " experts", n);
         return;
     }
-    struct ctw_mixture *m = &ctw_describe_kind(c, i, CTW_MLP, CTW_KIND_mixture)->mixture;
+    struct ctw_mixture *m = &ctw_describe_kind(c, i, branch_of(x), CTW_KIND_mixture)->mixture;
     struct ctw_layer *l = &c->model->layers[i + 1];
     l->expert = matrix;
     l->n_experts = (int)n;
@@ -293,7 +303,7 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
                               .glu = x->glu};
     describe_router(c, i, x);
     describe_up(c, i, x, &m->up);
-    int bias = x->bias ? ctw_vector_at(CTW_MLP, CTW_V_EXPERT_DOWN_BIAS) : -1;
+    int bias = x->bias ? ctw_vector_at(branch_of(x), CTW_V_EXPERT_DOWN_BIAS) : -1;
     describe_matrices(c, i, x, 0, CTW_X_DOWN, bias, ctw_name_or(x->down, "down_proj"), m->width,
                       x->inner);
     add(&m->down, CTW_X_DOWN, 0, m->width, 1, bias);
@@ -305,7 +315,7 @@ void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_expe
     if (x->shared != NULL)
         m->shared = ctw_describe_dense(c, i, x->shared);
     if (x->shared_gate != NULL)
-        ctw_describe_linear(c, i, CTW_MLP,
+        ctw_describe_linear(c, i, branch_of(x),
                             &(struct ctw_linear_rules){CTW_P_SHARED_GATE, CTW_M_SHARED_GATE, 0,
                                                        x->shared_gate, 1, c->model->hidden});
 }

@@ -20,6 +20,20 @@ void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_re
     r->joins[branch] = joins;
 }
 
+void ctw_describe_shortcuts(struct ctw_config *c)
+{
+    for (int i = 0; c->status == CTW_OK && i < c->model->n_layers; i++)
+        c->model->layers[i].residual.kind = CTW_RESIDUAL_shortcut;
+}
+
+void ctw_describe_shortcut(struct ctw_config *c, int64_t i, int branch, int64_t j, int end)
+{
+    if (c->status != CTW_OK)
+        return;
+    c->model->layers[i + 1].residual.shortcut.waits[branch] = true;
+    c->model->layers[j + 1].residual.shortcut.ends[end] = true;
+}
+
 void ctw_describe_block_sums(struct ctw_config *c, int64_t size, double eps)
 {
     if (c->status != CTW_OK)

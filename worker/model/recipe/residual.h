@@ -24,6 +24,12 @@ struct ctw_beside_embedding {
     enum ctw_joins joins[CTW_MAX_BRANCHES];
 };
 
+/* Of a stream beside which the output of one branch waits, from its layer to a later layer's end:
+ * which branches' outputs wait, and at which branches' ends what waits joins the stream. */
+struct ctw_shortcut {
+    bool waits[CTW_MAX_BRANCHES], ends[CTW_MAX_BRANCHES];
+};
+
 /*
  * Of sums of blocks of layers: the embedding is sum 0, and the layers of block b add to sum b + 1.
  * A branch reads a blend (kernels/blend.h) of the first n sums, weighted by the product of its
@@ -81,6 +87,7 @@ struct ctw_residual {
     enum ctw_residual_kind kind;
     union {
         struct ctw_beside_embedding beside_embedding;
+        struct ctw_shortcut shortcut;
         struct ctw_block_sums block_sums;
         struct ctw_streams streams;
         struct ctw_gated_streams gated_streams;
@@ -96,6 +103,11 @@ void ctw_describe_beside_embedding(struct ctw_config *c);
 /* What branch `branch` of decoder layer i reads and joins; otherwise the stream. */
 void ctw_describe_aside(struct ctw_config *c, int64_t i, int branch, enum ctw_reads reads,
                         enum ctw_joins joins);
+
+/* A stream with a shortcut in all layers. After ctw_describe_model(). */
+void ctw_describe_shortcuts(struct ctw_config *c);
+/* The output of decoder layer i's branch waits; and it joins the stream behind layer j's. */
+void ctw_describe_shortcut(struct ctw_config *c, int64_t i, int branch, int64_t j, int end);
 
 /* Sums of blocks of `size` layers. After ctw_describe_model(). */
 void ctw_describe_block_sums(struct ctw_config *c, int64_t size, double eps);
