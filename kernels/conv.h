@@ -9,7 +9,8 @@ enum { CTW_MAX_TAPS = 8 };
 enum ctw_conv_form {
     CTW_CONV_GATED, /* x's row is [b | c | u] of 3 dim columns: input b u, y = c * conv */
     CTW_CONV_SILU,  /* x's row is the input: y = silu(conv) */
-    CTW_CONV_ADD    /* likewise: y = input + conv */
+    CTW_CONV_ADD,   /* likewise: y = input + conv */
+    CTW_CONV_PLAIN  /* likewise: y = conv */
 };
 
 /*

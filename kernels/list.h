@@ -26,6 +26,7 @@
     X(gate)                                                                                        \
     X(conv)                                                                                        \
     X(ssm)                                                                                         \
+    X(lru)                                                                                         \
     X(delta)                                                                                       \
     X(index)                                                                                       \
     X(blocks)                                                                                      \

@@ -47,7 +47,7 @@ static void one_row(void *arg, int64_t row, int thread)
             sum *= ctw_load_float(op->x, op->dtype, row * op->ldx + op->dim + col);
         else if (op->form == CTW_CONV_ADD)
             sum += input_at(op, p, row, col);
-        else
+        else if (op->form == CTW_CONV_SILU)
             sum = (float)(sum / (1 + ctw_exp(-(double)sum)));
         ctw_store_float(op->y, op->dtype, row * op->ldy + col, sum);
     }

@@ -23,6 +23,7 @@ struct ctw_cpu;
     X(delta)                                                                                       \
     X(attention)                                                                                   \
     X(ssm)                                                                                         \
+    X(lru)                                                                                         \
     X(head)                                                                                        \
     X(divergence)
 

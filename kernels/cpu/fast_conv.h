@@ -61,7 +61,7 @@ static void conv_columns(const struct ctw_op_conv *op, const struct ctw_seq_part
             sum = vf_mul(sum, load_words(op->x, op->dtype, row * op->ldx + op->dim + x_col));
         else if (op->form == CTW_CONV_ADD)
             sum = vf_add(sum, last[op->taps - 1]);
-        else
+        else if (op->form == CTW_CONV_SILU)
             vf_silu_each(&sum, 1);
         store_words(op->y, op->dtype, row * op->ldy + col, sum);
     }

@@ -340,7 +340,8 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
         row[r] = shard[r]->row0 + row[r] * ctw_shard_step(shard[r]);
     }
     if (shard[n_rows - 1] == shard[0] &&
-        shard[0]->weight->format->id == CTW_FORMAT_dense_transposed) {
+        shard[0]->weight->format->id == CTW_FORMAT_dense_transposed &&
+        shard[0]->weight->rows_of_head == shard[0]->weight->n) {
         pack_transposed(mode, dst, shard[0], row[0], n_rows, dtype);
         return;
     }

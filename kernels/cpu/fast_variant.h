@@ -46,6 +46,7 @@ static const char *left_out(void)
 #include "kernels/cpu/fast_scores.h"
 #include "kernels/cpu/fast_attention.h"
 #include "kernels/cpu/fast_ssm.h"
+#include "kernels/cpu/fast_lru.h"
 #include "kernels/cpu/fast_head.h"
 #include "kernels/cpu/fast_divergence.h"
 /* clang-format on */
@@ -81,7 +82,7 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
         .name = (variant_name), .lacks = (lack), .scratch_bytes = fast_scratch_bytes,              \
         .embed = fast_embed, .norm = fast_norm, .act = fast_act, .quantise = fast_quantise,        \
         .linear = fast_linear, .qkv = fast_qkv, .conv = fast_conv, .delta = fast_delta,            \
-        .ssm = fast_ssm, .attention = fast_attention, .head = fast_head,                           \
+        .ssm = fast_ssm, .lru = fast_lru, .attention = fast_attention, .head = fast_head,          \
         .divergence = fast_divergence, __VA_ARGS__                                                 \
     }
 

@@ -75,6 +75,11 @@ INLINE vf vf_div(vf a, vf b)
     return _mm512_div_ps(a, b);
 }
 
+INLINE vf vf_sqrt(vf a)
+{
+    return _mm512_sqrt_ps(a);
+}
+
 INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);

@@ -90,8 +90,10 @@ struct ctw_part {
     const char *name; /* as stored, for messages; NULL: as the method's codes say */
     bool transposed;  /* VALUES: the module (a Conv1D) stores [k, n]. No file says so; the caller
                          sets it. */
-    int64_t paired;   /* VALUES: heads of this many rows are stored in the order of RoPE's pairs
-                         (ctw_stored_row()); 0: rows are in order */
+    int64_t heads;  /* VALUES, transposed: so many stacked matrices, each [k, n / heads], whose rows
+                       follow one another; 0: one */
+    int64_t paired; /* VALUES: heads of this many rows are stored in the order of RoPE's pairs
+                       (ctw_stored_row()); 0: rows are in order */
     int64_t sections; /* VALUES: may be quantised in so many parts of equal rows, each of which has
                          blocks of its own; 0: as a whole */
     int n_dims;
@@ -172,6 +174,7 @@ struct ctw_weight {
                              0 of a plain type */
     uint32_t more_block;  /* the same of MORE_VALUES */
     int64_t key_rows, value_rows; /* of ggml_heads: rows of each head */
+    int64_t rows_of_head;         /* of dense_transposed: rows of each stacked matrix */
     int codebook;                 /* of exl3: the function from codes to values */
     struct ctw_part part[CTW_N_PARTS];
 };

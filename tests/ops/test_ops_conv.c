@@ -109,6 +109,8 @@ static double conv_at(const struct conv_problem *p, const struct ctw_seq_part *s
         return sum + ctw_load_float(p->x.p, op->dtype, row * op->ldx + ctw_conv_column(op, col));
     if (op->form == CTW_CONV_SILU)
         return sum / (1 + exp(-sum));
+    if (op->form == CTW_CONV_PLAIN)
+        return sum;
     return sum * ctw_load_float(p->x.p, op->dtype, row * op->ldx + op->dim + col);
 }
 
@@ -149,7 +151,7 @@ static void conv_agrees(struct ctw_backend *be)
                   {64, 300, 3, 3, false, 1}, {33, 9, 20, 8, false, 1},  {144, 5, 70, 4, true, 1},
                   {64, 9, 40, 3, true, 1},   {64, 9, 40, 4, true, 3},   {33, 9, 20, 3, false, 2}};
     const size_t n = CTW_COUNT(shapes) * CTW_COUNT(dtypes);
-    for (size_t i = 0; i < 3 * n; i++) {
+    for (size_t i = 0; i < (CTW_CONV_PLAIN + 1) * n; i++) {
         enum ctw_dtype dtype = dtypes[i % CTW_COUNT(dtypes)];
         size_t at = i % n / CTW_COUNT(dtypes);
         struct conv_problem p = conv_open(

@@ -13,7 +13,7 @@ import mixture_families
 import more_families
 import newer_families
 import recurrent_families
-from family_keys import (act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
+from family_keys import (act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings, sqrt_bf16)
 from recipe import Altup, Norm, Rope
 
 # ---- the families -----------------------------------------------------------------------------------
@@ -60,18 +60,6 @@ def qwen3(c):
     bias = c.get("attention_bias", False)
     return build(c, rms(c), head_dim=head_of(c, 128), windows=_qwen_windows(c),
                  layer={"qkv_bias": bias, "o_bias": bias, "qk_norm": rms(c)})
-
-
-def sqrt_bf16(n):
-    """sqrt(n) rounded to bf16, as Gemma multiplies its embedding by it."""
-    bits = np.float32(math.sqrt(n)).view(np.uint32).astype(np.uint64)
-    return float(((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))
-
-
-SANDWICH = {"attention_out": "post_attention_layernorm", "mlp_in": "pre_feedforward_layernorm",
-            "mlp_out": "post_feedforward_layernorm"}
-NORMS_AFTER = {"attention_in": None, "attention_out": "post_attention_layernorm", "mlp_in": None,
-               "mlp_out": "post_feedforward_layernorm"}
 
 
 def gemma(c, layer=None, **more):

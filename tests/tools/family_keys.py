@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from recipe import Layer, Model, Norm, Rope
 
 
@@ -78,3 +80,15 @@ def alibi(n):
     power = 2 ** math.floor(math.log2(n))
     first = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     return (*first, *(2 ** (-4 * (2 * i + 1) / power) for i in range(n - power)))
+
+
+def sqrt_bf16(n):
+    """sqrt(n) rounded to bf16, as Gemma multiplies its embedding by it."""
+    bits = np.float32(math.sqrt(n)).view(np.uint32).astype(np.uint64)
+    return float(((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))
+
+
+SANDWICH = {"attention_out": "post_attention_layernorm", "mlp_in": "pre_feedforward_layernorm",
+            "mlp_out": "post_feedforward_layernorm"}
+NORMS_AFTER = {"attention_in": None, "attention_out": "post_attention_layernorm", "mlp_in": None,
+               "mlp_out": "post_feedforward_layernorm"}

@@ -257,7 +257,8 @@ class Model:
 
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
-    linear one stored [inputs, outputs]), stack, column stack and flat stack N (of experts), router, wide router and wide bias (F32), bias,
+    linear one stored [inputs, outputs]), heads (such ones, stacked), stack,
+    column stack and flat stack N (of experts), router, wide router and wide bias (F32), bias,
     long head (rows of very different lengths), table N (integers below N), norm,
     shifted norm (1 is added), small norm, head, half, tiny (constants), blend;
     and the kinds of recurrent.py."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-KINDS = ("taps", "decay", "decays", "step", "skip")  # whose values() are drawn here
+KINDS = ("taps", "decay", "decays", "step", "skip", "fading")  # whose values() are drawn here
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,17 @@ class Lightning:
 
 
 @dataclass(frozen=True)
+class Lru:
+    """out(act(y) * lru(conv(x))): a channel's state fades by a gate, which a product of its head's channels gives."""
+
+    heads: int
+    head: int
+    taps: int
+    act: str
+    module: str = "temporal_block"
+
+
+@dataclass(frozen=True)
 class ShortConv:
     """out(C * conv(B * x))."""
 
@@ -125,7 +136,7 @@ class ShortConv:
 def tensors(m, hidden):
     """(name, shape, kind) of a mixer's tensors."""
     of_kind = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv,
-               Lightning: lightning}
+               Lightning: lightning, Lru: lru}
     for name, shape, kind in of_kind[type(m)](m, hidden):
         yield f"{m.module}.{name}", shape, kind
 
@@ -211,6 +222,19 @@ def lightning(m, hidden):
     yield from product(out, hidden, inner, m.out_bias)
 
 
+def lru(m, hidden):
+    dim = m.heads * m.head
+    yield from product("linear_y", dim, hidden, True)
+    yield from product("linear_x", dim, hidden, True)
+    yield "conv_1d.weight", (dim, 1, m.taps), "taps"
+    yield "conv_1d.bias", (dim,), "bias"
+    for name in ("input", "recurrent"):
+        yield f"rg_lru.{name}_gate_weight", (m.heads, m.head, m.head), "heads"
+        yield f"rg_lru.{name}_gate_bias", (m.heads, m.head), "bias"
+    yield "rg_lru.recurrent_param", (dim,), "fading"
+    yield from product("linear_out", hidden, dim, True)
+
+
 def short_conv(m, hidden):
     yield from product("in_proj", 3 * hidden, hidden, m.bias)
     yield "conv.weight", (hidden, 1, m.taps), "taps"
@@ -225,6 +249,8 @@ def values(kind, shape, uniform, normal):
         return normal * np.float32(0.7 / np.sqrt(shape[-1]))
     if kind == "skip":
         return 1 + np.float32(0.2) * normal
+    if kind == "fading":  # as the class initialises it: with an open gate, 0.9^8 to 0.999^8 of the state are left
+        return np.log(np.expm1(-np.log(0.9 + 0.099 * uniform)))
     if kind == "decay":
         return np.log(1 + 15 * uniform)
     if kind == "decays":  # of state n: n + 1, as the class initialises them

@@ -3,13 +3,13 @@
 import math
 from dataclasses import replace
 
-from family_keys import act_of, build, head_of, partial, plain_mlp, rms, rope_settings
+from family_keys import act_of, build, head_of, partial, plain_mlp, rms, rope_settings, sqrt_bf16
 from gated import GatedStreams, PoolChoice, ngrams_of
 from latent_families import choosing, latent
 from mixture_families import W123, experts_of, mixed, sigmoid_router, sparse_from
 from pooled import Streams
 from recipe import Indexer, Norm, Rope, Router
-from recurrent import ChannelDelta, DeltaRule, Lightning, Mamba1, Mamba2, ShortConv
+from recurrent import ChannelDelta, DeltaRule, Lightning, Lru, Mamba1, Mamba2, ShortConv
 
 NO_ATTENTION = {"heads": 0, "kv_heads": 0}
 
@@ -258,6 +258,20 @@ def bailing_moe_linear(c):
     return build(c, norm, own=own, embed="model.word_embeddings")
 
 
+def recurrent_gemma(c):
+    """Gated linear recurrences, attention in the layers that block_types names, again and again."""
+    heads, types = c["num_attention_heads"], c.get("block_types") or ("recurrent", "recurrent", "attention")
+    mixer = Lru(heads, (c.get("lru_width") or c["hidden_size"]) // heads, c.get("conv1d_width", 4), act_of(c))
+    layer = {"act": act_of(c), "qkv_bias": c.get("attention_bias", False), "o_bias": True, "mlp_bias": True,
+             "projections": tuple(f"temporal_block.{x}_proj" for x in "qkv"), "o": "temporal_block.o_proj",
+             "attention_in": "temporal_pre_norm", "mlp_in": "channel_pre_norm",
+             "gate_up": ("mlp_block.gate_proj", "mlp_block.up_proj"), "down": "mlp_block.down_proj"}
+    return build(c | {"intermediate_size": c["intermediate_size"] // 2}, rms(c, offset=1.0, once=True), layer=layer,
+                 rope=Rope(int(head_of(c) * partial(c, 0.5)), rope_settings(c)), windows=c.get("attention_window_size", 2048),
+                 own=lambda i: {} if types[i % len(types)] == "attention" else NO_ATTENTION | {"mixer": mixer, "rope": None},
+                 embed_scale=sqrt_bf16(c["hidden_size"]), softcap=c.get("logits_soft_cap", 30.0), tied=True, final="model.final_norm")
+
+
 def nemotron_letters(c):
     letters = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     types = c.get("layers_block_type") or c.get("layer_types")
@@ -330,7 +344,7 @@ def lfm2_moe(c):
 
 
 FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1,
-                                    bamba, minimax, nemotron_h, jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
+                                    bamba, minimax, recurrent_gemma, nemotron_h, jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
     "minimax_text_01": minimax, "minimax_m1": minimax, "bailing_moe_linear": bailing_moe_linear, "bailing_hybrid": bailing_moe_linear,
     "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe,
     "glm5_next_text": glm5_next, "qwen4_exp_text": qwen4_exp}

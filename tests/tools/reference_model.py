@@ -35,6 +35,7 @@ import reference_gated
 import reference_pooled
 import reference_recurrent
 import reference_rotations
+from family_keys import sqrt_bf16
 from reference_formats import NUMPY, narrow_bytes, round_to, widen
 from reference_native import decode
 from reference_math import ACTIVATIONS
@@ -517,7 +518,7 @@ class Model:
         shape = len(x), len(m.layers), m.extra
         table = self.weight(stem + "embed_tokens_per_layer.weight")
         own = table[np.where(tokens < len(table), tokens, 0)]
-        own = own * self.embed_factor(families.sqrt_bf16(m.extra), m.extra, "embed_tokens_per_layer")
+        own = own * self.embed_factor(sqrt_bf16(m.extra), m.extra, "embed_tokens_per_layer")
         other = self.r(self.linear(x, stem + "per_layer_model_projection") * m.hidden ** -0.5).reshape(shape)
         other = self.norm(other, stem + "per_layer_projection_norm", m.norm)
         return self.r(self.r(self.r(own).reshape(shape) + other) * 2 ** -0.5)
@@ -594,6 +595,9 @@ class Model:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
             yield name, *self.hash_of(*self.decoded(stored))
+        for stored in sorted(n for n, _, kind in recipe.tensors(m) if kind == "heads"):
+            dtype, heads = decode(self.tensors, stored, self.config)
+            yield stored + ".weight", *self.hash_of(dtype, heads.transpose(0, 2, 1).reshape(-1, heads.shape[1]))
         for stored, kind in sorted((n, kind) for n, _, kind in recipe.tensors(m) if "stack" in kind):
             dtype, experts = decode(self.tensors, stored, self.config)
             for i, w in enumerate(np.split(experts, int(kind.split()[-1])) if kind.startswith("flat") else experts):

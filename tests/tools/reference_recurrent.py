@@ -7,7 +7,7 @@ import numpy as np
 
 import reference_experts
 from reference_math import ACTIVATIONS, sigmoid, silu, softplus
-from recurrent import ChannelDelta, DeltaRule, Lightning, Mamba1, Mamba2, ShortConv
+from recurrent import ChannelDelta, DeltaRule, Lightning, Lru, Mamba1, Mamba2, ShortConv
 
 
 def conv(model, x, stem, bias, act=None):
@@ -167,6 +167,25 @@ def lightning(model, x, m, stem):
     return model.linear(gated, f"{stem}.{last}", m.out_bias)
 
 
+def lru(model, x, m, stem):
+    n, r, at = len(x), model.r, stem + ".rg_lru."
+    y = r(ACTIVATIONS[m.act](model.linear(x, stem + ".linear_y", True)))
+    u = conv(model, model.linear(x, stem + ".linear_x", True), stem + ".conv_1d", True)
+
+    def gate(name):
+        product = np.einsum("nhi,hio->nho", u.reshape(n, m.heads, m.head), model.weight(f"{at}{name}_gate_weight"))
+        return r(sigmoid(r(product + model.weight(f"{at}{name}_gate_bias")))).reshape(n, -1)
+
+    fading = r(-8 * gate("recurrent") * r(softplus(model.weight(at + "recurrent_param"))))
+    share = r(np.sqrt(r(1 - r(np.exp(2 * fading)))))
+    share[0] = 1
+    added, left = r(r(u * gate("input")) * share), r(np.exp(fading))
+    state, out = np.zeros(u.shape[1]), np.empty_like(u)
+    for t in range(n):
+        out[t] = state = left[t] * state + added[t]
+    return model.linear(r(r(out) * y), stem + ".linear_out", True)
+
+
 def short_conv(model, x, m, stem):
     b, c, u = np.split(model.linear(x, stem + ".in_proj", m.bias), 3, axis=1)
     y = model.r(c * conv(model, model.r(b * u), stem + ".conv", m.bias))
@@ -176,7 +195,7 @@ def short_conv(model, x, m, stem):
 def mix(model, x, a):
     """What a layer's mixer makes of x [n_tok, hidden]."""
     run = {DeltaRule: delta_rule, ChannelDelta: channel_delta, Mamba2: mamba2, Mamba1: mamba1, ShortConv: short_conv,
-           Lightning: lightning}[type(a.mixer)]
+           Lightning: lightning, Lru: lru}[type(a.mixer)]
     return run(model, x, a.mixer, a.stem + a.mixer.module)
 
 

@@ -481,7 +481,7 @@ def values(name, shape, kind, seed, tied):
     if kind == "long head":
         return x * np.exp(rng.standard_normal((shape[0], 1), dtype=np.float32))
     gain = {"linear": 1.0, "gates": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5, "stack": 1.0,
-            "column stack": 1.0, "blend": 1.0, "router": 3.0, "wide router": 3.0}[kind]
+            "column stack": 1.0, "heads": 1.0, "blend": 1.0, "router": 3.0, "wide router": 3.0}[kind]
     # a few columns are larger than others, as in real models, so that scales differ
     spread = np.exp(np.float32(0.5) * rng.standard_normal(shape[-1], dtype=np.float32))
     return x * spread * np.float32(gain / np.sqrt(shape[-1]))

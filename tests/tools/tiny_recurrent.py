@@ -96,6 +96,11 @@ TYPES = {
     "bailing_hybrid": ("BailingMoeV2_5ForCausalLM", BAILING | {
         "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 24,
         "v_head_dim": 32, "rope_interleave": True}),
+    "recurrent_gemma": ("RecurrentGemmaForCausalLM", {
+        "hidden_act": LACKS, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "max_position_embeddings": LACKS,
+        "intermediate_size": 640, "num_key_value_heads": 1, "attention_bias": False, "attention_window_size": 24, "conv1d_width": 4,
+        "logits_soft_cap": 30.0, "lru_width": 192, "block_types": ["recurrent", "recurrent", "attention"], "num_hidden_layers": 4,
+        "partial": 0.5}),
     "nemotron_h": ("NemotronHForCausalLM", NO_ATTENTION | ROUTED | {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "max_position_embeddings": 2048, "attention_bias": False,
         "hybrid_override_pattern": "ME*-M", "num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 32, "n_groups": 2,
@@ -132,6 +137,10 @@ FAMILIES = {
     "bailing_hybrid_yarn": ("bailing_hybrid", {
         "q_lora_rank": None, "use_qkv_bias": True, "group_norm_size": 4, "num_shared_experts": 2, "rope": {
             "rope_type": "yarn", "factor": 8.0, "mscale": 0.8, "mscale_all_dim": 1.2, "original_max_position_embeddings": 128}}),
+    "recurrent_gemma_odd": ("recurrent_gemma", {
+        "lru_width": 180, "attention_bias": True, "tie_word_embeddings": False, "block_types": ["attention", "recurrent"],
+        "num_hidden_layers": 3, "conv1d_width": 3, "hidden_activation": "silu", "num_key_value_heads": 4, "partial": 1.0,
+        "logits_soft_cap": 8.0}),
     "minimax_6_heads": ("minimax", {"num_attention_heads": 6, "head_dim": 32, "sliding_window": 24}),
     "minimax_modules": ("minimax", {}), "minimax_stacked": ("minimax", {}),
     "nemotron_h_latent": ("nemotron_h", {"moe_latent_size": 96, "n_group": 2, "hybrid_override_pattern": "MEM*E"}),
@@ -151,6 +160,7 @@ QUANTISED = (("qwen4_exp", "w4a16_g32"), ("qwen3_5_text", "w4a16_g32"),
              ("bamba", "w4a16_g32"), ("bamba", "fp8_block"), ("minimax", "w4a16_g32"), ("minimax_m1", "fp8_block"),
              ("bailing_moe_linear", "w4a16_g32"), ("bailing_moe_linear", "fp8_channel"), ("bailing_hybrid", "nvfp4"),
              ("bailing_hybrid", "fp8_block"), ("bailing_hybrid", "w4a16_g32_asym"),
+             ("recurrent_gemma", "w4a16_g32"), ("recurrent_gemma", "fp8_channel"), ("recurrent_gemma", "nvfp4"),
              ("minimax_text_01", "nvfp4"), ("minimax_stacked", "w4a16_g32_asym"),
              ("mamba2", "fp8_block"), ("falcon_mamba", "w8a16_channel"), ("jamba", "w4a16_g32"), ("jamba", "fp8_block"),
              ("lfm2", "w4a16_g32"), ("lfm2_moe", "fp8_channel"), ("lfm2_moe", "nvfp4"), ("qwen3_5_text", "fp16"))

@@ -86,7 +86,8 @@ static enum ctw_status find_parts(struct hashing *h, struct job *job, struct ctw
 /* Is the matrix stored, and listed, as [k, n]? */
 static bool is_transposed(const struct job *job)
 {
-    return job->matrix->weight.format->id == CTW_FORMAT_dense_transposed;
+    const struct ctw_weight *w = &job->matrix->weight;
+    return w->format->id == CTW_FORMAT_dense_transposed && w->rows_of_head == w->n;
 }
 
 /* Hashes all n rows as columns, in the layout of the file. */

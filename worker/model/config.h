@@ -37,6 +37,7 @@ struct ctw_want {
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
     bool transposed;  /* a matrix that the module (a Conv1D) stores as [k, n] */
+    int64_t heads;    /* transposed: of so many stacked matrices (struct ctw_part) */
     int64_t sections; /* a matrix that may be quantised in so many parts (struct ctw_part) */
     int64_t below;    /* > 0: a vector of integers from 0 on, below this, different ones in a row */
     int64_t expert, n_stacked; /* the expert; n_stacked > 0: all, whose matrices are one tensor */

@@ -327,6 +327,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     /* Codes of a stack are packed along the inputs, in whatever order the class has them. */
     m->weight.part[CTW_PART_VALUES].transposed =
         want->transposed && (want->n_stacked == 0 || m->part[CTW_PART_SCALE] == NULL);
+    m->weight.part[CTW_PART_VALUES].heads = want->heads;
     m->weight.part[CTW_PART_VALUES].sections = want->sections;
     const char *packed = m->weight.names->codes[CTW_PART_VALUES];
     const char *stack = m->n_stacked > 0 ? m->weight.names->stacks[CTW_PART_VALUES] : NULL;

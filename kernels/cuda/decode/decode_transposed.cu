@@ -347,7 +347,8 @@ bool ctw_cuda_decode_transposed(cudaStream_t stream, struct plane *p, const stru
     const struct ctw_weight *w = &s->w;
     const void *values = s->data.part[CTW_PART_VALUES];
     if (w->format->id == CTW_FORMAT_dense_transposed) {
-        if (p->rows != NULL || !is_aligned(values, ctw_dtype_bytes(w->dtype)))
+        if (p->rows != NULL || w->rows_of_head != w->n ||
+            !is_aligned(values, ctw_dtype_bytes(w->dtype)))
             return false;
 #define FROM(S) decode_dense(stream, p, (const S *)values, w->n, dtype)
         CTW_CUDA_FLOAT_SWITCH(w->dtype, FROM);

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constant__ str
                 sum *= ctw_cuda_widen(((const T *)op.x)[row * op.ldx + op.dim + col]);
             else if (op.form == CTW_CONV_ADD)
                 sum += last[op.taps - 1];
-            else
+            else if (op.form == CTW_CONV_SILU)
                 sum = sum / (1 + expf(-sum));
             ctw_cuda_narrow(sum, (T *)op.y + row * op.ldy + col);
         }
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS) conv_dilated(const __grid_constant__ 
             sum *= ctw_cuda_widen(((const T *)op.x)[row * op.ldx + op.dim + col]);
         else if (op.form == CTW_CONV_ADD)
             sum += input_at<T>(op, p, row, col);
-        else
+        else if (op.form == CTW_CONV_SILU)
             sum = sum / (1 + expf(-sum));
         ctw_cuda_narrow(sum, (T *)op.y + row * op.ldy + col);
     }
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                         sum[i] *= ctw_cuda_widen(rows[r].of[2][i]);
                     else if constexpr (FORM == CTW_CONV_ADD)
                         sum[i] += last[TAPS - 1][i];
-                    else
+                    else if constexpr (FORM == CTW_CONV_SILU)
                         sum[i] = sum[i] / (1 + expf(-sum[i]));
                 }
                 if (row + r < stop)
@@ -243,6 +243,8 @@ static void launch_rows(struct ctw_cuda *cu, dim3 grid, bool vectors, const stru
         launch_vectors<T, CTW_CONV_GATED>(cu, grid, a);
     else if (a.op.form == CTW_CONV_ADD)
         launch_vectors<T, CTW_CONV_ADD>(cu, grid, a);
+    else if (a.op.form == CTW_CONV_PLAIN)
+        launch_vectors<T, CTW_CONV_PLAIN>(cu, grid, a);
     else
         launch_vectors<T, CTW_CONV_SILU>(cu, grid, a);
 }

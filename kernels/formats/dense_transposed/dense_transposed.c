@@ -23,11 +23,18 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES, err);
     if (st != CTW_OK)
         return st;
-    if (!ctw_part_has_shape(values, w->k, w->n))
+    const int64_t heads = values->heads > 0 ? values->heads : 1;
+    if (values->heads > 0 && (values->n_dims != 3 || values->shape[0] != heads ||
+                              values->shape[1] != w->k || values->shape[2] * heads != w->n))
+        return ctw_part_fail(w, CTW_PART_VALUES, err,
+                             "[%lld, %lld, %lld] (heads, inputs, outputs) according to config.json",
+                             (long long)heads, (long long)w->k, (long long)(w->n / heads));
+    if (values->heads == 0 && !ctw_part_has_shape(values, w->k, w->n))
         return ctw_part_fail(w, CTW_PART_VALUES, err,
                              "[%lld, %lld] (inputs, outputs) according to config.json",
                              (long long)w->k, (long long)w->n);
     ctw_fill_dense(w, 1);
+    w->rows_of_head = w->n / heads;
     return CTW_OK;
 }
 

@@ -142,6 +142,7 @@
     X(qwen4_exp)                                                                                   \
     X(qwen4_exp_text)                                                                              \
     X(qwen3_moe)                                                                                   \
+    X(recurrent_gemma)                                                                             \
     X(sarvam_mla)                                                                                  \
     X(sarvam_moe)                                                                                  \
     X(seed_oss)                                                                                    \

@@ -12,6 +12,7 @@
 #include "worker/model/recipe/own_input.h"
 #include "worker/model/recipe/pooled.h"
 #include "worker/model/recipe/projection.h"
+#include "worker/model/recipe/recurrence.h"
 #include "worker/model/recipe/residual.h"
 #include "worker/model/recipe/short_conv.h"
 #include "worker/model/recipe/state_space.h"

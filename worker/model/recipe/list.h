@@ -19,6 +19,7 @@
     X(state_space)                                                                                 \
     X(delta_rule)                                                                                  \
     X(lightning)                                                                                   \
+    X(recurrence)                                                                                  \
     X(projection)
 
 #define CTW_KIND_VALUE(name) CTW_KIND_##name,
