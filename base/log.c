@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include "base/lines.h"
+#include "base/status.h"
 
-enum { LINE_MAX_BYTES = 2048, QUIET_SECONDS = 30, FULL_MS = 1000 };
+/* A line holds a whole error with the command's words before it. */
+enum { LINE_MAX_BYTES = CTW_ERR_MSG_MAX + 512, QUIET_SECONDS = 30, FULL_MS = 1000 };
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
