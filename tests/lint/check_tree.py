@@ -100,7 +100,7 @@ SAME_NAMES_ALLOWED = {
     "streams.c": "a kind of residual stream, and the operations that it is made of",
     **dict.fromkeys(("all.h", "list.h"), "the table of weight formats, that of kinds, that of operations"),
     **dict.fromkeys(("attention.c", "dense.c", "kinds.c", "kinds.h", "latent.c", "mixture.c", "ngram.c", "own_input.c", "short_conv.c",
-                     "state_space.c", "delta_rule.c", "lightning.c", "projection.c", "pooled.c"),
+                     "state_space.c", "delta_rule.c", "lightning.c", "projection.c", "pooled.c", "recurrence.c"),
                     "a kind of branch: how the model describes it, and how the engine runs it (dense.c: a weight format, too)"),
 }
 # Header pattern -> files that may include the header.
