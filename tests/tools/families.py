@@ -13,7 +13,8 @@ import mixture_families
 import more_families
 import newer_families
 import recurrent_families
-from family_keys import (act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings, sqrt_bf16)
+from family_keys import (NORMS_AFTER, SANDWICH, act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms,
+                         rope_settings, sqrt_bf16)
 from recipe import Altup, Norm, Rope
 
 # ---- the families -----------------------------------------------------------------------------------
