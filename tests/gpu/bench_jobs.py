@@ -6,11 +6,10 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from bench_plan import LOADS, MIX_DOCUMENT, MIX_ITEMS, QUESTION_BATCHES, WINDOW, seconds_of_load
 from bench_tools import MIB, say
-from gpu_programs import Served, make_checkpoint, weight_bytes
+from gpu_programs import Served, make_checkpoint, weight_bytes, weight_files
 
 
 # ---- small jobs ----------------------------------------------------------------------------------
@@ -108,7 +107,7 @@ def part_mix(b):
 
 def forget(folder):
     """Drops a checkpoint's pages from the page cache."""
-    for path in Path(folder).glob("*.safetensors"):
+    for path in weight_files(folder):
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -119,7 +118,7 @@ def forget(folder):
 
 def disk_rate(folder, most=4 << 30):
     """Bytes per second of reading past the page cache, in 8 threads."""
-    path = max(Path(folder).glob("*.safetensors"), key=lambda p: p.stat().st_size)
+    path = max(weight_files(folder), key=lambda p: p.stat().st_size)
     block, size = 16 * MIB, min(path.stat().st_size, most) // (16 * MIB) * 16 * MIB
     if size == 0:
         return None

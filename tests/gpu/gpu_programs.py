@@ -157,12 +157,19 @@ def make_checkpoint(folder, shape, fmt, *options, limit_s=300):
     return folder
 
 
+def weight_files(folder):
+    """The files of a checkpoint's tensors."""
+    return [p for p in sorted(Path(folder).iterdir()) if p.suffix in (".safetensors", ".gguf")]
+
+
 def weight_bytes(folder):
     """Bytes of the tensors in a checkpoint, without the headers; of a GGUF file (few KiB of header), all."""
-    total = sum(path.stat().st_size for path in Path(folder).glob("*.gguf"))
-    for path in Path(folder).glob("*.safetensors"):
-        with open(path, "rb") as f:
-            total += path.stat().st_size - 8 - int.from_bytes(f.read(8), "little")
+    total = 0
+    for path in weight_files(folder):
+        total += path.stat().st_size
+        if path.suffix == ".safetensors":
+            with open(path, "rb") as f:
+                total -= 8 + int.from_bytes(f.read(8), "little")
     return total
 
 
