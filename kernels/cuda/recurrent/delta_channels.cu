@@ -85,16 +85,16 @@ static __device__ __forceinline__ float warp_sum(float v)
 static __device__ __forceinline__ float reciprocal(float x)
 {
     float r;
-    x = fminf(x, 0x1p100f);
+    x = x > 0x1p100f ? 0x1p100f : x; /* NaN stays */
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return fmaf(r, fmaf(-x, r, 1.0f), r);
 }
 
-/* log(1 + u), u in 0 .. 1: 2 atanh(z) with z = u / (2 + u) up to 1/3, by its series, of which less
- * than 2^-25 is left out. */
-static __device__ __forceinline__ float log_1_plus(float u)
+/* log(1 + u) / 2, u in 0 .. 1: atanh(z) with z = u / (2 + u) up to 1/3, by its series, of which
+ * less than 2^-25 is left out. */
+static __device__ __forceinline__ float half_log(float u)
 {
-    const float z = u * reciprocal(2.0f + u), zz = z * z;
+    const float z = u * reciprocal(__fadd_rn(2.0f, u)), zz = z * z;
     float series = 1.0f / 15;
     series = fmaf(series, zz, 1.0f / 13);
     series = fmaf(series, zz, 1.0f / 11);
@@ -102,7 +102,7 @@ static __device__ __forceinline__ float log_1_plus(float u)
     series = fmaf(series, zz, 1.0f / 7);
     series = fmaf(series, zz, 1.0f / 5);
     series = fmaf(series, zz, 1.0f / 3);
-    return 2.0f * fmaf(z * zz, series, z);
+    return fmaf(__fmul_rn(z, zz), series, z);
 }
 
 /* exp(delta_log_decay()) of N rows of a token. */
@@ -112,12 +112,12 @@ static __device__ __forceinline__ void decays_of(float rate, float least, float 
     if (least < 0) {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            x[i] = expf(least * reciprocal(1.0f + expf(-rate * x[i])));
+            x[i] = expf(least * reciprocal(__fadd_rn(1.0f, expf(-rate * x[i]))));
         return;
     }
 #pragma unroll
     for (int i = 0; i < N; i++)
-        x[i] = expf(-rate * (fmaxf(x[i], 0.0f) + log_1_plus(expf(-fabsf(x[i])))));
+        x[i] = expf(-rate * fmaf(2.0f, half_log(expf(-fabsf(x[i]))), fmaxf(x[i], 0.0f)));
 }
 
 template <typename T, int KEY, int C>
@@ -159,7 +159,7 @@ store_tile(const struct ctw_op_delta &op, float scale, float rate, const float (
     }
     if (lane < OWN)
         s.beta[warp + WARPS * lane] =
-            (op.twice ? 2.0f : 1.0f) * reciprocal(1.0f + expf(-ctw_cuda_widen(l.b)));
+            (op.twice ? 2.0f : 1.0f) * reciprocal(__fadd_rn(1.0f, expf(-ctw_cuda_widen(l.b))));
 }
 
 /* The column, in the block, of register r of a lane; the lane owns that of register 0. */
@@ -191,16 +191,6 @@ template <int C> static __device__ __forceinline__ void sum_lanes(float (&x)[C])
     }
 }
 
-/* From shared memory, even if the compiler has the numbers: registers are scarce. */
-static __device__ __forceinline__ float4 load_again(const float *from)
-{
-    float4 v;
-    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"((uint32_t)__cvta_generic_to_shared(from)));
-    return v;
-}
-
 /* One token. Returns y of the column that the lane owns. S: of register [column][row]. */
 template <int KEY, int C>
 static __device__ __forceinline__ float token_step(const struct tile<KEY, C> &s, int t,
@@ -210,9 +200,9 @@ static __device__ __forceinline__ float token_step(const struct tile<KEY, C> &s,
     float read[C] = {}, out[C] = {};
 #pragma unroll
     for (int m = 0; m < KEY / LANES / 4; m++) {
-        float4 k = *(const float4 *)&s.k[t][4 * LANES * m + at];
-        float4 q = *(const float4 *)&s.q[t][4 * LANES * m + at];
-        float4 decay = *(const float4 *)&s.decay[t][4 * LANES * m + at];
+        const float4 k = *(const float4 *)&s.k[t][4 * LANES * m + at];
+        const float4 q = *(const float4 *)&s.q[t][4 * LANES * m + at];
+        const float4 decay = *(const float4 *)&s.decay[t][4 * LANES * m + at];
 #pragma unroll
         for (int r = 0; r < C; r++) {
             float *e = &S[r][4 * m];
@@ -240,7 +230,7 @@ static __device__ __forceinline__ float token_step(const struct tile<KEY, C> &s,
         add[r] = __shfl_xor_sync(0xffffffff, add[0], r * (LANES / C));
 #pragma unroll
     for (int m = 0; m < KEY / LANES / 4; m++) {
-        const float4 k = load_again(&s.k[t][4 * LANES * m + at]);
+        const float4 k = *(const float4 *)&s.k[t][4 * LANES * m + at];
 #pragma unroll
         for (int r = 0; r < C; r++) {
             float *e = &S[r][4 * m];
