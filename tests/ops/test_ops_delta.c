@@ -280,6 +280,51 @@ static void results_agree_however_sequences_are_cut(void **state)
     }
 }
 
+/*
+ * A beta or a decay of one head that is not a number: what comes before and other sequences keep
+ * their bits (by chunks: but for up to 15 tokens before); from there on, none of the head's y is
+ * a number.
+ */
+static void delta_spoils_what_follows(struct ctw_backend *be, const struct delta_shape *shape,
+                                      bool of_decay, int64_t before)
+{
+    struct delta_problem p = delta_open(be, CTW_BF16, shape);
+    struct buf good = delta_run(&p, p.op.n_tok);
+    const int64_t n = p.seqs[0].n_q, row = n / 2, width = p.op.n_value * (int64_t)p.op.value;
+    ctw_store_float(p.ba.p, CTW_BF16, row * p.op.ldba + (of_decay ? p.a_at : p.b_at), NAN);
+    OK(ctw_device_upload(be, p.device[1], p.ba.p, (size_t)(p.op.n_tok * p.op.ldba) * 2, &last_err));
+    struct buf y = delta_run(&p, p.op.n_tok);
+    for (int64_t r = 0; r < p.op.n_tok; r++) {
+        const uint16_t *of = (uint16_t *)y.p + r * p.op.ldy;
+        if (r < row - before || r >= n)
+            assert_memory_equal((uint16_t *)good.p + r * p.op.ldy, of, (size_t)width * 2);
+        for (int64_t i = 0; i < p.op.value && r >= row && r < n; i++)
+            assert_true(isnan(ctw_load_float(of, CTW_BF16, i)));
+    }
+    buf_close(&good);
+    buf_close(&y);
+    delta_close(&p);
+}
+
+static void nan_is_never_hidden(void **state)
+{
+    (void)state;
+    static const struct delta_shape shapes[] = {
+        {2, 2, 40, 24, 2, 50, false, .decays = 0.5, .least_log = -5},
+        {2, 2, 16, 16, 2, 70, false, .decays = 0.3, .twice = true},
+        {2, 2, 64, 40, 2, 70, false, .decays = 1, .by_channel = true, .least_log = -5},
+        {2, 2, 100, 72, 2, 65, false, .decays = 0.3, .by_channel = true},
+    };
+    struct ctw_backend *be;
+    for (int i = 0; (be = open_place(i, 1 + i % 3)) != NULL; i++) {
+        const bool chunks = CTW_ON_GPU && strcmp(variants[i], "hopper") == 0;
+        for (size_t k = 0; k < 2 * CTW_COUNT(shapes); k++)
+            delta_spoils_what_follows(be, &shapes[k / 2], k % 2 == 1,
+                                      chunks && !shapes[k / 2].by_channel ? 15 : 0);
+        ctw_backend_close(be);
+    }
+}
+
 static void shapes_out_of_range_are_refused(void **state)
 {
     (void)state;
@@ -309,6 +354,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_agree_however_sequences_are_cut),
+        cmocka_unit_test(nan_is_never_hidden),
         cmocka_unit_test(shapes_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);
