@@ -231,6 +231,8 @@ def minimax(c):
 
 def bailing_moe_linear(c):
     """Ling's and Ring's: lightning attention, and softmax or latent attention in the last layer of each group."""
+    if "short_conv_kernel_size" in c:
+        raise SystemExit("families: Ling 3's delta rules are not described")
     n, heads, head, norm = c["num_hidden_layers"], c["num_attention_heads"], head_of(c, 128), rms(c)
     group, bias, out_bias = c.get("layer_group_size", 5), c.get("use_qkv_bias", False), c.get("use_bias", False)
     rope, qk_norm = Rope(int(head * partial(c, 0.5)), rope_settings(c)), norm if c.get("use_qk_norm", True) else None
