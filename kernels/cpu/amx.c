@@ -1,4 +1,3 @@
-/* Chosen by request alone until whole models are measured (docs/NUMERICS.md). */
 #define CTW_HAS_PAIRS 1
 #define CTW_HAS_AMX 1
 #define CTW_AMX_EMULATED 0
@@ -6,5 +5,4 @@
 
 #include "kernels/cpu/fast_variant.h"
 
-const struct ctw_cpu_variant ctw_cpu_amx =
-    FAST_VARIANT("amx", ctw_cpu_lacks_amx);
+const struct ctw_cpu_variant ctw_cpu_amx = FAST_VARIANT("amx", ctw_cpu_lacks_amx);

@@ -10,11 +10,6 @@ static double sigmoid(double x)
     return 1 / (1 + ctw_exp(-x));
 }
 
-static double softplus(double x)
-{
-    return x > 30 ? x : ctw_ln(1 + ctw_exp(x));
-}
-
 /* 1 - e^t, t <= 0. Near 0, where the difference would lose digits, by a series. */
 static double one_less_exp(double t)
 {
@@ -31,7 +26,7 @@ static void one_channel(void *arg, int64_t item, int thread)
     const struct ctw_seq_part *p = &op->parts[item / dim];
     const float *before = ctw_state_at(&op->states, p->before);
     float *after = ctw_state_at(&op->states, p->after), state = before != NULL ? before[c] : 0;
-    const double rate = -8 * softplus(ctw_load_float(op->decay, op->decay_dtype, c));
+    const double rate = -8 * ctw_cpu_softplus(ctw_load_float(op->decay, op->decay_dtype, c));
     for (int64_t row = p->q_row; row < p->q_row + p->n_q; row++) {
         const int64_t at = row * op->ldg + gate;
         const double l = rate * sigmoid(ctw_load_float(op->gates, op->dtype, at + op->head));

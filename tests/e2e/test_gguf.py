@@ -67,6 +67,18 @@ class Gguf(unittest.TestCase):
         self.assertIn("given.json: rms_norm_eps: found the number 1e-05, but the metadata of the file say the number 1e-06",
                       run("score", "--model", file, "--config", given).stderr)
 
+    def test_the_original_configuration_with_lists(self):
+        """Of architectures whose configuration has lists, objects and nulls, which the metadata have in other words."""
+        for arch in ("muse-glimmer", "glm5-next", "kimi-k3", "deepseek4", "deci", "dbrx", "minimax-01", "lfm2"):
+            with self.subTest(arch):
+                file, folder = gguf_writer.write(arch, str(self.dir / arch))
+                plain, given = run("score", "--model", file), run("score", "--model", file, "--config", folder)
+                self.assertEqual((given.returncode, given.stdout), (0, plain.stdout), given.stderr)
+        config, given = json.loads((Path(folder).parent.parent / "minimax-01/hf/config.json").read_text()), self.dir / "given.json"
+        given.write_text(json.dumps(config | {"attn_type_list": [1 - x for x in config["attn_type_list"]]}))
+        self.assertIn("attn_type_list: found an array of", run("score", "--model", self.dir / "minimax-01/minimax-01.gguf",
+                                                              "--config", given).stderr)
+
     def test_layers_for_drafts(self):
         """The configuration may have as many as the metadata; the file's other layers are the model's."""
         file, folder = gguf_writer.write("glm4moe", str(self.dir / "m"))
@@ -100,7 +112,9 @@ class Gguf(unittest.TestCase):
         less = {key: value for key, value in four.items() if key != "attention.compress_ratios"}
         for arch, keys, why in (
                 ("deci", heads | {"attention.head_count_kv": [2, 0]}, "attention.head_count_kv: layer 1 has a linear layer in place of"),
-                ("deci", heads | {"attention.head_count": [2, 3]}, "attention.head_count_kv: layer 1 has 2 key heads of 3 heads"),
+                ("deci", heads | {"attention.head_count": [2, 3]}, "attention.head_count: layer 0 has 2 heads, another layer 3; heads that"),
+                ("deci", heads | {"attention.head_count": [3, 3]}, "attention.head_count_kv: layer 0 has 2 key heads of 3 heads"),
+                ("deci", heads | {"attention.head_count": [2, 0]}, "attention.head_count_kv: layer 1 has 2 key heads of 0 heads"),
                 ("deci", heads | {"attention.head_count": [2]}, "attention.head_count: found 1 elements, expected one for each layer"),
                 ("deci", heads | {"feed_forward_length": [256, 100]}, "feed_forward_length: layer 1 has an MLP of 100 rows"),
                 ("deci", heads | {"block_count": 2**32 - 1}, "deci.block_count: found 4294967295"),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import data_tasks
 from conftest import wait_for
 from ctworker.compare import runs
 from ctworker.sweep import columns, view
+from ctworker.sweep.conductor import Conductor
 from killed_sweep import Killed
 from sweep_cases import QUICK, TWO, read, scores, start, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
@@ -29,6 +31,25 @@ def slow(doc):
     time.sleep(0.15)
     return doc["page"]
 """
+
+
+def test_a_failure_before_the_first_cell_ends_the_process_of_the_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Process:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    def fails() -> None:
+        raise OSError(28, "No space left on device")
+
+    process, conductor = Process(), object.__new__(Conductor)
+    conductor.sweep = SimpleNamespace(devices=["cpu"], output=tmp_path)  # type: ignore[assignment]
+    monkeypatch.setattr(conductor, "prepare", lambda log_file: process)
+    monkeypatch.setattr(conductor, "_record_refused", fails)
+    with pytest.raises(OSError, match="No space"):
+        conductor._run_todo()
+    assert process.closed
 
 
 @pytest.mark.usefixtures("real_worker")

@@ -89,6 +89,7 @@ static void refusals(void **state)
         {LONGCAT ", \"mla_scale_q_lora\": false}", "mla_scale_q_lora: only true"},
         {LONGCAT ", \"mla_scale_kv_lora\": false}", "mla_scale_kv_lora: only true"},
         {LONGCAT ", \"router_bias\": true}", "router_bias: only false"},
+        {LONGCAT ", \"norm_topk_prob\": true}", "norm_topk_prob: only false"},
         {LONGCAT ", \"zero_expert_type\": \"drop\"}", "zero_expert_type: only \"identity\""},
         {LONGCAT ", \"attention_method\": \"LSA\"}", "attention_method: only \"MLA\""},
         {LONGCAT ", \"ngram_vocab_size_ratio\": 78}", "n-gram embeddings are not supported"},

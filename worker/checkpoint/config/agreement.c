@@ -3,10 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Keys that say how a file is written, or that transformers 4 and 5 spell differently. */
+/* Keys that say how a file is written, that transformers 4 and 5 spell differently, or whose values
+ * the metadata do not have as the configuration words them: kinds of layers (their tensors tell),
+ * factors of widths. */
 static bool is_passed_over(const char *key)
 {
-    static const char *const keys[] = {"model_type", "architectures", "dtype", "rope_scaling"};
+    static const char *const keys[] = {"model_type",   "architectures", "dtype",
+                                       "rope_scaling", "layer_types",   "block_configs"};
     for (size_t i = 0; i < CTW_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0)
             return true;
@@ -26,10 +29,37 @@ static const struct ctw_json_node *find(const struct ctw_json_node *root, const 
     return NULL;
 }
 
+static bool is_equal(const struct ctw_json_node *a, const struct ctw_json_node *b);
+
+/* Of arrays: all elements; of objects: what both have. */
+static bool are_equal(const struct ctw_json_node *a, const struct ctw_json_node *b)
+{
+    if (ctw_json_type(a) != ctw_json_type(b))
+        return false;
+    if (ctw_json_type(a) == CTW_JSON_OBJECT) {
+        for (a = ctw_json_first(a); a != NULL; a = ctw_json_next(a))
+            if (ctw_json_has(b, ctw_json_key(a)) && !is_equal(a, ctw_json_get(b, ctw_json_key(a))))
+                return false;
+        return true;
+    }
+    if (ctw_json_count(a) != ctw_json_count(b))
+        return false;
+    for (a = ctw_json_first(a), b = ctw_json_first(b); a != NULL && b != NULL;
+         a = ctw_json_next(a), b = ctw_json_next(b))
+        if (!is_equal(a, b))
+            return false;
+    return true;
+}
+
 static bool is_equal(const struct ctw_json_node *a, const struct ctw_json_node *b)
 {
     double x, y;
     bool p, q;
+    if (ctw_json_is_null(a) ||
+        ctw_json_is_null(b)) /* the default, which the other one spells out */
+        return true;
+    if (ctw_json_type(a) == CTW_JSON_ARRAY || ctw_json_type(a) == CTW_JSON_OBJECT)
+        return are_equal(a, b);
     if (ctw_json_as_double(a, &x, NULL) == CTW_OK && ctw_json_as_double(b, &y, NULL) == CTW_OK)
         return fabs(x - y) <= 1e-6 * fabs(y); /* metadata are fp32 */
     if (ctw_json_as_bool(a, &p, NULL) == CTW_OK && ctw_json_as_bool(b, &q, NULL) == CTW_OK)

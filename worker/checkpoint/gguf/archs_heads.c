@@ -206,16 +206,21 @@ static const struct ctw_gguf_key deci_keys[] = {
     {NULL, NULL, false},
 };
 
-static void write_attention_of(struct ctw_gguf_keys *k, int64_t layer)
+static void write_attention_of(struct ctw_gguf_keys *k, int64_t layer, int64_t most)
 {
     const int64_t n = ctw_gguf_of_layer(k, heads, layer, 0),
                   n_kv = ctw_gguf_of_layer(k, kv, layer, n);
-    if (n > 0 && n_kv == 0)
+    if (n > 0 && n != most)
+        ctw_gguf_refuse(k, heads,
+                        "layer %" PRId64 " has %" PRId64 " heads, another layer %" PRId64
+                        "; heads that differ are not supported",
+                        layer, n, most);
+    else if (n > 0 && n_kv == 0)
         ctw_gguf_refuse(k, kv,
                         "layer %" PRId64 " has a linear layer in place of attention, which is not "
                         "supported",
                         layer);
-    else if (n_kv < 0 || n < 0 || (n_kv > 0 && n % n_kv != 0))
+    else if (n_kv < 0 || n < 0 || (n_kv > 0 && (n == 0 || n % n_kv != 0)))
         ctw_gguf_refuse(k, kv, "layer %" PRId64 " has %" PRId64 " key heads of %" PRId64 " heads",
                         layer, n_kv, n);
     ctw_json_write_key(&k->writer, "attention");
@@ -247,13 +252,14 @@ static void write_mlp_of(struct ctw_gguf_keys *k, int64_t layer, double hidden)
 static void write_deci(struct ctw_gguf_keys *k)
 {
     const double hidden = ctw_gguf_number(k, "embedding_length", 1);
-    ctw_json_write_key_int(&k->writer, "num_attention_heads", ctw_gguf_largest(k, heads, 0));
+    const int64_t most = ctw_gguf_largest(k, heads, 0);
+    ctw_json_write_key_int(&k->writer, "num_attention_heads", most);
     ctw_gguf_write_qkv_bias(k);
     ctw_json_write_key(&k->writer, "block_configs");
     ctw_json_write_open(&k->writer, '[');
     for (int64_t i = 0; i < ctw_gguf_layers(k) && k->st == CTW_OK; i++) {
         ctw_json_write_open(&k->writer, '{');
-        write_attention_of(k, i);
+        write_attention_of(k, i, most);
         write_mlp_of(k, i, hidden);
         ctw_json_write_close(&k->writer, '}');
     }

@@ -93,11 +93,6 @@ static void write_minimax(struct ctw_gguf_keys *k)
     ctw_json_write_close(&k->writer, ']');
 }
 
-static void write_minimax_rope(struct ctw_gguf_keys *k)
-{
-    ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
-}
-
 const struct ctw_gguf_arch ctw_gguf_archs_hybrid[] = {
     {.name = "minimax-01",
      .model_type = "minimax_text_01",
@@ -105,7 +100,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_hybrid[] = {
      .layers = minimax_layers,
      .keys = minimax_keys,
      .fixed = "\"postnorm\":true",
-     .rope = write_minimax_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_minimax},
     {.name = "lfm2",
      .model_type = "lfm2",

@@ -206,11 +206,6 @@ static void write_ling(struct ctw_gguf_keys *k)
     write_kda_layers(k);
 }
 
-static void write_latent_rope(struct ctw_gguf_keys *k)
-{
-    ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
-}
-
 /* ---- GLM 5 Next (GLM 5.3 Flash) ---- */
 
 /* Glm5NextModel. */
@@ -304,7 +299,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_kda[] = {
      .layers = ling_layers,
      .keys = ling_keys,
      .gating = CTW_GGUF_SIGMOID,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_ling},
     {.name = "glm5-next",
      .model_type = "glm5_next",

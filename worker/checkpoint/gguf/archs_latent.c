@@ -74,11 +74,6 @@ static void write_deepseek_v2(struct ctw_gguf_keys *k)
         ctw_json_write_key_string(&k->writer, "topk_method", "group_limited_greedy");
 }
 
-static void write_latent_rope(struct ctw_gguf_keys *k)
-{
-    ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
-}
-
 /* ---- with an indexer: DeepseekV32Model, GlmMoeDsaModel ---- */
 
 static const struct ctw_gguf_name indexed_layers[] = {
@@ -138,7 +133,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
      .keys = indexed_keys,
      .gating = CTW_GGUF_SIGMOID,
      .yarn_mscale = true,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_indexed},
     /* GLM 5. */
     {.name = "glm-dsa",
@@ -147,7 +142,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
      .layers = indexed_layers,
      .keys = indexed_keys,
      .gating = CTW_GGUF_SIGMOID,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_indexed},
     {.name = "minicpm3",
      .model_type = "minicpm3",
@@ -155,7 +150,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
      .layers = latent_layers,
      .keys = minicpm3_keys,
      .longrope = true,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_minicpm3},
     /* DeepSeek V3 and R1, Kimi K2, GLM 4.7 Flash, which have a correction of the choice. */
     {.name = "deepseek2",
@@ -166,7 +161,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
      .keys = latent_keys,
      .gating = CTW_GGUF_SIGMOID,
      .yarn_mscale = true,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_deepseek},
     {.name = "deepseek2",
      .model_type = "deepseek_v2",
@@ -176,7 +171,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
      .keys = latent_keys,
      .gating = CTW_GGUF_SOFTMAX,
      .yarn_mscale = true,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_deepseek_v2},
     /* Youtu, which has V3's attention and no experts. */
     {.name = "deepseek2",
@@ -185,7 +180,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
      .layers = latent_layers,
      .keys = dense_keys,
      .yarn_mscale = true,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_deepseek},
     /* Mistral4Model keeps no llama_4_scaling_beta. */
     {.name = "mistral4",
@@ -196,7 +191,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_latent[] = {
      .gating = CTW_GGUF_SOFTMAX,
      .yarn = "\"llama_4_scaling_beta\":0",
      .yarn_mscale = true,
-     .rope = write_latent_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_deepseek},
     {0},
 };

@@ -88,11 +88,6 @@ static void write_deepseek(struct ctw_gguf_keys *k)
     ctw_gguf_write_each(k, "compress_ratios", ratios);
 }
 
-static void write_deepseek_rope(struct ctw_gguf_keys *k)
-{
-    ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
-}
-
 const struct ctw_gguf_arch ctw_gguf_archs_streams[] = {
     {.name = "deepseek4",
      .model_type = "deepseek_v4",
@@ -101,7 +96,7 @@ const struct ctw_gguf_arch ctw_gguf_archs_streams[] = {
      .layers = deepseek_layers,
      .keys = deepseek_keys,
      .gating = CTW_GGUF_SQRT_SOFTPLUS,
-     .rope = write_deepseek_rope,
+     .rope = ctw_gguf_write_rope_of_count,
      .more = write_deepseek},
     {0},
 };

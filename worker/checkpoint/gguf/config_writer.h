@@ -76,6 +76,8 @@ void ctw_gguf_write_sizes(struct ctw_gguf_keys *k);
 void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head);
 /* Writes none, for models without RoPE and for those whose RoPE is among other members. */
 void ctw_gguf_write_no_rope(struct ctw_gguf_keys *k);
+/* As ctw_gguf_write_rope(), with the file's rope.dimension_count. */
+void ctw_gguf_write_rope_of_count(struct ctw_gguf_keys *k);
 /* As ctw_gguf_write_rope() where layers with a window have a theta of their own and no scaling:
  * rope_parameters, with the numbers of elements that full layers and those with a window rotate. */
 void ctw_gguf_write_rope_of_windows(struct ctw_gguf_keys *k, int64_t full, int64_t windowed);

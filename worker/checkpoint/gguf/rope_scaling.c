@@ -309,6 +309,11 @@ void ctw_gguf_write_rope(struct ctw_gguf_keys *k, int64_t head)
         write_scaling(k, theta, rotated);
 }
 
+void ctw_gguf_write_rope_of_count(struct ctw_gguf_keys *k)
+{
+    ctw_gguf_write_rope(k, ctw_gguf_int(k, "rope.dimension_count", 0));
+}
+
 void ctw_gguf_write_no_rope(struct ctw_gguf_keys *k)
 {
     (void)k;

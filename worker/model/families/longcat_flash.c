@@ -55,6 +55,8 @@ static void check_rules(struct ctw_config *c)
                      "n-gram embeddings are not supported");
     if (ctw_key_is_given(c, "oe_vocab_size_ratio"))
         ctw_key_fail(c, "oe_vocab_size_ratio", CTW_EUNSUP, "n-gram embeddings are not supported");
+    if (ctw_key_is_true(c, "norm_topk_prob"))
+        ctw_key_fail(c, "norm_topk_prob", CTW_EUNSUP, "only false is supported");
     if (ctw_key_is_true(c, "router_bias"))
         ctw_key_fail(c, "router_bias", CTW_EUNSUP, "only false is supported");
     if (ctw_key_is_given(c, "zero_expert_type") && !ctw_key_is(c, "zero_expert_type", "identity"))

@@ -51,7 +51,8 @@ static enum ctw_status check(const struct ctw_layer *l, int branch, struct ctw_e
     const int64_t want = l->branch[branch].ngram.n_rows, found = l->table.row0[l->table.n];
     const int key = ctw_norm_at(branch, CTW_AT_NGRAM_KEY), x = ctw_norm_at(branch, CTW_AT_NGRAM_X);
     if (l->norm[key].offset != l->norm[x].offset) /* struct ctw_op_ngram_gate has one for both */
-        return ctw_fail(err, CTW_EUNSUP, "%s and %s: only one of them is stored as 1 + w",
+        return ctw_fail(err, CTW_EUNSUP,
+                        "%s and %s: only one of them is stored as 1 + w; store both alike",
                         l->vector[ctw_norm_weight(key)]->name, l->vector[ctw_norm_weight(x)]->name);
     if (found == want)
         return CTW_OK;

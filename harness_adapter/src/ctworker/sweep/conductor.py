@@ -238,24 +238,29 @@ class Conductor:
 
     def _run_todo(self) -> None:
         process = self.prepare(log_file_of(self.sweep, self.sweep.devices[0]))
-        self._record_refused()
-        events: queue.Queue[tuple[Any, ...]] = queue.Queue()
-        take = _take(blocks_of(self.todo))
-        runners = [
-            Runner(self.sweep, device, self.files, take, events) for device in self.sweep.devices
-        ]
-        runners[0].process = process
-        n_done = len(self.cells) - len(self.todo)
-        with Display(self._console, self.todo, n_done, self.timing, len(runners)) as display:
-            try:
-                for runner in runners:
-                    runner.start()
-                self._follow(events, display, len(runners))
-            finally:
-                for runner in runners:
-                    runner.stop()
-                for runner in runners:
-                    runner.join(_STOP_S)
+        try:
+            self._record_refused()
+            events: queue.Queue[tuple[Any, ...]] = queue.Queue()
+            take = _take(blocks_of(self.todo))
+            runners = [
+                Runner(self.sweep, device, self.files, take, events)
+                for device in self.sweep.devices
+            ]
+            n_done = len(self.cells) - len(self.todo)
+            with Display(self._console, self.todo, n_done, self.timing, len(runners)) as display:
+                runners[0].process, process = process, None
+                try:
+                    for runner in runners:
+                        runner.start()
+                    self._follow(events, display, len(runners))
+                finally:
+                    for runner in runners:
+                        runner.stop()
+                    for runner in runners:
+                        runner.join(_STOP_S)
+        finally:
+            if process is not None:
+                process.close()
 
     def _follow(
         self, events: queue.Queue[tuple[Any, ...]], display: Display, n_running: int
