@@ -90,6 +90,15 @@ def refusals(text: str) -> list[str]:
     return [f"`{key}`: {without_values(joined(message))}" for key, message in re.findall(pattern, text)]
 
 
+def called(text: str, shared: str) -> str:
+    """The functions of headers that the file calls, or that these call."""
+    functions = dict(re.findall(r"^(?:\w[^\n;{}]*?\b)?(\w+)\([^;{}]*\)\n(\{.*?^\})", shared, re.MULTILINE | re.DOTALL))
+    found = ""
+    while names := [name for name in functions if re.search(rf"\b{name}\b", text + found)]:
+        found += "".join(functions.pop(name) for name in names)
+    return found
+
+
 def families() -> list[Family]:
     found = []
     for path in sorted(FAMILIES.glob("*.c")):
@@ -102,7 +111,7 @@ def families() -> list[Family]:
         shared = "".join((FAMILIES / name).read_text(encoding="utf-8") for name in
                          re.findall(r'#include "worker/model/families/((?!family\.h)\w+\.h)"', text))
         classes = re.findall(r'\.(?:old_)?architecture =\s*"([^"]+)"', "".join(bodies))
-        found.append(Family(path.name, head_comment(text), list(dict.fromkeys(types)), own, classes, refusals(text + shared)))
+        found.append(Family(path.name, head_comment(text), list(dict.fromkeys(types)), own, classes, refusals(text + called(text, shared))))
     return found
 
 

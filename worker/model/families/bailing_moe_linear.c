@@ -183,6 +183,8 @@ static void describe_v2_5(struct ctw_config *c)
     if (!ctw_key_bool(c, "rope_interleave", true))
         ctw_key_fail(c, "rope_interleave", CTW_EUNSUP, "only true is supported");
     b.latent = latent_keys(c, &b.sizes, &absent);
+    if (b.latent.bias && !b.qkv_bias)
+        ctw_key_fail(c, "attention_bias", CTW_EUNSUP, "this family's key is use_qkv_bias");
     b.latent.bias = b.qkv_bias;
     b.latent.module = "attention";
     b.latent.out = "dense";
