@@ -281,7 +281,7 @@ BENCH void assert_others_are_served(struct bench *b, int n)
 {
     struct ctw_err err;
     for (int i = 0; i < n; i++) {
-        if (call(b, CTW_OP_HEALTH, patience_ms, &err) != CTW_OK)
+        if (call(b, CTW_OP_HEALTH, 4 * patience_ms, &err) != CTW_OK)
             fail_msg("%s", err.msg);
     }
 }
