@@ -112,7 +112,7 @@ class Gguf(unittest.TestCase):
         less = {key: value for key, value in four.items() if key != "attention.compress_ratios"}
         for arch, keys, why in (
                 ("deci", heads | {"attention.head_count_kv": [2, 0]}, "attention.head_count_kv: layer 1 has a linear layer in place of"),
-                ("deci", heads | {"attention.head_count": [2, 3]}, "attention.head_count: layer 0 has 2 heads, another layer 3; heads that"),
+                ("deci", heads | {"attention.head_count": [2, 3]}, "attention.head_count: layer 0 has 2 heads, another layer 3; heads"),
                 ("deci", heads | {"attention.head_count": [3, 3]}, "attention.head_count_kv: layer 0 has 2 key heads of 3 heads"),
                 ("deci", heads | {"attention.head_count": [2, 0]}, "attention.head_count_kv: layer 1 has 2 key heads of 0 heads"),
                 ("deci", heads | {"attention.head_count": [2]}, "attention.head_count: found 1 elements, expected one for each layer"),
