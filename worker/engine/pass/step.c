@@ -74,6 +74,23 @@ struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place)
     return op;
 }
 
+enum ctw_status ctw_step_norm_residual(const struct ctw_step *s, int place, const int64_t *tokens,
+                                       const float *x, int64_t dim, int64_t ldx, void *y,
+                                       struct ctw_err *err)
+{
+    struct ctw_op_norm op = ctw_step_norm(s, place);
+    op.dim = dim;
+    op.x = x;
+    op.ldx = ldx;
+    op.x_dtype = CTW_RESIDUAL;
+    op.rows = tokens;
+    op.y = y;
+    op.dtype = s->f->dtype;
+    op.bad = s->f->bad + (tokens == NULL ? s->chunk->tok0 : 0);
+    op.stamp = s->stamp;
+    return ctw_norm(s->f->be, &op, err);
+}
+
 enum ctw_status ctw_step_norm_in_place(const struct ctw_step *s, int place, void *y, int64_t dim,
                                        struct ctw_err *err)
 {

@@ -82,6 +82,13 @@ enum ctw_status ctw_trunk_leave(const struct ctw_step *s, struct ctw_err *err) C
  * CTW_NORM_NONE if the layer has none at this place. */
 struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, int place);
 
+/* y [rows, dim] of the activations' dtype = the norm of fp32 rows of the residual, ldx apart: the
+ * chunk's, which begin at x, or with `tokens` (device) those rows of the pass, which begins at x.
+ * Marks rows that are not finite. */
+enum ctw_status ctw_step_norm_residual(const struct ctw_step *s, int place, const int64_t *tokens,
+                                       const float *x, int64_t dim, int64_t ldx, void *y,
+                                       struct ctw_err *err) CTW_MUST_CHECK;
+
 /* y [n_tok, hidden], or f->norm, = the norm of what the branch reads of the residual, of the
  * activations' dtype. */
 enum ctw_status ctw_step_read_to(const struct ctw_step *s, int place, void *y,

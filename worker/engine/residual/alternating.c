@@ -149,19 +149,6 @@ static enum ctw_status update(const struct ctw_step *s, enum ctw_altup_form form
     return ctw_altup(s->f->be, &op, err);
 }
 
-/* y = the norm at `place` of rows of x; marks them. */
-static enum ctw_status normalise(const struct ctw_step *s, int place, const float *x, int64_t ldx,
-                                 void *y, struct ctw_err *err)
-{
-    struct ctw_op_norm op = ctw_step_norm(s, place);
-    op.x_dtype = CTW_RESIDUAL;
-    op.dtype = s->f->dtype;
-    op.ldx = ldx;
-    op.bad = s->f->bad + s->chunk->tok0;
-    op.stamp = s->stamp;
-    return put(s, op, x, y, err);
-}
-
 /* The active stream, what the mixer reads, and Laurel's part, all by sqrt(1/2). */
 static enum ctw_status make(const struct ctw_step *s, const void *y, struct ctw_err *err)
 {
@@ -210,13 +197,13 @@ static enum ctw_status read_norm(const struct ctw_step *s, int place, void *y, s
     const struct ctw_model *m = s->f->model;
     enum ctw_status st;
     if (s->layer == m->layers)
-        return normalise(s, place, streams_at(s), width(m), y, err);
+        return ctw_step_norm_residual(s, place, NULL, streams_at(s), m->hidden, width(m), y, err);
     if (s->index == CTW_MLP)
-        return normalise(s, place, made_at(s), 0, y, err);
+        return ctw_step_norm_residual(s, place, NULL, made_at(s), m->hidden, m->hidden, y, err);
     if (s->index == CTW_MIXER) {
         st = update(s, CTW_ALTUP_PREDICT, err);
         if (st == CTW_OK)
-            st = normalise(s, place, active_at(s), width(m), y, err);
+            st = ctw_step_norm_residual(s, place, NULL, active_at(s), m->hidden, width(m), y, err);
         return st == CTW_OK ? make(s, y, err) : st;
     }
     st = update(s, CTW_ALTUP_CORRECT, err);

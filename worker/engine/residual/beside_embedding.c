@@ -63,16 +63,10 @@ static enum ctw_status read_norm(const struct ctw_step *s, int place, void *y, s
 {
     const enum ctw_reads reads = s->layer->residual.beside_embedding.reads[s->index];
     const int64_t hidden = s->f->model->hidden;
-    struct ctw_op_norm op = ctw_step_norm(s, place);
-    op.dim = reads == CTW_READS_BOTH ? 2 * hidden : hidden;
-    op.x = reads == CTW_READS_ASIDE ? aside_of(s) : stream_of(s);
-    op.ldx = reads == CTW_READS_ASIDE ? hidden : 2 * hidden;
-    op.x_dtype = CTW_RESIDUAL;
-    op.y = y;
-    op.dtype = s->f->dtype;
-    op.bad = s->f->bad + s->chunk->tok0;
-    op.stamp = s->stamp;
-    return ctw_norm(s->f->be, &op, err);
+    const bool aside = reads == CTW_READS_ASIDE;
+    return ctw_step_norm_residual(s, place, NULL, aside ? aside_of(s) : stream_of(s),
+                                  reads == CTW_READS_BOTH ? 2 * hidden : hidden,
+                                  aside ? hidden : 2 * hidden, y, err);
 }
 
 static enum ctw_status join(const struct ctw_step *s, const void *x, enum ctw_dtype x_dtype,
@@ -97,17 +91,7 @@ static enum ctw_status finish(const struct ctw_step *s, const int64_t *tokens, v
                               struct ctw_err *err)
 {
     const int64_t hidden = s->f->model->hidden;
-    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_IN);
-    op.dim = hidden;
-    op.x = s->f->x;
-    op.ldx = 2 * hidden;
-    op.x_dtype = CTW_RESIDUAL;
-    op.rows = tokens;
-    op.y = y;
-    op.dtype = s->f->dtype;
-    op.bad = s->f->bad;
-    op.stamp = s->stamp;
-    return ctw_norm(s->f->be, &op, err);
+    return ctw_step_norm_residual(s, CTW_AT_IN, tokens, s->f->x, hidden, 2 * hidden, y, err);
 }
 
 const struct ctw_residual_ops ctw_residual_beside_embedding = {.width = width,

@@ -101,29 +101,13 @@ static enum ctw_status blend(const struct ctw_step *s, int64_t tok0, const int64
     return ctw_blend(s->f->be, &op, err);
 }
 
-/* y = the norm of the blends' rows from token tok0 on, or of rows `rows`. */
-static enum ctw_status norm(const struct ctw_step *s, int place, int64_t tok0, const int64_t *rows,
-                            void *y, struct ctw_err *err)
-{
-    struct ctw_op_norm op = ctw_step_norm(s, place);
-    op.dim = s->f->model->hidden;
-    op.x = blends_at(s, tok0);
-    op.x_dtype = CTW_RESIDUAL;
-    op.rows = rows;
-    op.y = y;
-    op.dtype = s->f->dtype;
-    op.bad = s->f->bad + tok0;
-    op.stamp = s->stamp;
-    return ctw_norm(s->f->be, &op, err);
-}
-
 static enum ctw_status read_blend(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
 {
     const struct ctw_block_sums *sums = sums_of(s->layer);
-    const int64_t tok0 = s->chunk->tok0;
+    const int64_t tok0 = s->chunk->tok0, hidden = s->f->model->hidden;
     enum ctw_status st = blend(s, tok0, NULL, sums->n_read[s->index], err);
     if (st == CTW_OK)
-        st = norm(s, place, tok0, NULL, y, err);
+        st = ctw_step_norm_residual(s, place, NULL, blends_at(s, tok0), hidden, hidden, y, err);
     return st == CTW_OK && sums->begins && s->index == CTW_MIXER
                ? begin_block(s, sums->adds_to, err)
                : st;
@@ -156,8 +140,11 @@ static enum ctw_status join(const struct ctw_step *s, const void *x, enum ctw_dt
 static enum ctw_status finish(const struct ctw_step *s, const int64_t *tokens, void *y,
                               struct ctw_err *err)
 {
+    const int64_t hidden = s->f->model->hidden;
     enum ctw_status st = blend(s, 0, tokens, sums_of(s->layer)->n_read[0], err);
-    return st == CTW_OK ? norm(s, CTW_AT_IN, 0, tokens, y, err) : st;
+    return st == CTW_OK ? ctw_step_norm_residual(s, CTW_AT_IN, tokens, blends_at(s, 0), hidden,
+                                                 hidden, y, err)
+                        : st;
 }
 
 const struct ctw_residual_ops ctw_residual_block_sums = {.width = width,

@@ -26,30 +26,16 @@ static void *embedding(const struct ctw_step *s)
 
 static enum ctw_status read_norm(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
 {
-    struct ctw_op_norm op = ctw_step_norm(s, place);
-    op.dim = s->f->model->hidden;
-    op.x = rows(s, s->chunk->tok0).at;
-    op.x_dtype = CTW_RESIDUAL;
-    op.y = y;
-    op.dtype = s->f->dtype;
-    op.bad = s->f->bad + s->chunk->tok0;
-    op.stamp = s->stamp;
-    return ctw_norm(s->f->be, &op, err);
+    const int64_t hidden = s->f->model->hidden;
+    return ctw_step_norm_residual(s, place, NULL, rows(s, s->chunk->tok0).at, hidden, hidden, y,
+                                  err);
 }
 
 static enum ctw_status finish(const struct ctw_step *s, const int64_t *tokens, void *y,
                               struct ctw_err *err)
 {
-    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_IN);
-    op.dim = s->f->model->hidden;
-    op.x = s->f->x;
-    op.x_dtype = CTW_RESIDUAL;
-    op.rows = tokens;
-    op.y = y;
-    op.dtype = s->f->dtype;
-    op.bad = s->f->bad;
-    op.stamp = s->stamp;
-    return ctw_norm(s->f->be, &op, err);
+    const int64_t hidden = s->f->model->hidden;
+    return ctw_step_norm_residual(s, CTW_AT_IN, tokens, s->f->x, hidden, hidden, y, err);
 }
 
 /* In place. */

@@ -71,16 +71,8 @@ static enum ctw_status begin(const struct ctw_step *s, struct ctw_err *err)
 
 static enum ctw_status read_norm(const struct ctw_step *s, int place, void *y, struct ctw_err *err)
 {
-    struct ctw_op_norm op = ctw_step_norm(s, place);
-    op.dim = s->f->model->hidden;
-    op.x = stream_of(s);
-    op.ldx = width(s->f->model);
-    op.x_dtype = CTW_RESIDUAL;
-    op.y = y;
-    op.dtype = s->f->dtype;
-    op.bad = s->f->bad + s->chunk->tok0;
-    op.stamp = s->stamp;
-    return ctw_norm(s->f->be, &op, err);
+    const struct ctw_model *m = s->f->model;
+    return ctw_step_norm_residual(s, place, NULL, stream_of(s), m->hidden, width(m), y, err);
 }
 
 /* What waits joins the stream behind its last branch. */
@@ -108,17 +100,8 @@ static enum ctw_status join(const struct ctw_step *s, const void *x, enum ctw_dt
 static enum ctw_status finish(const struct ctw_step *s, const int64_t *tokens, void *y,
                               struct ctw_err *err)
 {
-    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_IN);
-    op.dim = s->f->model->hidden;
-    op.x = s->f->x;
-    op.ldx = width(s->f->model);
-    op.x_dtype = CTW_RESIDUAL;
-    op.rows = tokens;
-    op.y = y;
-    op.dtype = s->f->dtype;
-    op.bad = s->f->bad;
-    op.stamp = s->stamp;
-    return ctw_norm(s->f->be, &op, err);
+    const struct ctw_model *m = s->f->model;
+    return ctw_step_norm_residual(s, CTW_AT_IN, tokens, s->f->x, m->hidden, width(m), y, err);
 }
 
 const struct ctw_residual_ops ctw_residual_shortcut = {.width = width,
