@@ -60,7 +60,7 @@ static void write_delta_heads(struct ctw_gguf_keys *k, const char *name)
     ctw_gguf_write_rows(k, name, ctw_gguf_first_tensor(k, "ssm_beta"));
 }
 
-/* The bound of the decay; without it, there is none. */
+/* The decay's lower bound; null if the file has no such key. */
 static void write_bound(struct ctw_gguf_keys *k, const char *name)
 {
     static const char key[] = "kda.gate_lower_bound";

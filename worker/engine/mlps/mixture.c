@@ -422,7 +422,7 @@ static enum ctw_status leave_latent(const struct ctw_step *s, struct ctw_err *er
                         : st;
 }
 
-/* sum += what the experts read, times the weights of those that give that. */
+/* Identity experts: sum += the experts' input, times the sum of their weights. */
 static enum ctw_status add_identity(const struct ctw_step *s, struct ctw_err *err)
 {
     if (mixture_of(s)->route.n_identity == 0)

@@ -1,7 +1,6 @@
 /*
- * A.X K1: DeepSeek V3's layers, with a norm of the mixtures' output. Files may have the norm in
- * dense layers as well, where it is not used, and need not have a correction of the router's
- * choice. Defaults: AXK1Config.
+ * A.X K1: DeepSeek V3's layers, with a norm of the mixtures' output. Norms that a file has for
+ * dense layers are not used. The router's correction may be missing. Defaults: AXK1Config.
  */
 #include "worker/model/families/latent_keys.h"
 

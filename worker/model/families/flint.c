@@ -19,13 +19,7 @@ static struct ctw_experts key_experts(struct ctw_config *c, enum ctw_activation 
 {
     struct ctw_experts x = qwen_experts(c, act, &(struct qwen_absent){256, 6, 512, true});
     x.router.score = CTW_SCORE_SIGMOID;
-    *shared = (struct ctw_mlp){.inner = ctw_key_int(c, "shared_expert_intermediate_size", 1024,
-                                                    CTW_NULL_REFUSED, 1, CTW_MAX_DIM),
-                               .act = act,
-                               .gate = "mlp.shared_expert.gate_proj",
-                               .up = "mlp.shared_expert.up_proj",
-                               .down = "mlp.shared_expert.down_proj"};
-    x.shared = shared;
+    qwen_shared_expert(c, &x, 1024, shared);
     return x;
 }
 

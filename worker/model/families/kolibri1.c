@@ -12,13 +12,10 @@ static struct ctw_experts key_experts(struct ctw_config *c, struct ctw_mlp *shar
     x.router.score = CTW_SCORE_SIGMOID;
     x.router.correction = "moe.router.expert_bias";
     x.router.correction_of_logits = true;
-    *shared = (struct ctw_mlp){.inner = ctw_key_int(c, "shared_expert_intermediate_size", 512,
-                                                    CTW_NULL_REFUSED, 1, CTW_MAX_DIM),
-                               .act = act,
-                               .gate = "mlp.shared_experts.gate_proj",
-                               .up = "mlp.shared_experts.up_proj",
-                               .down = "mlp.shared_experts.down_proj"};
-    x.shared = shared;
+    qwen_shared_expert(c, &x, 512, shared);
+    shared->gate = "mlp.shared_experts.gate_proj";
+    shared->up = "mlp.shared_experts.up_proj";
+    shared->down = "mlp.shared_experts.down_proj";
     return x;
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/conv.h"
-#include "worker/model/families/family.h"
+#include "worker/model/families/layer_ropes.h"
 #include "worker/model/recipe/short_conv.h"
 
 enum mixer { CONV, FULL, SLIDING };
@@ -36,17 +36,11 @@ static void key_mixers(struct ctw_config *c, int64_t n, enum mixer mixer[CTW_MAX
 
 static int describe_rope(struct ctw_config *c, int64_t head, bool full)
 {
-    const struct ctw_rope_rules of_full = {
-        .head = head,
-        .theta = 1000000.0,
-        .layer_type = "full_attention",
-        .absent = "{\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.5, "
-                  "\"rope_theta\": 1000000.0}"};
-    const struct ctw_rope_rules of_sliding = {.head = head,
-                                              .theta = 1000000.0,
-                                              .layer_type = "sliding_attention",
-                                              .absent = "{\"rope_theta\": 10000.0}"};
-    return ctw_describe_rope(c, full ? &of_full : &of_sliding);
+    const struct ctw_rope_rules both = {.head = head, .theta = 1000000.0};
+    return layer_rope(c, both, full,
+                      "{\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.5, "
+                      "\"rope_theta\": 1000000.0}",
+                      "{\"rope_theta\": 10000.0}");
 }
 
 static void describe_norms(struct ctw_config *c, int64_t i, const struct ctw_norm_form *norm,

@@ -3,21 +3,14 @@
  * layer that mlp_layer_types does not call dense. Layers for drafts are not read. Defaults:
  * MellumConfig.
  */
+#include "worker/model/families/layer_ropes.h"
 #include "worker/model/families/qwen.h"
 
 static int describe_rope(struct ctw_config *c, int64_t head, bool full)
 {
-    const struct ctw_rope_rules of_full = {.head = head,
-                                           .theta = 10000.0,
-                                           .layer_type = "full_attention",
-                                           .partial_key = "partial_rotary_factor",
-                                           .absent = "{\"rope_theta\": 500000.0}"};
-    const struct ctw_rope_rules of_sliding = {.head = head,
-                                              .theta = 10000.0,
-                                              .layer_type = "sliding_attention",
-                                              .partial_key = "partial_rotary_factor",
-                                              .absent = "{\"rope_theta\": 10000.0}"};
-    return ctw_describe_rope(c, full ? &of_full : &of_sliding);
+    const struct ctw_rope_rules both = {
+        .head = head, .theta = 10000.0, .partial_key = "partial_rotary_factor"};
+    return layer_rope(c, both, full, "{\"rope_theta\": 500000.0}", "{\"rope_theta\": 10000.0}");
 }
 
 static void describe(struct ctw_config *c)

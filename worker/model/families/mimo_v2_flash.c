@@ -3,6 +3,7 @@
  * heads have their own size, and values a factor. The first layer is dense, the others are mixtures
  * without a shared expert. Layers for drafts are not read. Defaults: MiMoV2FlashConfig.
  */
+#include "worker/model/families/layer_ropes.h"
 #include "worker/model/families/routed.h"
 
 /* sliding_window_size counts the keys before a query; it takes precedence in the class. */
@@ -15,19 +16,11 @@ static int64_t key_window(struct ctw_config *c)
 
 static int describe_rope(struct ctw_config *c, int64_t head, bool full)
 {
-    const struct ctw_rope_rules of_full = {
-        .head = head,
-        .theta = 10000.0,
-        .layer_type = "full_attention",
-        .partial_key = "partial_rotary_factor",
-        .absent = "{\"rope_theta\": 5000000.0, \"partial_rotary_factor\": 0.334}"};
-    const struct ctw_rope_rules of_sliding = {
-        .head = head,
-        .theta = 10000.0,
-        .layer_type = "sliding_attention",
-        .partial_key = "partial_rotary_factor",
-        .absent = "{\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.334}"};
-    return ctw_describe_rope(c, full ? &of_full : &of_sliding);
+    const struct ctw_rope_rules both = {
+        .head = head, .theta = 10000.0, .partial_key = "partial_rotary_factor"};
+    return layer_rope(c, both, full,
+                      "{\"rope_theta\": 5000000.0, \"partial_rotary_factor\": 0.334}",
+                      "{\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.334}");
 }
 
 static void describe(struct ctw_config *c)

@@ -43,6 +43,21 @@ static inline struct ctw_experts qwen_experts(struct ctw_config *c, enum ctw_act
                    .normalised = ctw_key_bool(c, "norm_topk_prob", absent->normalised)}};
 }
 
+/* The expert that all tokens take, with Qwen's names; `absent`: transformers' default for its
+ * width.
+ */
+static inline void qwen_shared_expert(struct ctw_config *c, struct ctw_experts *x, int64_t absent,
+                                      struct ctw_mlp *shared)
+{
+    *shared = (struct ctw_mlp){.inner = ctw_key_int(c, "shared_expert_intermediate_size", absent,
+                                                    CTW_NULL_REFUSED, 1, CTW_MAX_DIM),
+                               .act = x->act,
+                               .gate = "mlp.shared_expert.gate_proj",
+                               .up = "mlp.shared_expert.up_proj",
+                               .down = "mlp.shared_expert.down_proj"};
+    x->shared = shared;
+}
+
 /* Which layers have the n_experts: every decoder_sparse_step-th that mlp_only_layers does not list.
  */
 static inline void qwen_sparse_layers(struct ctw_config *c, int64_t n_layers, int64_t n_experts,

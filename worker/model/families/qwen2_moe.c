@@ -31,15 +31,10 @@ static void describe(struct ctw_config *c)
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
     const struct ctw_mlp dense = {.inner = s.inner,
                                   .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU)};
-    struct ctw_mlp shared = dense;
-    shared.inner =
-        ctw_key_int(c, "shared_expert_intermediate_size", 5632, CTW_NULL_REFUSED, 1, CTW_MAX_DIM);
-    shared.gate = "mlp.shared_expert.gate_proj";
-    shared.up = "mlp.shared_expert.up_proj";
-    shared.down = "mlp.shared_expert.down_proj";
+    struct ctw_mlp shared;
     struct ctw_experts experts =
         qwen_experts(c, dense.act, &(struct qwen_absent){60, 4, 1408, false});
-    experts.shared = &shared;
+    qwen_shared_expert(c, &experts, 5632, &shared);
     experts.shared_gate = "mlp.shared_expert_gate";
     bool sparse[CTW_MAX_DECODERS];
     qwen_sparse_layers(c, s.n_layers, experts.n, sparse);
