@@ -32,6 +32,18 @@ def test_another_program(monkeypatch: pytest.MonkeyPatch, program: str, code: in
     assert f"{program} serve --listen" in text and "--model 'a b'" in text and "CTWORKER_BIN" in text
 
 
+def test_an_end_just_after_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that ends after the first look at it has the same error as one that ended before."""
+    monkeypatch.setenv("CTWORKER_BIN", "/bin/false")
+    worker = WorkerProcess([])
+    wait_for(lambda: worker._process.poll() is not None)
+    codes = iter((None, 1))
+    monkeypatch.setattr(worker._process, "poll", lambda: next(codes, 1))
+    with pytest.raises(CtworkerError, match="^/bin/false ended with exit code 1 and printed nothing"):
+        worker.wait_ready()
+    worker.close()
+
+
 @pytest.mark.parametrize(
     ("ending", "crashed"),
     [

@@ -199,15 +199,17 @@ class WorkerProcess:
     def check_alive(self) -> None:
         """Raises WorkerDied, with the end of the worker's log, when the worker has ended."""
         code = self._process.poll()
-        if code is None:
-            return
+        if code is not None:
+            raise self._died(code)
+
+    def _died(self, code: int) -> WorkerDied:
         how = (
             f"was killed by {signal.Signals(-code).name}"
             if code < 0
             else f"ended with exit code {code}"
         )
         hint = " (out of memory? see dmesg)" if code == -signal.SIGKILL else ""
-        raise WorkerDied(
+        return WorkerDied(
             f"the worker (process {self.pid}) {how}{hint}; end of its log: {spelling.from_worker(self.last_words()) or '(empty)'}"
         )
 
@@ -274,10 +276,12 @@ class WorkerProcess:
                 raise ConnectionLost("its socket does not exist yet")
             reply = client.health(timeout=1.0)
         except ConnectionLost as error:
-            if self._process.poll() is not None and self._process.returncode >= 0:
-                raise CtworkerError(spelling.from_worker(self.error_text())) from None
-            self.check_alive()
-            return "starting", str(error)
+            code = self._process.poll()
+            if code is None:
+                return "starting", str(error)
+            if code < 0:
+                raise self._died(code) from None
+            raise CtworkerError(spelling.from_worker(self.error_text())) from None
         if reply["state"] == "failed":
             # The log names the folder, too; the reply only what is wrong with it.
             message = self._error_line() or reply.get("message") or "the worker has failed"
