@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@ static const char *const level_names[] = {"debug", "info", "warn", "error"};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int current_level = -1; /* -1: the environment has not been read yet */
 static bool progress_drawn;
+static bool cut; /* the last line has no end: standard error became full before it */
 static time_t progress_last;
 static long n_lost; /* lines lost since standard error became full */
 
@@ -70,36 +72,62 @@ static void clear_progress_locked(void)
 }
 
 /*
- * Standard error may be a pipe that nobody reads. If the pipe has been full for FULL_MS, lines are
- * lost until somebody reads it again. A pipe that can be written to takes PIPE_BUF bytes, more than
- * one line.
+ * Writes text if standard error takes it within wait_ms. A pipe that can be written to takes at
+ * least PIPE_BUF bytes at once, so a longer text goes in pieces of that size. Sets `cut` if only a
+ * part of the pieces was taken.
  */
-static bool may_write_locked(void)
+static bool write_locked(const char *text, int wait_ms)
 {
-    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (poll(&p, 1, n_lost > 0 ? 0 : FULL_MS) == 0) {
-        n_lost++;
-        return false;
+    size_t n = strlen(text);
+    for (size_t at = 0; at < n; at += PIPE_BUF) {
+        struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+        if (poll(&p, 1, wait_ms) == 0) {
+            cut = cut || at > 0;
+            return false;
+        }
+        fwrite(text + at, 1, n - at < PIPE_BUF ? n - at : PIPE_BUF, stderr);
+        fflush(stderr);
     }
-    if (n_lost > 0)
-        fprintf(stderr, "ctworker: warn: %ld lines are missing here: nobody read them\n", n_lost);
-    n_lost = 0;
+    cut = false;
     return true;
+}
+
+/*
+ * Standard error may be a pipe that nobody reads. If the pipe has been full for FULL_MS, lines are
+ * lost until somebody reads it again. Returns whether the line, which ends in '\n', was written.
+ */
+static bool write_line_locked(const char *line)
+{
+    if (n_lost > 0) {
+        char missing[128];
+        snprintf(missing, sizeof(missing),
+                 "%sctworker: warn: %ld lines are missing here: nobody read them\n",
+                 cut ? "\n" : "", n_lost);
+        if (!write_locked(missing, 0)) {
+            n_lost++;
+            return false;
+        }
+        n_lost = 0;
+    }
+    if (!write_locked(line, FULL_MS))
+        n_lost++;
+    return n_lost == 0;
 }
 
 void ctw_log(enum ctw_log_level level, const char *fmt, ...)
 {
-    char line[LINE_MAX_BYTES];
+    char text[LINE_MAX_BYTES], line[LINE_MAX_BYTES + 32];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(line, sizeof(line), fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     pthread_mutex_lock(&lock);
-    if (level >= level_locked() && may_write_locked()) {
+    if (level >= level_locked()) {
         clear_progress_locked();
-        fprintf(stderr, "ctworker: %s%s%s\n", level == CTW_LOG_INFO ? "" : level_names[level],
-                level == CTW_LOG_INFO ? "" : ": ", line);
-        fflush(stderr);
+        snprintf(line, sizeof(line), "ctworker: %s%s%s\n",
+                 level == CTW_LOG_INFO ? "" : level_names[level], level == CTW_LOG_INFO ? "" : ": ",
+                 text);
+        write_line_locked(line);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -113,10 +141,10 @@ void ctw_log_lines(enum ctw_log_level level, const char *before, const char *tex
 
 void ctw_log_progress(const char *fmt, ...)
 {
-    char line[LINE_MAX_BYTES];
+    char text[LINE_MAX_BYTES], line[LINE_MAX_BYTES + 32];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(line, sizeof(line), fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     pthread_mutex_lock(&lock);
     time_t now = time(NULL);
@@ -124,15 +152,15 @@ void ctw_log_progress(const char *fmt, ...)
         /* quiet */
     } else if (isatty(STDERR_FILENO)) {
         clear_progress_locked();
-        if (line[0] != '\0') {
-            fprintf(stderr, "\r%s", line);
+        if (text[0] != '\0') {
+            fprintf(stderr, "\r%s", text);
             progress_drawn = true;
         }
         fflush(stderr);
-    } else if (line[0] != '\0' && now - progress_last >= QUIET_SECONDS && may_write_locked()) {
-        fprintf(stderr, "ctworker: %s\n", line);
-        fflush(stderr);
-        progress_last = now;
+    } else if (text[0] != '\0' && now - progress_last >= QUIET_SECONDS) {
+        snprintf(line, sizeof(line), "ctworker: %s\n", text);
+        if (write_line_locked(line))
+            progress_last = now;
     }
     pthread_mutex_unlock(&lock);
 }

@@ -1,11 +1,15 @@
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/threads.h"
@@ -143,6 +147,37 @@ static void short_loops_follow_one_another(void **state)
     ctw_threads_close(pool);
 }
 
+/* Standard error is a pipe with room for PIPE_BUF bytes: a longer line is cut there, and the line
+ * after it does not continue the first. A log that blocks is ended by the alarm. */
+static void a_line_longer_than_the_room_in_a_pipe(void **state)
+{
+    (void)state;
+    enum { ROOM = 4096, LINE = 4500 };
+    static char line[LINE + 1], read_back[3 * ROOM];
+    memset(line, 'a', LINE);
+    int ends[2], before = dup(STDERR_FILENO);
+    assert_true(before >= 0 && pipe(ends) == 0);
+    assert_int_equal(fcntl(ends[1], F_SETPIPE_SZ, 2 * ROOM), 2 * ROOM);
+    assert_int_equal(write(ends[1], read_back, ROOM), ROOM);
+    alarm(60);
+    assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
+    ctw_error("%s", line);
+    ctw_error("lost");
+    ssize_t full = read(ends[0], read_back, sizeof(read_back));
+    ctw_error("%s", line);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    alarm(0);
+    assert_int_equal(full, 2 * ROOM);
+    static const char said[] =
+        "\nctworker: warn: 2 lines are missing here: nobody read them\nctworker: error: aaa";
+    ssize_t n = read(ends[0], read_back, sizeof(read_back));
+    assert_true(n > ROOM);
+    assert_memory_equal(read_back, said, sizeof(said) - 1);
+    close(ends[0]);
+    close(ends[1]);
+    close(before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +188,7 @@ int main(void)
         cmocka_unit_test(allocations_can_be_made_to_fail),
         cmocka_unit_test(every_item_runs_once),
         cmocka_unit_test(short_loops_follow_one_another),
+        cmocka_unit_test(a_line_longer_than_the_room_in_a_pipe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
