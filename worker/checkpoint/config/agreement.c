@@ -4,12 +4,12 @@
 #include <string.h>
 
 /* Keys that say how a file is written, that transformers 4 and 5 spell differently, or whose values
- * the metadata do not have as the configuration words them: kinds of layers (their tensors tell),
- * factors of widths. */
+ * the metadata do not have as the configuration words them: factors of widths (the shapes of tensors
+ * tell). */
 static bool is_passed_over(const char *key)
 {
-    static const char *const keys[] = {"model_type",   "architectures", "dtype",
-                                       "rope_scaling", "layer_types",   "block_configs"};
+    static const char *const keys[] = {"model_type", "architectures", "dtype", "rope_scaling",
+                                       "block_configs"};
     for (size_t i = 0; i < CTW_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0)
             return true;
@@ -65,7 +65,54 @@ static bool is_equal(const struct ctw_json_node *a, const struct ctw_json_node *
     if (ctw_json_as_bool(a, &p, NULL) == CTW_OK && ctw_json_as_bool(b, &q, NULL) == CTW_OK)
         return p == q;
     const char *s = ctw_json_string(a), *t = ctw_json_string(b);
+    if (t != NULL && strcmp(t, "auto") == 0) /* from other keys, which agree */
+        return true;
     return s != NULL && t != NULL && strcmp(s, t) == 0;
+}
+
+static bool is_name_in(const char *name, const struct ctw_json_node *names)
+{
+    for (const struct ctw_json_node *n = ctw_json_first(names); n != NULL; n = ctw_json_next(n)) {
+        const char *s = ctw_json_string(n);
+        if (s != NULL && strcmp(s, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether layers of `name` before this one are of another kind; kinds and names go in step. */
+static bool has_another_kind(const struct ctw_json_node *name, const struct ctw_json_node *kind,
+                             const struct ctw_json_node *kinds, const struct ctw_json_node *names)
+{
+    const char *s = ctw_json_string(name), *k = ctw_json_string(kind);
+    const struct ctw_json_node *k0 = ctw_json_first(kinds), *s0 = ctw_json_first(names);
+    for (; s0 != name; k0 = ctw_json_next(k0), s0 = ctw_json_next(s0))
+        if (strcmp(ctw_json_string(s0), s) == 0 && strcmp(ctw_json_string(k0), k) != 0)
+            return true;
+    return false;
+}
+
+/*
+ * Of kinds of layers, [n_layers] names: the first two that do not agree, or both NULL. The
+ * configuration may have other names, and more of them, for the kinds that the metadata tell apart
+ * ("attention" for "full_attention"), but layers of one name are of one kind, and a name that both
+ * use is the same kind. The configuration's list may go on, for layers that predict further tokens.
+ */
+static void find_odd_kind(const struct ctw_json_node **kind, const struct ctw_json_node **name)
+{
+    const struct ctw_json_node *kinds = *kind, *names = *name;
+    *kind = ctw_json_first(kinds), *name = ctw_json_first(names);
+    for (; *kind != NULL && *name != NULL;
+         *kind = ctw_json_next(*kind), *name = ctw_json_next(*name)) {
+        const char *k = ctw_json_string(*kind), *s = ctw_json_string(*name);
+        if (k == NULL || s == NULL || (strcmp(k, s) != 0 && is_name_in(s, kinds)) ||
+            has_another_kind(*name, *kind, kinds, names))
+            return;
+    }
+    if (*kind != NULL) /* too short */
+        *kind = kinds, *name = names;
+    else
+        *name = NULL;
 }
 
 enum ctw_status ctw_keys_agree(const struct ctw_json *metadata, const struct ctw_json *config,
@@ -77,13 +124,20 @@ enum ctw_status ctw_keys_agree(const struct ctw_json *metadata, const struct ctw
         const char *key = ctw_json_key(m);
         const struct ctw_json_node *other = find(ctw_json_root(config), key);
         char ours[128], theirs[128];
-        if (is_passed_over(key) || other == NULL || is_equal(m, other))
+        if (is_passed_over(key) || other == NULL)
             continue;
-        ctw_json_describe(m, ours, sizeof(ours));
+        const struct ctw_json_node *mine = m;
+        if (strcmp(key, "layer_types") == 0 && ctw_json_type(other) == CTW_JSON_ARRAY)
+            find_odd_kind(&mine, &other);
+        else if (is_equal(m, other))
+            continue;
+        if (other == NULL)
+            continue;
+        ctw_json_describe(mine, ours, sizeof(ours));
         ctw_json_describe(other, theirs, sizeof(theirs));
         return ctw_json_fail(other, err, CTW_EFORMAT,
-                             "found %s, but the metadata of the file say %s: this is not the "
-                             "configuration of that model",
+                             "found %s, but the metadata of the file say %s: give the "
+                             "configuration that the file was made with, or none",
                              theirs, ours);
     }
     return CTW_OK;

@@ -149,8 +149,8 @@ static void write_granite(struct ctw_gguf_keys *k)
 
 /* ---- Falcon H1 ---- */
 
-/* FalconH1Model: the weights are multiplied by all factors, and stay so. A norm's name has no
- * ending. A norm of Mamba layers comes after the gate (mamba-base.cpp). */
+/* FalconH1Model: the weights are multiplied by all factors, and stay so: the factors are 1 now. A
+ * norm's name has no ending. A norm of Mamba layers comes after the gate (mamba-base.cpp). */
 static const struct ctw_gguf_name falcon_layers[] = {
     MAMBA_NAMES("mamba"),
     {"output_norm", "model.final_layernorm", 0},
@@ -191,7 +191,10 @@ const struct ctw_gguf_arch ctw_gguf_archs_recurrent[] = {
      .class_name = "FalconH1ForCausalLM",
      .layers = falcon_layers,
      .keys = falcon_keys,
-     .fixed = "\"mamba_norm_before_gate\":false",
+     .fixed = "\"mamba_norm_before_gate\":false,\"attention_in_multiplier\":1,"
+              "\"attention_out_multiplier\":1,\"key_multiplier\":1,\"ssm_in_multiplier\":1,"
+              "\"ssm_out_multiplier\":1,\"embedding_multiplier\":1,\"lm_head_multiplier\":1,"
+              "\"mlp_multipliers\":[1,1],\"ssm_multipliers\":[1,1,1,1,1]",
      .more = write_falcon},
     {.name = "nemotron_h",
      .model_type = "nemotron_h",
