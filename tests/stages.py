@@ -97,8 +97,8 @@ def generator(build):
     """Options of cmake: Ninja where it is installed, unless the folder was made with another generator. A whole build by Make takes
     half a minute of processor time more."""
     cache = BUILD / build / "CMakeCache.txt"
-    known = re.search("^CMAKE_GENERATOR:INTERNAL=(.*)$", cache.read_text(), re.MULTILINE)[1] if cache.exists() else "Ninja"
-    return ["-G", "Ninja"] if shutil.which("ninja") and known == "Ninja" else []
+    known = re.search("^CMAKE_GENERATOR:INTERNAL=(.*)$", cache.read_text(), re.MULTILINE) if cache.exists() else None
+    return ["-G", "Ninja"] if shutil.which("ninja") and (known is None or known[1] == "Ninja") else []
 
 
 def build_steps(preset, targets=("all", "invariance")):
