@@ -94,7 +94,7 @@ def data_folder(variable, name):
 
 
 def generator(build):
-    """Options of cmake: Ninja where it is installed, unless the folder was made with another generator. A whole build by Make takes
+    """Options of cmake: Ninja if it is installed, unless the folder was made with another generator. A whole build by Make takes
     half a minute of processor time more."""
     cache = BUILD / build / "CMakeCache.txt"
     known = re.search("^CMAKE_GENERATOR:INTERNAL=(.*)$", cache.read_text(), re.MULTILINE) if cache.exists() else None
