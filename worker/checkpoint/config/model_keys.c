@@ -85,9 +85,10 @@ static enum ctw_status read_metadata(struct ctw_json **out, const char *path, co
     st = read_given(&config, path, given, title, err);
     if (st == CTW_OK)
         st = ctw_keys_agree(*out, config, err);
-    ctw_json_close(st == CTW_OK ? *out : config);
-    if (st == CTW_OK)
-        *out = config;
+    ctw_json_close(*out);
+    *out = st == CTW_OK ? config : NULL;
+    if (st != CTW_OK)
+        ctw_json_close(config);
     return st;
 }
 
