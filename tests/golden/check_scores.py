@@ -102,7 +102,8 @@ def tiny_expected(folder, longest):
     rng = np.random.default_rng(7)
     model = reference_model.Model(folder)
     kind = model.config["dtype"]
-    tokens = [rng.integers(0, model.config["vocab_size"], n).tolist()
+    n_ids = model.family.head_rows or model.family.vocab
+    tokens = [rng.integers(0, n_ids, n).tolist()
               for n in (2, 3, 33, 130, *longest)]
     runs = [model.score(t) for t in tokens]
     sequences = [{"tokens": t, "f64": f, "greedy": g} for t, (f, g) in zip(tokens, runs)]

@@ -393,6 +393,10 @@ def apertus(c):
                                  "qk_norm": norm, "qkv_bias": bias, "o_bias": bias} | plain_mlp(act_of(c, "xielu")))
 
 
+def apertus1p5_text(c):
+    return replace(apertus(c), head_rows=c.get("output_vocab_size"))
+
+
 def helium(c):
     head, bias = head_of(c, 128), c.get("attention_bias", False)
     return build(c, rms(c, 1e-8, once=True), head_dim=head, rope=interleaved(c, head),
@@ -407,7 +411,7 @@ def bitnet(c):
 FAMILIES = {f.__name__: f for f in (
     llama, cwm, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, vaultgemma, phi, glm, glm4, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, hyperclovax, cohere2, smollm3, ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt,
-    nemotron, exaone4, ernie4_5, hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | (
+    nemotron, exaone4, ernie4_5, hunyuan_v1_dense, seed_oss, arcee, apertus, apertus1p5_text, helium, bitnet)} | more_families.FAMILIES | (
     mixture_families.FAMILIES) | latent_families.FAMILIES | recurrent_families.FAMILIES | newer_families.FAMILIES | {
     "iquestcoder": llama, "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "gemma3n_text": gemma3n, "qwen2_vl_text": qwen2,
     "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3, "glm4v_text": glm4v_text, "kimi_k2": latent_families.deepseek_v3}
@@ -426,6 +430,8 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "glm4v": ("model.language_model.", "lm_head"), "glm4v_moe": ("model.language_model.", "lm_head"),
             "qwen4_exp": ("model.language_model.", "lm_head"),
             "qwen3_5": ("model.language_model.", "lm_head"), "qwen3_5_moe": ("model.language_model.", "lm_head"),
+            "glm46v": ("model.language_model.", "lm_head"), "apertus1p5": ("model.language_model.", "lm_head"),
+            "lfm3_vl": ("model.language_model.", "lm_head"),
             "lfm2_vl": ("model.language_model.", "lm_head"), "llava": ("language_model.model.", "language_model.lm_head"),
             "fuyu": ("language_model.model.", "language_model.lm_head"),
             "smolvlm": ("model.text_model.", "lm_head"), "minicpmv": ("llm.model.", "llm.lm_head"),
@@ -437,6 +443,7 @@ TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma3n": "gemma3n_t
          "fuyu": "persimmon", "smolvlm": "llama", "minicpmv": "llama",
          "inkling_mm_model": "inkling_text", "minimax_m3_vl": "minimax_m3_vl_text", "kimi_k3": "kimi_linear", "glm5_next": "glm5_next_text",
          "qwen4_exp": "qwen4_exp_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "lfm2_vl": "lfm2",
+         "lfm3_vl": "lfm3", "glm46v": "glm4v_text", "apertus1p5": "apertus1p5_text",
          "internvl_chat": "phi3"}
 
 

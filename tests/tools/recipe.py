@@ -243,6 +243,7 @@ class Model:
     final: str | None = "model.norm"
     head: str | None = "lm_head"  # None: the embedding
     head_bias: bool = False
+    head_rows: int | None = None  # the first ids; None: vocab
     unit_head: bool = False  # its rows are divided by their lengths
     logit_scale: float = 1.0
     tokens: int | None = None  # ids that are tokens: the head's first rows; None: all
@@ -299,7 +300,7 @@ def tensors(m):
     if m.project_out:
         yield m.project_out + ".weight", (width, m.hidden), "linear"
     if m.head:
-        yield m.head + ".weight", (m.vocab, m.hidden), "long head" if m.unit_head else "head"
+        yield m.head + ".weight", (m.head_rows or m.vocab, m.hidden), "long head" if m.unit_head else "head"
     if m.head_bias:
         yield m.head + ".bias", (m.vocab,), "bias"
 

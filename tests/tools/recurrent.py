@@ -26,6 +26,11 @@ class DeltaRule:
     wide: bool = False  # A_log and the norm's weight are stored as F32
     module: str = "linear_attn"
     by_mlx: bool = False  # mlx-lm's shape of the convolution
+    in_one: bool = False  # one matrix in_proj: q, k, v, z, b, a; and out_norm (Lara)
+
+    @property
+    def norm(self):
+        return "out_norm" if self.in_one else "norm"
 
     @property
     def channels(self):
@@ -143,7 +148,9 @@ def tensors(m, hidden):
 
 def delta_rule(m, hidden):
     values, wide = m.value_heads * m.value, "wide " if m.wide else ""
-    if m.by_head:
+    if m.in_one:
+        yield "in_proj.weight", (m.channels + values + 2 * m.value_heads, hidden), "linear"
+    elif m.by_head:
         yield "in_proj_qkvz.weight", (m.channels + values, hidden), "linear"
         yield "in_proj_ba.weight", (2 * m.value_heads, hidden), "gates"
     else:
@@ -154,7 +161,7 @@ def delta_rule(m, hidden):
     yield "conv1d.weight", (m.channels, m.taps, 1) if m.by_mlx else (m.channels, 1, m.taps), "taps"
     yield "A_log", (m.value_heads,), wide + "decay"
     yield "dt_bias", (m.value_heads,), "step"
-    yield "norm.weight", (m.value,), wide + "norm"
+    yield f"{m.norm}.weight", (m.value,), wide + "norm"
     yield "out_proj.weight", (hidden, values), "linear"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from family_keys import act_of, build, head_of, partial, plain_mlp, rms, rope_settings, sqrt_bf16
 from gated import GatedStreams, PoolChoice, ngrams_of
 from latent_families import choosing, latent
-from mixture_families import W123, experts_of, mixed, sigmoid_router, sparse_from
+from mixture_families import STACKED, W123, experts_of, mixed, sigmoid_router, sparse_from
 from pooled import Streams
 from recipe import Indexer, Norm, Rope, Router
 from recurrent import ChannelDelta, DeltaRule, Lightning, Lru, Mamba1, Mamba2, ShortConv
@@ -45,6 +45,20 @@ def qwen3_5_moe(c, **how):
     e = experts_of(c, Router(normalised=how.pop("normalised", True)))
     beside = mixed(e, c["shared_expert_intermediate_size"], gate="mlp.shared_expert_gate")
     return qwen_hybrid(c, lambda i: beside if how.get("sparse", {i: True})[i] else {}, how.get("by_head", False))
+
+
+def lara_mini(c):
+    n, norm, head, bias = c["num_hidden_layers"], rms(c), head_of(c, 128), c.get("attention_bias", False)
+    cycle = ("linear_attention", "sliding_attention", "linear_attention", "full_attention", "sliding_attention")
+    types = c.get("layer_types") or [cycle[i % 5] for i in range(n)]
+    delta = DeltaRule(c.get("linear_num_key_heads", 8), c.get("linear_num_value_heads", 16), c.get("linear_key_head_dim", 128),
+                      c.get("linear_value_head_dim", 128), c.get("linear_conv_kernel_dim", 4), norm.eps, in_one=True)
+    router = Router(normalised=c.get("norm_topk_prob", True), exact=True)
+    own = {"linear_attention": NO_ATTENTION | {"mixer": delta, "rope": None}, "full_attention": {"rope": None}}
+    return build({"intermediate_size": 0} | c, norm, head_dim=head, tied=True, own=lambda i: own.get(types[i], {}),
+                 layer={"qk_norm": norm, "qkv_bias": bias, "o_bias": bias} | mixed(
+                     experts_of(c, router, **STACKED), c.get("shared_expert_intermediate_size", 512)),
+                 windows=[c.get("sliding_window", 512) if t == "sliding_attention" else None for t in types])
 
 
 def qwen3_next(c):
@@ -345,7 +359,7 @@ def lfm2_moe(c):
     return lfm2(c, lambda i: {"experts": e, "inner": 0} if i >= c.get("num_dense_layers", 2) else {})
 
 
-FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1,
+FAMILIES = {f.__name__: f for f in (qwen3_5, qwen3_5_moe, lara_mini, qwen3_next, mamba, mamba2, falcon_mamba, granitemoehybrid, falcon_h1,
                                     bamba, minimax, recurrent_gemma, nemotron_h, jamba, lfm2, lfm2_moe, kimi_linear, glm5_next)} | {
     "minimax_text_01": minimax, "minimax_m1": minimax, "bailing_moe_linear": bailing_moe_linear, "bailing_hybrid": bailing_moe_linear,
     "qwen3_5_text": qwen3_5, "qwen3_5_moe_text": qwen3_5_moe,

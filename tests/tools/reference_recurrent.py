@@ -32,6 +32,10 @@ def unit(x):
 def delta_inputs(model, x, m, stem):
     """The product of q | k | v, z [n_tok, heads, value], b and a [n_tok, heads]."""
     n, heads = len(x), m.value_heads
+    if m.in_one:
+        values = heads * m.value
+        qkv, z, b, a = np.split(model.linear(x, stem + ".in_proj"), np.cumsum([m.channels, values, heads]), axis=1)
+        return qkv, z.reshape(n, heads, m.value), b, a
     if not m.by_head:
         qkv, z, b, a = (model.linear(x, f"{stem}.in_proj_{name}") for name in ("qkv", "z", "b", "a"))
         return qkv, z.reshape(n, heads, m.value), b, a
@@ -57,7 +61,7 @@ def delta_rule(model, x, m, stem):
         change = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
         state += k[t][:, :, None] * change[:, None]
         out[t] = np.einsum("hkv,hk->hv", state, q[t])
-    normed = model.r(model.r(rms(model.r(out), m.eps)) * model.weight(stem + ".norm.weight"))
+    normed = model.r(model.r(rms(model.r(out), m.eps)) * model.weight(f"{stem}.{m.norm}.weight"))
     return model.linear(model.r(normed * ACTIVATIONS[m.gate](z)).reshape(n, -1), stem + ".out_proj")
 
 

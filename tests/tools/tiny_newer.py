@@ -6,6 +6,11 @@ FACTORS = {"attention_bias": False, "attention_multiplier": 0.05, "embedding_mul
            "residual_multiplier": 0.4}
 SARVAM = {"n_routed_experts": LACKS, "num_experts": 8, "n_shared_experts": LACKS, "num_shared_experts": 1, "n_group": 1}
 
+LFM3 = by_type({"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5}, {"rope_theta": 10000.0}) | {
+    "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "sliding_attention"], "conv_L_cache": 7, "conv_bias": False,
+    "rms_norm_eps": LACKS, "norm_eps": 1e-5, "hidden_act": LACKS, "attention_bias": False, "use_sandwich_norm": True,
+    "use_attention_gate": True, "tie_word_embeddings": True}
+
 TYPES = {
     "granitemoeshared": ("GraniteMoeSharedForCausalLM", NO_HEAD | LOCAL | FACTORS | {"shared_intermediate_size": 96}),
     # four sorts of layers: with and without a window, with two thetas and no RoPE
@@ -39,11 +44,13 @@ TYPES = {
         "norm_topk_prob": True, "shared_expert_intermediate_size": 96, "sliding_window": 24}),
     "kolibri1": ("Kolibri1ForCausalLM", EXPERTS | {
         "intermediate_size": LACKS, "kinds": "SF", "norm_topk_prob": False, "shared_expert_intermediate_size": 96, "sliding_window": 24}),
-    "lfm3": ("Lfm3ForCausalLM", by_type(
-        {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5}, {"rope_theta": 10000.0}) | {
-        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "sliding_attention"], "conv_L_cache": 7, "conv_bias": False,
-        "rms_norm_eps": LACKS, "norm_eps": 1e-5, "hidden_act": LACKS, "attention_bias": False, "use_sandwich_norm": True,
-        "use_attention_gate": True, "tie_word_embeddings": True}),
+    "lfm3": ("Lfm3ForCausalLM", LFM3),
+    "lfm3_vl": ("Lfm3VlForConditionalGeneration", LFM3),
+    "apertus1p5": ("Apertus1p5ForConditionalGeneration", NO_HEAD | {
+        "attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "xielu", "rope_theta": 12e6, "output_vocab_size": 270,
+        "rope": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                 "original_max_position_embeddings": 256}}),
+    "glm46v": ("Glm46VForConditionalGeneration", {"rms_norm_eps": 1e-5, "partial": 0.5}),
 }
 
 FAMILIES = {
@@ -63,4 +70,4 @@ QUANTISED = (
     ("iquestcoder", "mlx4"), ("iquestcoder", "nvfp4"), ("nanochat", "w4a16_g32"), ("nanochat", "fp8_channel"), ("fuyu", "w4a16_g32"),
     ("mellum", "nvfp4"), ("mellum", "fp8_block"), ("flint", "w4a16_g32"), ("flint", "fp8_channel"), ("kolibri1", "fp8native_block"),
     ("kolibri1", "nvfp4"), ("kolibri1", "mxfp4"), ("lfm3", "w4a16_g32"),
-    ("lfm3", "nvfp4"))
+    ("lfm3", "nvfp4"), ("lfm3_vl", "w4a16_g32"), ("apertus1p5", "w4a16_g32"), ("apertus1p5", "fp8_channel"))

@@ -74,6 +74,10 @@ TYPES = {
     "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", DELTA | SHARED | {"intermediate_size": LACKS}),
     "qwen3_5": ("Qwen3_5ForConditionalGeneration", DELTA),
     "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", DELTA | SHARED | {"intermediate_size": LACKS}),
+    "lara_mini": ("LaraMiniForCausalLM", DELTA | SHARED | layers(
+        "linear_attention", "sliding_attention", "full_attention", "linear_attention") | {
+        "intermediate_size": LACKS, "attn_output_gate": LACKS, "full_attention_interval": LACKS, "partial": LACKS, "rope_theta": 1e4,
+        "sliding_window": 24, "norm_topk_prob": True, "tie_word_embeddings": True}),
     "qwen4_exp_text": ("Qwen4ExpForCausalLM", QWEN4),
     "qwen4_exp": ("Qwen4ExpForConditionalGeneration", QWEN4),
     "mamba2": ("Mamba2ForCausalLM", NO_ATTENTION | {
@@ -154,6 +158,7 @@ FAMILIES = {
 QUANTISED = (("qwen4_exp", "w4a16_g32"), ("qwen3_5_text", "w4a16_g32"),
              ("qwen3_5_text", "fp8_block"), ("qwen3_5", "nvfp4"), ("qwen3_5_moe_text", "fp8_block"),
              ("qwen3_5_moe", "fp8_channel"), ("qwen3_5_moe_text", "modelopt_nvfp4"), ("qwen3_next", "w4a16_g32_asym"),
+             ("lara_mini", "w4a16_g32"), ("lara_mini", "fp8_block"), ("lara_mini", "nvfp4"),
              ("qwen3_next", "fp8_block"), ("qwen3_next_mlx", "mlx4"), ("qwen3_5_text", "mixed"), ("qwen3_5_text", "gptq4_g64"),
              ("nemotron_h", "modelopt_fp8"), ("nemotron_h_latent", "fp8_block"), ("nemotron_h", "modelopt_nvfp4"),
              ("granitemoehybrid_mamba", "w4a16_g32"), ("granitemoehybrid_moe", "fp8_block"), ("falcon_h1", "w4a16_g32_asym"),

@@ -28,6 +28,8 @@
 #define FLINT FAMILY("FlintForCausalLM", "flint")
 #define KOLIBRI FAMILY("Kolibri1ForCausalLM", "kolibri1")
 #define LFM3 FAMILY("Lfm3ForCausalLM", "lfm3")
+#define LARA FAMILY("LaraMiniForCausalLM", "lara_mini")
+#define APERTUS FAMILY("Apertus1p5TextForCausalLM", "apertus1p5_text")
 
 /* What the classes have when a file says nothing, of layer 1. */
 static void families_have_their_defaults(void **state)
@@ -53,6 +55,9 @@ static void families_have_their_defaults(void **state)
         {MELLUM "}", 98304, 2304, 131072, 28, 32, 4, 128, 128, 5e5, 1e-6, false},
         {KOLIBRI "}", 128000, 2560, 262144, 50, 48, 4, 128, 128, 1e4, 1e-6, false},
         {FLINT "}", 150144, 2048, 262144, 49, 32, 4, 128, 128, 1e4, 1e-6, false},
+        {APERTUS "}", 266752, 4096, 65536, 32, 32, 32, 128, 128, 12e6, 1e-5, false},
+        {APERTUS ", \"output_vocab_size\": 131272}", 131272, 4096, 65536, 32, 32, 32, 128, 128,
+         12e6, 1e-5, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -151,6 +156,15 @@ static void tensors(void **state)
         {KOLIBRI "}", "model.layers.49.mlp.experts.383.down_proj", 2560, 512},
         {KOLIBRI "}", "model.layers.49.mlp.shared_experts.down_proj", 2560, 512},
         {KOLIBRI "}", "model.layers.49.post_ffn_norm.weight", 2560, 0},
+        {LARA "}", "model.layers.0.linear_attn.in_proj", 2 * 1024 + 2 * 2048 + 2 * 16, 1024},
+        {LARA "}", "model.layers.0.linear_attn.out_norm.weight", 128, 0},
+        {LARA "}", "model.layers.32.linear_attn.out_proj", 1024, 2048},
+        {LARA "}", "model.layers.33.self_attn.k_norm.weight", 128, 0},
+        {LARA "}", "model.layers.33.mlp.shared_expert.down_proj", 1024, 512},
+        {LARA "}", "model.layers.33.mlp.shared_expert_gate", 0, 0},
+        {APERTUS ", \"output_vocab_size\": 131272}", "model.embed_tokens", 266752, 4096},
+        {APERTUS ", \"output_vocab_size\": 131272}", "lm_head", 131272, 4096},
+        {APERTUS ", \"output_vocab_size\": null}", "lm_head", 266752, 4096},
         {LFM3 "}", "model.layers.0.conv.in_proj", 3 * 2048, 2048},
         {LFM3 "}", "model.layers.2.self_attn.gate_proj", 16, 2048},
         {LFM3 "}", "model.layers.23.post_operator_norm.weight", 2048, 0},
@@ -164,6 +178,33 @@ static void tensors(void **state)
 static const struct ctw_attention *attention(const struct ctw_config *c, int64_t i)
 {
     return &c->model->layers[i + 1].branch[CTW_MIXER].attention;
+}
+
+/* Layers in a cycle of five: delta rules, windows with RoPE, and attention with neither. */
+static void lara(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, LARA "}");
+    assert_true(c.model->tied);
+    assert_int_equal(c.model->n_decoders, 34);
+    for (int64_t i = 0; i < 34; i++) {
+        const bool full = i % 5 == 3, delta = i % 5 == 0 || i % 5 == 2;
+        const enum ctw_kind kind = c.model->layers[i + 1].branch[CTW_MIXER].kind;
+        assert_int_equal(kind, delta ? CTW_KIND_delta_rule : CTW_KIND_attention);
+        if (delta)
+            continue;
+        assert_int_equal(attention(&c, i)->rope, full ? -1 : 0);
+        assert_int_equal(attention(&c, i)->window, full ? 0 : 512);
+    }
+    assert_null(c.unread.text);
+    ctw_config_close(&c);
+
+    parse_ok(&c, LARA ", \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", "
+                      "\"linear_attention\"]}");
+    assert_int_equal(attention(&c, 0)->window, 0);
+    assert_int_equal(c.model->layers[2].branch[CTW_MIXER].kind, CTW_KIND_delta_rule);
+    ctw_config_close(&c);
 }
 
 /* Granite Swash 2B's own file; and a theta by layer. */
@@ -417,6 +458,16 @@ static void refusals(void **state)
          "RoPE type \"other_yarn\" is not supported"},
         {LFM3 ", \"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"]}",
          "\"linear_attention\" is not supported; supported: conv, full_attention"},
+        {LARA ", \"num_hidden_layers\": 1, \"layer_types\": [\"conv\"]}",
+         "\"conv\" is not supported; supported: linear_attention, full_attention, "
+         "sliding_attention"},
+        {LARA ", \"layer_types\": [\"full_attention\"]}", "layer_types: found 1 entries"},
+        {LARA ", \"hidden_act\": \"gelu\"}", "hidden_act: delta rules have silu alone"},
+        {LARA ", \"linear_num_value_heads\": 12}", "expected a multiple of linear_num_key_heads"},
+        {APERTUS ", \"output_vocab_size\": 131272, \"tie_word_embeddings\": true}",
+         "output_vocab_size: a head of fewer rows than the embedding with tie_word_embeddings"},
+        {APERTUS ", \"output_vocab_size\": 266753}",
+         "output_vocab_size: expected a whole number from 1 to 266752"},
         {LFM3 ", \"conv_L_cache\": 9}", "conv_L_cache: expected a whole number from 1 to 8"},
         {LFM3 ", \"rope_parameters\": {\"rope_type\": \"default\"}}",
          "has no object for \"full_attention\""},
@@ -435,6 +486,7 @@ int main(void)
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(tensors),
         cmocka_unit_test(tensors_of_sarvam_and_axk1),
+        cmocka_unit_test(lara),
         cmocka_unit_test(granite_swash),
         cmocka_unit_test(gemma_and_olmo),
         cmocka_unit_test(sarvam),

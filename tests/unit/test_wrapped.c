@@ -24,6 +24,13 @@
 #define GLM4V "{\"architectures\": [\"Glm4vForConditionalGeneration\"], \"model_type\": \"glm4v\""
 #define GLM4V_MOE                                                                                  \
     "{\"architectures\": [\"Glm4vMoeForConditionalGeneration\"], \"model_type\": \"glm4v_moe\""
+#define GLM46V                                                                                     \
+    "{\"architectures\": [\"Glm46VForConditionalGeneration\"], \"model_type\": \"glm46v\""
+#define GLMGA "{\"architectures\": [\"Glm46VForConditionalGeneration\"], \"model_type\": \"glmga\""
+#define LFM3_VL                                                                                    \
+    "{\"architectures\": [\"Lfm3VlForConditionalGeneration\"], \"model_type\": \"lfm3_vl\""
+#define APERTUS                                                                                    \
+    "{\"architectures\": [\"Apertus1p5ForConditionalGeneration\"], \"model_type\": \"apertus1p5\""
 #define QWEN3_VL                                                                                   \
     "{\"architectures\": [\"Qwen3VLForConditionalGeneration\"], \"model_type\": \"qwen3_vl\""
 
@@ -55,6 +62,19 @@ static void defaults_of_the_text_model(void **state)
          2048, 65536, 46, 96, 8, 1e4, false},
         {GLM4V_MOE ", \"text_config\": {\"head_dim\": 128}}", 151424, 4096, 65536, 46, 96, 8, 1e4,
          false},
+        {GLM46V ", \"text_config\": {}}", 151552, 4096, 32768, 40, 32, 2, 1e4, false},
+        {GLM46V ", \"text_config\": {\"model_type\": \"glm4v_text\"}}", 151552, 4096, 32768, 40, 32,
+         2, 1e4, false},
+        {GLM46V ", \"text_config\": {\"model_type\": \"glm4v_moe_text\", \"head_dim\": 128}}",
+         151424, 4096, 65536, 46, 96, 8, 1e4, false},
+        {GLMGA ", \"text_config\": {}}", 151552, 4096, 32768, 40, 32, 2, 1e4, false},
+        {GLMGA ", \"text_config\": {\"model_type\": \"glm4v_moe_text\", \"head_dim\": 128}}",
+         151424, 4096, 65536, 46, 96, 8, 1e4, false},
+        {LFM3_VL ", \"text_config\": {\"layer_types\": [\"full_attention\"], "
+                 "\"num_hidden_layers\": 1}}",
+         128000, 2048, 128000, 1, 16, 4, 1e6, true},
+        {APERTUS ", \"text_config\": {\"output_vocab_size\": 131272}}", 131272, 4096, 65536, 32, 32,
+         32, 12e6, false},
         {QWEN3_VL ", \"text_config\": {\"num_hidden_layers\": 2}}", 151936, 4096, 128000, 2, 32, 32,
          5e5, false},
     };

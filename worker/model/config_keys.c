@@ -337,6 +337,34 @@ const bool *ctw_key_layers_called(struct ctw_config *c, const char *name, int64_
     return c->status == CTW_OK ? has : NULL;
 }
 
+static void fail_kind(struct ctw_config *c, const struct ctw_json_node *node, const char *type,
+                      const char *const *names)
+{
+    char supported[256];
+    size_t at = 0;
+    for (int j = 0; names[j] != NULL && at < sizeof(supported); j++)
+        at += (size_t)snprintf(supported + at, sizeof(supported) - at, "%s%s", j > 0 ? ", " : "",
+                               names[j]);
+    c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP, "\"%s\" is not supported; supported: %s",
+                              type, supported);
+}
+
+void ctw_key_layer_kinds(struct ctw_config *c, const char *name, int64_t n,
+                         const char *const *names, int *kind)
+{
+    const struct ctw_json_node *list = take_list(c, name, n);
+    const struct ctw_json_node *node = list != NULL ? ctw_json_first(list) : NULL;
+    for (int64_t i = 0; node != NULL && i < n && c->status == CTW_OK; i++) {
+        const char *type = "";
+        c->status = ctw_json_as_string(node, &type, &c->err);
+        for (kind[i] = 0; names[kind[i]] != NULL && strcmp(type, names[kind[i]]) != 0;)
+            kind[i]++;
+        if (c->status == CTW_OK && names[kind[i]] == NULL)
+            fail_kind(c, node, type, names);
+        node = ctw_json_next(node);
+    }
+}
+
 const bool *ctw_key_layer_set(struct ctw_config *c, const char *name, int64_t n)
 {
     const struct ctw_json_node *list = take_list(c, name, 0);

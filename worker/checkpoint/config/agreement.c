@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* Keys that say how a file is written, that transformers 4 and 5 spell differently, or whose values
- * the metadata do not have as the configuration words them: factors of widths (the shapes of tensors
- * tell). */
+ * the metadata do not have as the configuration words them: factors of widths (the shapes of
+ * tensors tell). */
 static bool is_passed_over(const char *key)
 {
     static const char *const keys[] = {"model_type", "architectures", "dtype", "rope_scaling",

@@ -1,6 +1,7 @@
 /*
  * Apertus: norms of query and key heads, a plain MLP with xIELU, whose numbers are tensors of each
- * layer. Defaults: ApertusConfig.
+ * layer. Apertus 1.5: ids of pictures and sounds behind those of text, which the head may lack.
+ * Defaults: ApertusConfig, Apertus1p5TextConfig.
  */
 #include <stdio.h>
 
@@ -32,9 +33,9 @@ static void describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *
     }
 }
 
-static void describe(struct ctw_config *c)
+static void describe_with(struct ctw_config *c, int64_t vocab, bool prunes)
 {
-    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 131072,
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = vocab,
                                                                     .hidden = 4096,
                                                                     .inner = 14336,
                                                                     .n_layers = 32,
@@ -48,7 +49,12 @@ static void describe(struct ctw_config *c)
     const struct ctw_qk_norms qk_norms = {.form = norm, .heads = CTW_HEADS_ALIKE};
     const struct ctw_mlp mlp = {
         .inner = s.inner, .act = ctw_key_activation(c, "hidden_act", CTW_ACT_XIELU), .plain = true};
-    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    const int64_t head_rows =
+        prunes ? ctw_key_int(c, "output_vocab_size", s.vocab, s.vocab, 1, s.vocab) : s.vocab;
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm, .head_rows = head_rows});
+    if (c->model->tied && head_rows != s.vocab)
+        ctw_key_fail(c, "output_vocab_size", CTW_EFORMAT,
+                     "a head of fewer rows than the embedding with tie_word_embeddings");
     check_rope_scaling(c);
     int rope = ctw_describe_rope(
         c, &(struct ctw_rope_rules){.head = head, .theta = 12000000.0, .absent = absent_rope});
@@ -62,6 +68,28 @@ static void describe(struct ctw_config *c)
         describe_mlp(c, i, &mlp);
     }
 }
+
+static void describe(struct ctw_config *c)
+{
+    describe_with(c, 131072, false);
+}
+
+static void describe1p5(struct ctw_config *c)
+{
+    describe_with(c, 266752, true);
+}
+
+const struct ctw_family ctw_family_apertus1p5_text = {.model_type = "apertus1p5_text",
+                                                      .architecture = "Apertus1p5TextForCausalLM",
+                                                      .spellings = ctw_wrapped_spellings,
+                                                      .describe = describe1p5};
+
+const struct ctw_family ctw_family_apertus1p5 = {
+    .model_type = "apertus1p5",
+    .architecture = "Apertus1p5ForConditionalGeneration",
+    .wrapper = &(const struct ctw_wrapper){.text_type = "apertus1p5_text", .is_default = true},
+    .spellings = ctw_wrapped_spellings,
+    .describe = describe1p5};
 
 const struct ctw_family ctw_family_apertus = {
     .model_type = "apertus", .architecture = "ApertusForCausalLM", .describe = describe};

@@ -108,15 +108,16 @@ bool ctw_key_is_true(struct ctw_config *c, const char *name);
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent);
 
-/*
- * Which of n layers have something: n or more numbers, 1 or 0; absent or null: all but every
- * `every`-th. The configuration owns the array, and those of the next three.
- */
+/* Which of n layers have something: n or more numbers, 1 or 0; absent or null: all but every
+ * `every`-th. The configuration owns the array, and those of the functions below. */
 const bool *ctw_key_layers(struct ctw_config *c, const char *name, int64_t n, int64_t every);
 /* The same by names, say "sparse" and "dense". NULL: absent or null, or after an error. */
 const bool *ctw_key_layers_called(struct ctw_config *c, const char *name, int64_t n,
                                   const char *yes, const char *no);
-/* The same by a list of the layers that have it. */
+/* kind[i]: which of `names`, up to NULL, layer i is called. Absent or null: `kind` stays. */
+void ctw_key_layer_kinds(struct ctw_config *c, const char *name, int64_t n,
+                         const char *const *names, int *kind);
+/* Which layers have something by a list of these layers. */
 const bool *ctw_key_layer_set(struct ctw_config *c, const char *name, int64_t n);
 /* A number for each of n layers: n or more numbers, of which null is 0, or one for all. NULL:
  * absent or null, or after an error. */
@@ -146,7 +147,6 @@ const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window,
 
 /* tie_word_embeddings, at either level; `absent`: transformers' default for the text model. */
 bool ctw_key_tied(struct ctw_config *c, bool absent);
-
 /* Is the key this string? Absent or null: false. */
 bool ctw_key_is(struct ctw_config *c, const char *name, const char *text);
 /* The first entry of an array of n, for ctw_json_next(); NULL after an error. */
@@ -219,6 +219,7 @@ struct ctw_model_rules {
     bool unit_head, wide_head;      /* the head's rows are divided by their lengths; it is fp32 */
     bool conv1d;                    /* layers' linear weights are stored [in, out] (GPT-2) */
     int64_t embed_dim;              /* columns of the embedding and of the head; 0: hidden */
+    int64_t head_rows;              /* ids with a probability, the first ones; 0: all */
     double embed_scale, head_scale; /* 0: 1 */
     double head_softcap;            /* 0: none */
 };

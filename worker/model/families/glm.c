@@ -77,3 +77,18 @@ const struct ctw_family ctw_family_glm4v = {.model_type = "glm4v",
                                             .wrapper = &(const struct ctw_wrapper){.flat = true},
                                             .spellings = ctw_wrapped_spellings,
                                             .describe = describe4v};
+
+/* GLM 4.6 V's wrapper takes either text model of the GLM 4 V's. */
+static const struct ctw_wrapper dense_in_v = {.text_type = "glm4v_text", .is_default = true};
+
+const struct ctw_family ctw_family_glm46v = {.model_type = "glm46v",
+                                             .architecture = "Glm46VForConditionalGeneration",
+                                             .wrapper = &dense_in_v,
+                                             .spellings = ctw_wrapped_spellings,
+                                             .describe = describe4v};
+
+const struct ctw_family ctw_family_glmga = {.model_type = "glmga",
+                                            .architecture = "Glm46VForConditionalGeneration",
+                                            .wrapper = &dense_in_v,
+                                            .spellings = ctw_wrapped_spellings,
+                                            .describe = describe4v};

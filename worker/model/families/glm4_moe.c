@@ -68,3 +68,17 @@ const struct ctw_family ctw_family_glm4v_moe = {.model_type = "glm4v_moe",
                                                     &(const struct ctw_wrapper){.flat = true},
                                                 .spellings = ctw_wrapped_spellings,
                                                 .describe = describe_vision};
+
+static const struct ctw_wrapper mixture_in_v = {.text_type = "glm4v_moe_text"};
+
+const struct ctw_family ctw_family_glm46v_moe = {.model_type = "glm46v",
+                                                 .architecture = "Glm46VForConditionalGeneration",
+                                                 .wrapper = &mixture_in_v,
+                                                 .spellings = ctw_wrapped_spellings,
+                                                 .describe = describe_vision};
+
+const struct ctw_family ctw_family_glmga_moe = {.model_type = "glmga",
+                                                .architecture = "Glm46VForConditionalGeneration",
+                                                .wrapper = &mixture_in_v,
+                                                .spellings = ctw_wrapped_spellings,
+                                                .describe = describe_vision};

@@ -1,37 +1,20 @@
 /*
  * LFM 3: LFM 2's layers with norms after both branches, a gate of each head of attention's output,
- * and windows in some layers, which have a RoPE of their own. Defaults: Lfm3Config.
+ * and windows in some layers, which have a RoPE of their own. Also the text model of LFM 3 VL.
+ * Defaults: Lfm3Config, Lfm3VlConfig.
  */
-#include <string.h>
-
 #include "kernels/conv.h"
 #include "worker/model/families/layer_ropes.h"
 #include "worker/model/recipe/short_conv.h"
 
 enum mixer { CONV, FULL, SLIDING };
 
-static void key_mixers(struct ctw_config *c, int64_t n, enum mixer mixer[CTW_MAX_DECODERS])
+static void key_mixers(struct ctw_config *c, int64_t n, int mixer[CTW_MAX_DECODERS])
 {
-    static const char *const names[] = {"conv", "full_attention", "sliding_attention"};
+    static const char *const names[] = {"conv", "full_attention", "sliding_attention", NULL};
     for (int64_t i = 0; i < n; i++)
         mixer[i] = i % 4 == 2 ? FULL : i % 4 == 0 && i > 0 ? SLIDING : CONV;
-    if (!ctw_key_is_given(c, "layer_types"))
-        return;
-    const struct ctw_json_node *node = ctw_key_list(c, "layer_types", n);
-    for (int64_t i = 0; node != NULL && c->status == CTW_OK; i++, node = ctw_json_next(node)) {
-        const char *name = "";
-        size_t kind = 0;
-        c->status = ctw_json_as_string(node, &name, &c->err);
-        while (kind < CTW_COUNT(names) && strcmp(name, names[kind]) != 0)
-            kind++;
-        if (c->status == CTW_OK && kind == CTW_COUNT(names))
-            c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
-                                      "\"%s\" is not supported; supported: conv, full_attention, "
-                                      "sliding_attention",
-                                      name);
-        if (c->status == CTW_OK)
-            mixer[i] = (enum mixer)kind;
-    }
+    ctw_key_layer_kinds(c, "layer_types", n, names, mixer);
 }
 
 static int describe_rope(struct ctw_config *c, int64_t head, bool full)
@@ -64,7 +47,7 @@ static void describe(struct ctw_config *c)
                                                                     .n_head = 16,
                                                                     .n_kv = 4,
                                                                     .max_length = 128000});
-    enum mixer mixer[CTW_MAX_DECODERS];
+    int mixer[CTW_MAX_DECODERS];
     key_mixers(c, s.n_layers, mixer);
     const int64_t window = ctw_key_int(c, "sliding_window", 256, NO, 1, 1 << 30);
     const int taps = (int)ctw_key_int(c, "conv_L_cache", 7, NO, 1, CTW_MAX_TAPS);
@@ -110,3 +93,12 @@ const struct ctw_family ctw_family_lfm3 = {.model_type = "lfm3",
                                            .architecture = "Lfm3ForCausalLM",
                                            .in_memory = in_memory,
                                            .describe = describe};
+
+static const struct ctw_wrapper vision = {.text_type = "lfm3", .is_default = true, .tied = true};
+
+const struct ctw_family ctw_family_lfm3_vl = {.model_type = "lfm3_vl",
+                                              .architecture = "Lfm3VlForConditionalGeneration",
+                                              .wrapper = &vision,
+                                              .spellings = ctw_wrapped_spellings,
+                                              .in_memory = in_memory,
+                                              .describe = describe};

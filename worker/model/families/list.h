@@ -8,6 +8,8 @@
 #define CTW_FAMILIES(X)                                                                            \
     X(afmoe)                                                                                       \
     X(apertus)                                                                                     \
+    X(apertus1p5)                                                                                  \
+    X(apertus1p5_text)                                                                             \
     X(arcee)                                                                                       \
     X(axk1)                                                                                        \
     X(baichuan)                                                                                    \
@@ -83,6 +85,7 @@
     X(jais2)                                                                                       \
     X(jamba)                                                                                       \
     X(kolibri1)                                                                                    \
+    X(lara_mini)                                                                                   \
     X(laguna)                                                                                      \
     X(lfm2)                                                                                        \
     X(lfm2_moe)                                                                                    \
@@ -158,12 +161,17 @@
     X(mistral3_ministral3)                                                                         \
     X(mistral3_mistral4)                                                                           \
     X(glm4v)                                                                                       \
+    X(glm46v)                                                                                      \
+    X(glm46v_moe)                                                                                  \
+    X(glmga)                                                                                       \
+    X(glmga_moe)                                                                                   \
     X(glm4v_moe)                                                                                   \
     X(kimi_k25)                                                                                    \
     X(kimi_k3)                                                                                     \
     X(kimi_linear)                                                                                 \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
+    X(lfm3_vl)                                                                                     \
     X(lfm2_vl)                                                                                     \
     X(qwen3_next)                                                                                  \
     X(qwen3_vl)                                                                                    \

@@ -41,14 +41,23 @@ static inline enum ctw_activation qwen_hybrid_gate(struct ctw_config *c)
     return CTW_ACT_SILU;
 }
 
-static inline struct ctw_delta_rule qwen_hybrid_delta(struct ctw_config *c, bool by_head)
+/* How a family's makers store delta rules; n_key and n_value: heads without keys. */
+struct qwen_delta_form {
+    int n_key, n_value;
+    bool in_one, by_head; /* as in struct ctw_delta_rule */
+};
+
+static inline struct ctw_delta_rule qwen_delta(struct ctw_config *c,
+                                               const struct qwen_delta_form *form)
 {
-    /* GGUF files of Qwen 3 Next have q, k, v and z in Qwen 3.5's order. */
+    /* GGUF files of Qwen 3 Next have q, k, v and z in Qwen 3.5's order, and tools that quantise in
+     * memory find transformers' modules. */
     const bool apart = ctw_files_find(c, ".linear_attn.in_proj_qkv.") != NULL;
-    struct ctw_delta_rule d = {
-        .by_head = by_head && !apart, .ba_by_head = by_head, .gate = qwen_hybrid_gate(c)};
-    d.n_key = qwen_hybrid_count(c, "linear_num_key_heads", 16, 4096);
-    d.n_value = qwen_hybrid_count(c, "linear_num_value_heads", 32, 4096);
+    struct ctw_delta_rule d = {.by_head = form->by_head && !apart,
+                               .ba_by_head = form->by_head,
+                               .in_one = form->in_one && !apart};
+    d.n_key = qwen_hybrid_count(c, "linear_num_key_heads", form->n_key, 4096);
+    d.n_value = qwen_hybrid_count(c, "linear_num_value_heads", form->n_value, 4096);
     d.key = qwen_hybrid_count(c, "linear_key_head_dim", 128, CTW_MAX_DELTA_HEAD);
     d.value = qwen_hybrid_count(c, "linear_value_head_dim", 128, CTW_MAX_DELTA_HEAD);
     d.taps = qwen_hybrid_count(c, "linear_conv_kernel_dim", 4, CTW_MAX_TAPS);
@@ -74,7 +83,8 @@ static inline struct qwen_hybrid qwen_hybrid_keys(struct ctw_config *c,
     k.linear = ctw_key_layers_called(c, "layer_types", k.s.n_layers, "linear_attention", full);
     k.norm = k.heads_norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
     k.norm.offset = ctw_files_by_mlx(c) ? 0 : 1; /* mlx-lm adds the 1 to the weights */
-    k.delta = qwen_hybrid_delta(c, by_head);
+    k.delta = qwen_delta(c, &(struct qwen_delta_form){16, 32, .by_head = by_head});
+    k.delta.gate = qwen_hybrid_gate(c);
     if (ctw_key_activation(c, "hidden_act", CTW_ACT_SILU) != CTW_ACT_SILU)
         ctw_key_fail(c, "hidden_act", CTW_EUNSUP, "delta rules have silu alone");
     return k;

@@ -11,11 +11,24 @@ static void linear(struct ctw_config *c, int64_t i, int product, int matrix, con
                         &(struct ctw_linear_rules){product, matrix, 0, module, n, k});
 }
 
-void ctw_describe_delta_rule(struct ctw_config *c, int64_t i, const struct ctw_delta_rule *d,
-                             const struct ctw_norm_form *norm)
+/* The next n of one matrix's rows as a product. */
+static void rows_of_one(struct ctw_config *c, int64_t i, int product, int64_t row0, int64_t n)
+{
+    const int matrix = ctw_matrix_at(CTW_MIXER, CTW_M_DELTA_IN);
+    ctw_describe_shard(c, i, ctw_product_at(CTW_MIXER, product),
+                       (struct ctw_rows){matrix, row0, n, -1, 1});
+}
+
+static void describe_inputs(struct ctw_config *c, int64_t i, const struct ctw_delta_rule *d)
 {
     int64_t hidden = c->model->hidden, qkv = ctw_delta_qkv(d), values = ctw_delta_values(d);
-    ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_delta_rule)->delta_rule = *d;
+    if (d->in_one) {
+        rows_of_one(c, i, CTW_P_DELTA_IN, 0, qkv + values);
+        rows_of_one(c, i, CTW_P_DELTA_BA, qkv + values, 2 * d->n_value);
+        ctw_describe_matrix(c, i, ctw_matrix_at(CTW_MIXER, CTW_M_DELTA_IN), "linear_attn.in_proj",
+                            qkv + values + 2 * d->n_value, hidden);
+        return;
+    }
     if (d->by_head) {
         linear(c, i, CTW_P_DELTA_IN, CTW_M_DELTA_QKVZ, "linear_attn.in_proj_qkvz", qkv + values,
                hidden);
@@ -30,19 +43,28 @@ void ctw_describe_delta_rule(struct ctw_config *c, int64_t i, const struct ctw_d
         linear(c, i, CTW_P_DELTA_BA, CTW_M_DELTA_B, "linear_attn.in_proj_b", d->n_value, hidden);
         linear(c, i, CTW_P_DELTA_BA, CTW_M_DELTA_A, "linear_attn.in_proj_a", d->n_value, hidden);
     }
+}
+
+void ctw_describe_delta_rule(struct ctw_config *c, int64_t i, const struct ctw_delta_rule *d,
+                             const struct ctw_norm_form *norm)
+{
+    ctw_describe_kind(c, i, CTW_MIXER, CTW_KIND_delta_rule)->delta_rule = *d;
+    describe_inputs(c, i, d);
     ctw_describe_want(c,
                       (struct ctw_want){.kind = CTW_WANT_VECTOR,
                                         .layer = (int)i + 1,
                                         .role = ctw_vector_at(CTW_MIXER, CTW_V_DELTA_CONV),
-                                        .n = qkv,
+                                        .n = ctw_delta_qkv(d),
                                         .k = d->taps},
                       "linear_attn.conv1d.weight");
     ctw_describe_vector(c, i, ctw_vector_at(CTW_MIXER, CTW_V_DELTA_A_LOG), "linear_attn.A_log",
                         d->n_value);
     ctw_describe_vector(c, i, ctw_vector_at(CTW_MIXER, CTW_V_DELTA_DT_BIAS), "linear_attn.dt_bias",
                         d->n_value);
-    ctw_describe_norm(c, i, CTW_AT_DELTA_HEADS, norm, "linear_attn.norm", d->value);
-    linear(c, i, CTW_P_DELTA_OUT, CTW_M_DELTA_OUT, "linear_attn.out_proj", hidden, values);
+    ctw_describe_norm(c, i, CTW_AT_DELTA_HEADS, norm,
+                      d->in_one ? "linear_attn.out_norm" : "linear_attn.norm", d->value);
+    linear(c, i, CTW_P_DELTA_OUT, CTW_M_DELTA_OUT, "linear_attn.out_proj", c->model->hidden,
+           ctw_delta_values(d));
 }
 
 /* ---- with q, k and v apart ---- */

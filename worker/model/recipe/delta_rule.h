@@ -16,6 +16,7 @@ enum {
     CTW_M_DELTA_A,
     CTW_M_DELTA_QKVZ, /* q, k, v and z in one matrix: for each key head, its rows of each */
     CTW_M_DELTA_BA,   /* likewise */
+    CTW_M_DELTA_IN,   /* the rows of q, k, v, z, b and a */
     CTW_M_DELTA_OUT,
     CTW_M_DELTA_Q, /* in files that have q, k and v apart */
     CTW_M_DELTA_K,
@@ -43,6 +44,7 @@ struct ctw_delta_rule {
     int taps;                       /* of the convolution */
     bool by_head;                   /* columns of q, k, v and z are in the order of key heads */
     bool ba_by_head;                /* the same of b and a */
+    bool in_one;                    /* q, k, v, z, b and a are rows of one matrix */
     enum ctw_activation gate;       /* of z */
     bool by_channel, twice;         /* as in struct ctw_op_delta */
     float least_log;
@@ -75,7 +77,8 @@ static inline int64_t ctw_delta_qkv(const struct ctw_delta_rule *d)
 struct ctw_config;
 struct ctw_norm_form;
 
-/* Describes the mixer of decoder layer i, with Qwen 3.5's names, or, by_head, Qwen 3 Next's. */
+/* Describes the mixer of decoder layer i, with Qwen 3.5's names, or, by_head, Qwen 3 Next's, or,
+ * in_one, Lara's. */
 void ctw_describe_delta_rule(struct ctw_config *c, int64_t i, const struct ctw_delta_rule *d,
                              const struct ctw_norm_form *norm);
 

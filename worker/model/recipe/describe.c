@@ -178,7 +178,7 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     m->tied = ctw_key_tied(c, rules->tied);
     m->hidden = s->hidden;
     m->embed_dim = rules->embed_dim != 0 ? rules->embed_dim : s->hidden;
-    m->vocab = s->vocab;
+    m->vocab = rules->head_rows != 0 ? rules->head_rows : s->vocab;
     m->max_length = m->own_length = s->max_length;
     m->embed_scale = rules->embed_scale != 0 ? (float)rules->embed_scale : 1.0f;
     m->head_scale = rules->head_scale != 0 ? (float)rules->head_scale : 1.0f;
@@ -200,11 +200,11 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
                                         .layer = (int)s->n_layers + 1,
                                         .role = CTW_M_HEAD,
                                         .class_name = "Linear",
-                                        .n = s->vocab,
+                                        .n = m->vocab,
                                         .k = m->embed_dim},
                       head);
     if (rules->head_bias)
-        ctw_describe_bias(c, s->n_layers, CTW_V_HEAD_BIAS, head, s->vocab);
+        ctw_describe_bias(c, s->n_layers, CTW_V_HEAD_BIAS, head, m->vocab);
 }
 
 void ctw_describe_positions(struct ctw_config *c, const char *module, int64_t first)
