@@ -75,7 +75,7 @@ TYPES = {
     "qwen3_5": ("Qwen3_5ForConditionalGeneration", DELTA),
     "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration", DELTA | SHARED | {"intermediate_size": LACKS}),
     "lara_mini": ("LaraMiniForCausalLM", DELTA | SHARED | layers(
-        "linear_attention", "sliding_attention", "full_attention", "linear_attention") | {
+        "linear_attention", "sliding_attention", "full_attention") | {
         "intermediate_size": LACKS, "attn_output_gate": LACKS, "full_attention_interval": LACKS, "partial": LACKS, "rope_theta": 1e4,
         "sliding_window": 24, "norm_topk_prob": True, "tie_word_embeddings": True}),
     "qwen4_exp_text": ("Qwen4ExpForCausalLM", QWEN4),
